@@ -70,8 +70,8 @@ class OurContract(JournalContract):
         assert quiet == []
         assert len(caplog.messages) == journal.durable
         for told in caplog.messages:
-            assert f"keys of {SCOPE!r}, and none of 'https://new.example'" in told
-            assert f"say scope={SCOPE!r}" in told
+            assert f"keys of the scope {SCOPE!r}, but none of 'https://new.example'" in told
+            assert f"pass scope={SCOPE!r}" in told
 
     async def test_it_says_of_which_scopes_it_has_keys(self, journal: Any):
         """With a wrong scope an operator would read that nothing waits."""

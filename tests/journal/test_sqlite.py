@@ -90,7 +90,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path):
     text = b"No database, but a letter. " * 100
     await asyncio.to_thread(path.write_bytes, text)
 
-    assert "no database" in await refusal(path)
+    assert "not a database" in await refusal(path)
     assert await asyncio.to_thread(path.read_bytes) == text
 
 
@@ -134,7 +134,7 @@ async def test_a_directory_is_no_journal_and_its_mode_is_left_alone(tmp_path: Pa
     there = tmp_path / "there"
     await asyncio.to_thread(there.mkdir)
     await asyncio.to_thread(there.chmod, 0o755)  # whatever the umask is
-    with pytest.raises(JournalFailed, match="is not a file"):
+    with pytest.raises(JournalFailed, match="not a regular file"):
         async with SQLiteJournal(there):
             pass
 

@@ -126,14 +126,14 @@ async def one_file_has_one_name(path: Path) -> None:
 
 
 def opening_closes_a_descriptor(patch: pytest.MonkeyPatch) -> None:
-    look = sqlite_file.found
+    look = sqlite_file.prepared_path
 
     def touched(path: Path, *, make: bool) -> Path:
         real = look(path, make=make)
         os.close(os.open(real, os.O_RDWR))
         return real
 
-    patch.setattr(sqlite_file, "found", touched)
+    patch.setattr(sqlite_file, "prepared_path", touched)
 
 
 def nobody_looks_at_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ async def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, monke
     await asyncio.to_thread(mounts.write_text, line)
     monkeypatch.setattr(sqlite_file, "MOUNTS", mounts)
 
-    assert "mount the directory" in await refusal(path)
+    assert "mount its directory" in await refusal(path)
 
 
 async def test_a_file_on_another_device_than_its_directory_is_refused(
@@ -253,7 +253,7 @@ async def test_a_file_on_another_device_than_its_directory_is_refused(
 
     monkeypatch.setattr(Path, "stat", stat_)
 
-    assert "mount the directory" in await refusal(path)
+    assert "mount its directory" in await refusal(path)
 
 
 # --- who may read it ----------------------------------------------------------------------------
@@ -286,5 +286,5 @@ async def test_what_is_no_journal_keeps_its_mode(tmp_path: Path):
     await asyncio.to_thread(path.write_bytes, b"#!/bin/sh\nexit\n" * 100)
     await asyncio.to_thread(path.chmod, 0o755)
 
-    assert "no database" in await refusal(path)
+    assert "not a database" in await refusal(path)
     assert stat.S_IMODE((await asyncio.to_thread(path.stat)).st_mode) == 0o755

@@ -90,7 +90,7 @@ def released() -> None:
 def unlocked() -> None:
     """A journal that closes a descriptor of its file, as it once was, which drops SQLite's locks."""
 
-    prepare = sqlite_file.found
+    prepare = sqlite_file.prepared_path
 
     def touched(path: Path, *, make: bool) -> Path:
         real = prepare(path, make=make)
@@ -101,7 +101,7 @@ def unlocked() -> None:
     def forget(_: sqlite_file.Files) -> None:
         """As it once was: nobody looks at the log."""
 
-    sqlite_file.found, sqlite_file.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
+    sqlite_file.prepared_path, sqlite_file.Files.remember = touched, forget  # type: ignore[assignment,method-assign] # a mutant
 
 
 def send_again() -> None:

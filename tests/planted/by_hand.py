@@ -771,7 +771,7 @@ BY_HAND = (
     Fault(
         "one-move-too-many-waits-for-a-whole-commit",
         "durable",
-        "                self._start_runner()  # for those that were one too many\n",
+        "                self._start_runner()  # for those that did not fit\n",
         "",
         "of a thousand orders at once all but a share wait, though another commit could be on its way",
     ),

@@ -415,11 +415,11 @@ def another_database(path):
     ("make", "name", "why"),
     [
         (lambda path: None, "none/journal.db", "No such file or directory"),
-        (Path.mkdir, "journal.db", "is not a file"),
+        (Path.mkdir, "journal.db", "is not a regular file"),
         (
             lambda path: path.write_text("no database" * 100, encoding="utf-8"),
             "journal.db",
-            "is no database at all",
+            "it is not a database",
         ),
         (another_database, "journal.db", "is a database, but not a journal"),
     ],

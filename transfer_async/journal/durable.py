@@ -1,8 +1,8 @@
-"""What the durable journals share: callers that come at once share a commit, and none is cut off.
+"""The part that durable journals share: concurrent transitions share a commit, and none is cut off.
 
-A back end stores; this decides who waits for what. While one commit is on its way to the disk, the
-moves that come meanwhile gather for the next: the more there is to do, the more each commit carries.
-And it waits a moment for those who are about to come: those whom the last one has set free, say.
+A back end stores; this module queues the callers. While a commit is being written, new transitions gather
+for the next one, so commits grow with the load. A commit also waits a moment for transitions that are about
+to come, for example from callers that the last commit released.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ from transfer_async.journal.transitions import Claim, MarkSending, Move, Release
 log: logging.Logger = logging.getLogger("transfer_async")
 
 MAX_SHARED = 256
-"""How many moves one commit carries at most."""
+"""The maximum number of transitions in one commit."""
 
 QUIET_TURNS = 2
-"""Turns of the loop without another move, after which a commit waits for no more."""
+"""A commit waits for more transitions until the event loop has had this many turns without a new one."""
 
 PRUNE_BATCH = 1000
-"""How many keys are forgotten in one transaction: others need the journal meanwhile."""
+"""The number of keys deleted in one transaction; other writers get their turn in between."""
 
 
 class DurableJournal(abc.ABC):
-    """A journal that survives its process: the side that faces the callers.
+    """Base class of the journals that survive their process.
 
     Args:
-        concurrent_commits: how many commits may be on their way at once.
-        seal: for what is stored of persons.
+        concurrent_commits: the maximum number of concurrent commits.
+        seal: encrypts stored personal data; None stores it as it is.
     """
 
     durable = True
 
     def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
-        self._at_once = concurrent_commits
+        self._concurrent_commits = concurrent_commits
         self._waiting: deque[PendingMove] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._gathering: asyncio.Task[None] | None = None
-        """The runner that has not taken its moves yet: what comes now joins them."""
+        """The runner that has not taken its transitions yet; new ones join it."""
 
         self._cache = WriteCache()
         self._scopes_seen: set[str] = set()
@@ -78,27 +78,30 @@ class DurableJournal(abc.ABC):
         self._commit_seconds = 0.0
         self._bound_to: tuple[int, asyncio.AbstractEventLoop] | None = None
 
-    # --- what a back end does -------------------------------------------------------------------
+    # --- implemented by a back end --------------------------------------------------------------
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        """Load, decide, write, and `_settle` what is durable, until all is. The store is open."""
+        """Load, decide and write; call `_settle` for what is durable, until everything is.
+
+        The store is open when this is called.
+        """
 
     @abc.abstractmethod
     async def _close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Whether ``error`` is the store's own, so that each of the moves would meet it."""
+        """Return whether ``error`` comes from the store, so that every transition would fail with it."""
 
     @abc.abstractmethod
     async def now(self) -> float:
-        """See `Journal.now`; in seconds since 1970."""
+        """Return the journal's time in seconds since 1970; see `Journal.now`."""
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Forget up to `PRUNE_BATCH` keys that ended before that time; how many it were."""
+        """Delete up to `PRUNE_BATCH` keys that ended before that time, and return their number."""
 
     @abc.abstractmethod
     async def scopes(self) -> list[str]:
@@ -107,20 +110,20 @@ class DurableJournal(abc.ABC):
     @property
     @abc.abstractmethod
     def _name(self) -> str:
-        """What the store is called in a sentence."""
+        """The store's name in error messages."""
 
     @abc.abstractmethod
     def _upgradable(self) -> AbstractAsyncContextManager[Upgradable]:
-        """The store, opened to be upgraded, of whatever version it is."""
+        """Open the store for an upgrade, whatever version it has."""
 
     @abc.abstractmethod
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        """One page of what `Journal.work` gives, as it is stored."""
+        """Return one page of the keys of `Journal.work`, as they are stored."""
 
-    # --- what callers see -----------------------------------------------------------------------
+    # --- for callers ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the journal, so that what is wrong with it shows now."""
+        """Open the journal now, so that its errors show now."""
         was_open = self._bound_to is not None
         self._bind_to_loop()
         self._closed = False
@@ -141,12 +144,12 @@ class DurableJournal(abc.ABC):
         await self.close()
 
     async def close(self) -> None:
-        """Finish what has begun, then close the journal; what it holds stays."""
+        """Wait for the writes in progress, then close the journal; its contents stay."""
         if self._is_forked:
-            self._closed = True  # what is open is the other process's, and waits there
+            self._closed = True  # The open store belongs to the parent process.
             return
         if self._bound_to is not None and self._bound_to[1].is_closed():
-            self._runners.clear()  # they ended with it
+            self._runners.clear()  # Its tasks ended with the loop.
             self._waiting.clear()
             self._gathering = self._bound_to = None
         self._bind_to_loop()
@@ -157,30 +160,32 @@ class DurableJournal(abc.ABC):
         self._bound_to = None
 
     async def planned_upgrade(self) -> Upgrade:
-        """What `upgrade` would do; nothing is changed. Every key is read: of a million it takes a minute.
+        """Return what `upgrade` would do, and change nothing.
+
+        It reads every key, which takes about a minute for a million keys.
 
         Raises:
-            JournalFailed: there is no journal, it is of a newer version, or the store failed.
+            JournalFailed: there is no journal, it has a newer version, or the store failed.
         """
         async with self._being_upgraded() as store:
             return await planned(store, self._name)
 
     async def upgrade(self, plan: Upgrade | None = None) -> Upgrade:
-        """Bring a journal that an older version wrote to the format of this one, and all its scopes with it.
+        """Upgrade the journal, with all its scopes, from an older format to the one of this version.
 
-        Stop every program that uses the journal first: one of the older version that still runs can write
-        nothing to it from then on. There is no way back. All of it is one transaction: whoever is stopped in
-        the middle leaves the journal as it was, and runs it again.
+        Stop every program that uses the journal first: a program of the older version can no longer write to
+        it. An upgrade cannot be undone. It is one transaction: if it is interrupted, nothing is changed, and
+        it can be run again.
 
         Args:
-            plan: what `planned_upgrade` gave, if somebody was asked about it.
+            plan: the result of `planned_upgrade`, for example after a person confirmed it.
 
         Returns:
-            What was done; or that nothing was to do.
+            What was done.
 
         Raises:
-            JournalFailed: there is no journal, it is of a newer version, somebody uses it, or has written to
-                it since the plan was made, or the store failed.
+            JournalFailed: there is no journal, it has a newer version, it is in use, it was written to after
+                the plan was made, or the store failed.
         """
         async with self._being_upgraded() as store:
             return await upgraded(store, self._name, plan)
@@ -196,7 +201,7 @@ class DurableJournal(abc.ABC):
         except Exception as error:
             if not self._is_store_error(error):
                 raise
-            why = f"the upgrade failed ({name_of(error)}): run it again, it says how the journal stands"
+            why = f"the upgrade failed ({name_of(error)}): run it again; it reports the journal's state first"
             raise JournalFailed(why) from sanitize_exception(error)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
@@ -208,8 +213,8 @@ class DurableJournal(abc.ABC):
         return await wanted.result
 
     def _start_runner(self) -> None:
-        """Have what waits committed, unless a runner is gathering it, or as many as may be are at work."""
-        if self._waiting and self._gathering is None and len(self._runners) < self._at_once:
+        """Start a runner for waiting transitions, unless one is gathering or the maximum are at work."""
+        if self._waiting and self._gathering is None and len(self._runners) < self._concurrent_commits:
             self._gathering = asyncio.get_running_loop().create_task(self._run())
             self._runners.add(self._gathering)
             self._gathering.add_done_callback(self._on_runner_end)
@@ -218,7 +223,7 @@ class DurableJournal(abc.ABC):
         self._runners.discard(runner)
         if self._gathering is runner:
             self._gathering = None
-        self._start_runner()  # for what it has not taken, if it was cancelled
+        self._start_runner()  # A cancelled runner may have left some.
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
@@ -233,25 +238,25 @@ class DurableJournal(abc.ABC):
         return count
 
     def _require_open(self) -> asyncio.AbstractEventLoop:
-        """The loop of a call that may be made here and now.
+        """Return the running loop, if the journal may be used in it.
 
         Raises:
-            JournalFailed: the journal is closed, or open elsewhere.
+            JournalFailed: the journal is closed, or open in another process or event loop.
         """
         if self._closed:
             raise JournalFailed("the journal is closed")
         return self._bind_to_loop()
 
     def _bind_to_loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop: what the journal was opened in, process and loop, is where it is used."""
-        if self._is_forked:  # before anything is waited for that only the parent has: a thread, a reply
-            raise JournalFailed("the journal was opened before a fork: each process must make its own")
+        """Bind the journal to this process and loop at its first use, and return the running loop."""
+        if self._is_forked:  # Checked first: the thread and the connections exist only in the parent.
+            raise JournalFailed("the journal was opened before a fork: create one in each process")
         loop = asyncio.get_running_loop()
         if self._bound_to is None:
             self._bound_to = (os.getpid(), loop)
         elif self._bound_to[1] is not loop:
             raise JournalFailed(
-                "the journal is open in another event loop: close it there first, or make one for each"
+                "the journal is open in another event loop: close it there first, or create one for each loop"
             )
         return loop
 
@@ -260,9 +265,9 @@ class DurableJournal(abc.ABC):
         return self._bound_to is not None and self._bound_to[0] != os.getpid()
 
     async def _run(self) -> None:
-        """Commit whatever waits, until nothing does."""
+        """Commit waiting transitions until none is left."""
         runner = asyncio.current_task()
-        assert runner is not None  # noqa: S101 - it is this one
+        assert runner is not None  # noqa: S101 - for the type checker: this code runs in a task
         try:
             while self._waiting and self._gathering in (None, runner):
                 self._gathering = runner
@@ -271,21 +276,23 @@ class DurableJournal(abc.ABC):
                 began = _loop_time()
                 count = min(len(self._waiting), MAX_SHARED)
                 taken = [self._waiting.popleft() for _ in range(count)]
-                self._start_runner()  # for those that were one too many
+                self._start_runner()  # for those that did not fit
                 try:
                     await self._commit_all(taken)
                 finally:
                     _end_all(taken)
                 self._commit_seconds = _loop_time() - began
         finally:
-            self._runners.discard(runner)  # at once: a move that comes now starts another
+            self._runners.discard(
+                runner
+            )  # Now, not in a callback: the next transition must be able to start a runner.
 
     async def _gather(self) -> None:
-        """Let those join who are about to come: as long as some do, and no longer than the last commit took.
+        """Wait for more transitions while some keep coming, at most as long as the last commit took.
 
-        Whoever was told a moment ago comes back with the next move. Without them there would be two groups by
-        turns, each with a commit of its own; and a commit beside a busy loop makes both slower, for they take
-        the interpreter from each other. On a slow disk half as many commits are worth more still.
+        A caller whose transition was just committed soon comes back with its next one. Without this wait,
+        two groups of callers would take turns, each with its own commit. A commit beside a busy loop slows
+        down both, because they compete for the interpreter. On a slow disk, half as many commits matter more.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -297,21 +304,21 @@ class DurableJournal(abc.ABC):
         try:
             await self._open()
             await self._warn_of_new_scopes(wanted)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
+        except BaseException as error:  # noqa: BLE001 - each caller must get its own error
             _fail(wanted, error)
             return
         try:
             await self._commit(wanted)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, each caller must hear of it
+        except BaseException as error:  # noqa: BLE001 - as above
             left = [pending for pending in wanted if not pending.is_settled]
             if len(wanted) > 1 and isinstance(error, Exception) and not self._is_store_error(error):
-                for item in left:  # something about one of them: the others shall not suffer
+                for item in left:  # One of them is at fault; the others must not fail with it.
                     await self._commit_all([item])
                 return
             _fail(left, error)
 
     def _settle(self, transaction: Transaction) -> None:
-        """Its commit is durable: remember it, and tell those who wait."""
+        """Cache what a durable commit wrote, and give its callers their results."""
         transaction.remember()
         for one, result in zip(transaction.wanted, transaction.results, strict=True):
             one.is_settled = True
@@ -319,17 +326,17 @@ class DurableJournal(abc.ABC):
                 one.result.set_result(result)
 
     async def _warn_of_new_scopes(self, wanted: list[PendingMove]) -> None:
-        """Warn, once each, of a scope that has no keys where others have: its address may have changed."""
+        """Log one warning for each scope without keys if other scopes have keys: the address may be new."""
         for scope in {pending.place[0] for pending in wanted} - self._scopes_seen:
             self._scopes_seen.add(scope)
             known: list[str] = []
-            with contextlib.suppress(Exception):  # the commit that follows will tell
+            with contextlib.suppress(Exception):  # The commit that follows raises the same.
                 known = await self.scopes()
             if known and scope not in known:
                 other = known[0]
                 log.warning(
-                    "the journal has keys of %r, and none of %r: if it is the same service under a new "
-                    "address, say scope=%r, or every key is free, and may be paid again",
+                    "the journal has keys of the scope %r, but none of %r: if it is the same service under a "
+                    "new address, pass scope=%r; otherwise every key is free, and may be paid again",
                     other,
                     scope,
                     other,
@@ -343,27 +350,25 @@ def _loop_time() -> float:
 def _fail(wanted: list[PendingMove], error: BaseException) -> None:
     is_told = is_ours(error) and is_a(error, (JournalFailed, SealFailed))
     why = str(error) if is_told else f"the journal failed ({name_of(error)})"
-    cause = bare_alone(error)  # its frames hold rows, with all their words
+    cause = bare_alone(error)  # Its frames hold rows with personal data.
     for pending in wanted:
         if not pending.result.done():
-            own = JournalFailed(why)  # what is certain differs from call to call
+            own = JournalFailed(why)  # Each call sets its own outcome on it.
             own.__cause__ = cause
             pending.result.set_exception(own)
 
 
 def _end_all(taken: list[PendingMove]) -> None:
-    """End every move without a result, so that nobody waits for ever whatever failed."""
+    """Fail every transition without a result, so that no caller waits for ever."""
     for item in taken:
         if not item.result.done():
-            item.result.set_exception(
-                JournalFailed("the journal failed: read it to see what became of the key")
-            )
+            item.result.set_exception(JournalFailed("the journal failed: read the key to find out its state"))
 
 
 # --- transaction -------------------------------------------------------------------------------------
-# What one commit of a durable journal decides: many moves, each as `decide` says, in one go.
+# One commit of a durable journal decides many transitions, each with `decide`.
 #
-# A back end loads what is stored, asks for the decision, and writes what came of it::
+# A back end loads the stored entries, has the transitions decided, and writes the results::
 #
 #     transaction.places ──load──> entries ──decide──> writes, steps ──> COMMIT ──> results
 
@@ -373,19 +378,19 @@ _LEADS_TO: dict[type, KeyState] = {
     TakeOver: KeyState.CLAIMED,
     MarkSending: KeyState.SENDING,
 }
-"""The moves that are worth nothing to their worker unless they were the last, and led there."""
+"""Transitions that count for their worker only if they led to this state and none came after them."""
 
 
 class PendingMove(msgspec.Struct, eq=False):
-    """A move that waits for its commit; what it writes carries its token, which no other write has.
+    """A transition that waits for its commit.
 
     Args:
-        place: of the key.
-        move: the move.
-        token: for what it writes.
-        result: what its caller waits for.
-        commit_unknown: an earlier commit of it may have happened: look for its token first.
-        is_settled: its commit is durable, and its caller told.
+        place: the scope and key.
+        move: the transition.
+        token: the unique token that is stored with what it writes.
+        result: the result that its caller waits for.
+        commit_unknown: whether an earlier commit of it may have succeeded; its token is looked up first.
+        is_settled: whether its commit is durable, and its caller has the result.
     """
 
     place: RecordId
@@ -397,7 +402,7 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to be stored in place of the one with the token ``known``; what is large only if it is new."""
+    """An entry to store in place of the one with the token ``known``; large columns only if they changed."""
 
     place: RecordId
     known: str | None
@@ -407,7 +412,7 @@ class Write(msgspec.Struct):
 
 
 class _Held(msgspec.Struct):
-    """What is known of a place within a transaction."""
+    """The state of one key within a transaction."""
 
     token: str | None
     entry: Entry | None
@@ -416,9 +421,9 @@ class _Held(msgspec.Struct):
 
 
 class WriteCache:
-    """The entries that this process wrote last, each good only as long as its token is the stored one.
+    """The entries that this process wrote last; each is valid as long as its token is the stored one.
 
-    It spares reading back what the same worker wrote a moment ago.
+    It saves reading back what the same worker has just written.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -426,11 +431,11 @@ class WriteCache:
         self._entries: OrderedDict[RecordId, tuple[str, Entry]] = OrderedDict()
 
     def get(self, place: RecordId) -> tuple[str, Entry] | None:
-        """The token and the entry, if it is known."""
+        """Return the token and the entry, or None."""
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Remember what has been committed; what has ended is not asked for again soon."""
+        """Cache a committed entry; an ended one is dropped, because it is rarely needed again."""
         if state_machine.is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -440,26 +445,26 @@ class WriteCache:
 
 
 class Transaction:
-    """One commit.
+    """The transitions of one commit.
 
     Args:
-        wanted: the moves, in their order.
-        recent: what this process wrote last.
-        places: what must be loaded, in this order; the scope's own entry, too, where one person decides.
-        is_committing: the commit has been asked for: what is lost from here on may have been written.
-        seal: for what is stored of persons.
+        wanted: the transitions, in their order.
+        cache: the entries that this process wrote last.
+        seal: encrypts stored personal data, or None.
+
+    Attributes:
+        places: the keys to load, in this order, including the scope's own entry if one person decides.
+        is_committing: whether the commit was sent; from then on a failed commit may have been written.
     """
 
-    def __init__(
-        self, wanted: Sequence[PendingMove], recent: WriteCache, *, seal: Seal | None = None
-    ) -> None:
+    def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
         self.wanted: Sequence[PendingMove] = wanted
-        self.cache: WriteCache = recent
+        self.cache: WriteCache = cache
         self.is_committing: bool = False
         self._seal = seal
-        # In one order for all: whoever locks does so without a deadlock.
+        # Every process locks in the same order, so there is no deadlock.
         self.places: list[RecordId] = sorted({pending.place for pending in wanted} | _rules(wanted))
-        known = {place: recent.get(place) for place in self.places}
+        known = {place: cache.get(place) for place in self.places}
         self._known = {place: found for place, found in known.items() if found is not None}
         self.writes: list[Write] = []
         self.steps: list[tuple[RecordId, str, HistoryEvent]] = []
@@ -469,17 +474,17 @@ class Transaction:
 
     @property
     def commit_unknown(self) -> bool:
-        """Whether an earlier commit of some of these moves may have happened."""
+        """Whether an earlier commit of some of these transitions may have succeeded."""
         return any(pending.commit_unknown for pending in self.wanted)
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens of all moves."""
+        """The tokens of all transitions."""
         return [pending.token for pending in self.wanted]
 
     @property
     def ids(self) -> set[tuple[str, str]]:
-        """The order ids that moves want to bind, with their scopes."""
+        """The order ids to bind, with their scopes."""
         return {
             (pending.place[0], order_id)
             for pending in self.wanted
@@ -488,25 +493,25 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose rule of four eyes these moves depend on; true where they may change it.
+        """The scopes whose rule of dual control matters here; true if a transition may change the rule.
 
-        Where nothing is stored of the rule yet, there is nothing to lock: a back end whose transactions run
-        side by side must keep those that change it apart from those that depend on it.
+        Before the rule is first stored, there is no row to lock. A back end with concurrent transactions must
+        keep transactions that change it apart from those that depend on it.
         """
         changed = {pending.place[0] for pending in self.wanted if pending.place[1] == FOUR_EYES}
         return {scope: scope in changed for scope, key in self.places if key == FOUR_EYES}
 
     @property
     def tokens_without_entry(self) -> set[str]:
-        """The tokens of the moves for whose places nothing was found stored."""
+        """The tokens of the transitions whose keys have no stored entry."""
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
     def known_token(self, place: RecordId) -> str | None:
-        """The token under which this process knows the place's entry: if it is stored, no row is needed."""
+        """Return the cached entry's token; if it is the stored one, the row need not be loaded."""
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
-        """What is stored: no token if nothing is; no row if the token is the known one."""
+        """Take the stored state of a key: no token if there is none, no row if the token is the known one."""
         entry = None
         if row is not None:
             entry = rows.entry_of(row, self._seal, place=place)
@@ -515,15 +520,15 @@ class Transaction:
         self._held[place] = _Held(token=token, entry=entry, stored=entry)
 
     def bind(self, scope: str, order_id: str, key: str) -> None:
-        """An order id of `ids` is bound to ``key``."""
+        """Take note that an order id of `ids` is bound to ``key``."""
         self._ids[scope, order_id] = key
 
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
-        """Judge the moves one after the other; fills `results`, `writes` and `steps`.
+        """Decide the transitions one after the other; this fills `results`, `writes` and `steps`.
 
         Args:
-            now: on the database's clock.
-            committed: the tokens of moves that an earlier try did commit.
+            now: the time in seconds on the database's clock.
+            committed: the tokens of transitions that an earlier attempt has committed.
         """
         already = set(committed)
         for pending in self.wanted:
@@ -537,10 +542,10 @@ class Transaction:
                 self.writes.append(_write(place, held, now, self._seal))
 
     def decide_optimistically(self, now: float) -> None:
-        """Judge without a look, as if what this process knows were what is stored, and nothing else.
+        """Decide as if the cached entries were the stored ones, and no others existed.
 
-        That is true only where each `Write` still finds what it says is known. What would be denied, what
-        would write nothing, and what asks about other keys, is left out: there, only the store's word counts.
+        The results hold only if each `Write` still finds the token that it replaces. Transitions that would
+        be rejected, would write nothing, or depend on other keys are left out: they need the stored state.
         """
         for place in self.places:
             self.load(place, self.known_token(place), None)
@@ -550,7 +555,7 @@ class Transaction:
         self.restrict_to({write.place for write in self.writes} - doubtful)
 
     def restrict_to(self, places: Collection[RecordId]) -> None:
-        """Leave out everything about other places."""
+        """Drop everything about other keys."""
         judged = zip(self.wanted, self.results, strict=True)
         kept = [(one, result) for one, result in judged if one.place in places]
         self.wanted, self.results = [one for one, _ in kept], [result for _, result in kept]
@@ -577,30 +582,30 @@ class Transaction:
         return result
 
     def remember(self) -> None:
-        """The commit is durable: what it wrote is what is stored."""
+        """Cache what this commit wrote, once it is durable."""
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
                 self.cache.keep(place, token, held.entry)
 
 
 def _rules(wanted: Sequence[PendingMove]) -> set[RecordId]:
-    """The places of the rules that what one person decides depends on."""
+    """Return the places of the rules that one person's decisions depend on."""
     return {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
 
 
 def _needs_stored_state(place: RecordId, move: Move, result: TransitionResult | None) -> bool:
     if result is None or result.denial is not None:
         return True
-    # What one person decides depends on the scope's rule, which another process may have just changed.
+    # One person's decision depends on the scope's rule, which another process may have just changed.
     if move.is_by_one_person or place[1] == FOUR_EYES:
         return True
-    # Whether another key has an order's id, the store says by itself only where it is written.
+    # The store checks that an order id is unique only if the id is written.
     return move.order_bound not in (None, result.entry.order_id)
 
 
 def _result_of_found_commit(one: PendingMove, held: _Held, now: float) -> TransitionResult:
-    """A move whose commit was in question, and was made: believed by its own token alone."""
-    assert held.entry is not None  # noqa: S101 - its place has been seen, see `Transaction.tokens_without_entry`
+    """Return the result of a transition whose unknown commit was found by its token."""
+    assert held.entry is not None  # noqa: S101 - otherwise the commit is tried again, see `Transaction.tokens_without_entry`
     wanted, entry = _LEADS_TO.get(type(one.move)), held.entry
     if isinstance(one.move, Release) and entry.state is KeyState.IN_DOUBT:
         return TransitionResult(entry=entry, denial=Rejection.LOST, now=now)
@@ -615,7 +620,7 @@ def _result_of_found_commit(one: PendingMove, held: _Held, now: float) -> Transi
 
 def _write(place: RecordId, held: _Held, now: float, seal: Seal | None) -> Write:
     entry, stored, token = held.entry, held.stored, held.changed_by
-    assert entry is not None and token is not None  # noqa: S101, PT018 - only what was changed is written
+    assert entry is not None and token is not None  # noqa: S101, PT018 - only changed entries are written
     intent_changed = stored is None or entry.intent is not stored.intent or stored.unread is not None
     return Write(
         place=place,

@@ -1,7 +1,7 @@
 """The journal in a file: one machine, any number of processes.
 
-A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). One thread of the
-journal's own does all the work on the file, so that no caller's loop waits for the disk.
+A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). The journal's own thread
+does all work on the file, so no event loop waits for the disk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from transfer_async.journal.transitions import Refute, Resolve
 T = TypeVar("T")
 
 HISTORY_PAGE = 500
-"""How many refutations are asked for at once."""
+"""The number of keys that one page of `refuted` or `resolved` has."""
 
 _TABLES = f"""
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -97,11 +97,11 @@ class SQLiteJournal(DurableJournal):
     """Keys and their states in a file, durable when a move returns.
 
     Args:
-        path: of the file; made, for its owner's eyes only, if it is not there. On a local disk:
-            a file system over the network does not lock as SQLite needs it.
+        path: the path of the file, on a local disk: network file systems do not lock as SQLite needs. A
+            missing file is created, and only its owner can read it.
         timeout: how long to wait for other processes that write, in seconds or as ``timedelta``.
-        clock: its ``utc`` is the journal's time, for it outlives the machine; for tests.
-        seal: for what is stored of persons: a `KeySeal`.
+        clock: the clock whose ``utc`` is the journal's time; for tests.
+        seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -117,8 +117,8 @@ class SQLiteJournal(DurableJournal):
     ) -> None:
         super().__init__(seal=seal)
         if not os.fspath(path) or os.fspath(path) == ":memory:":
-            raise ValueError("path: must be the path of a file; MemoryJournal keeps nothing but memory")
-        self._path = Path(path).absolute()  # whatever directory the process changes to
+            raise ValueError("path: must be the path of a file; for a journal in memory, use MemoryJournal")
+        self._path = Path(path).absolute()  # The process may change its directory.
         self._timeout = positive_seconds("timeout", timeout)
         self._clock = clock or Clock()
         self._thread: ThreadPoolExecutor | None = None
@@ -151,7 +151,7 @@ class SQLiteJournal(DurableJournal):
             self._file = None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """``work`` in the journal's own thread; once begun it is finished, whoever is cancelled meanwhile."""
+        """Run ``work`` in the journal's thread; once begun, it ends even if the caller is cancelled."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer_async-journal")
         done = asyncio.get_running_loop().run_in_executor(self._thread, _outcome_of, work)
@@ -189,24 +189,24 @@ class SQLiteJournal(DurableJournal):
 
     def _opened(self) -> _File:
         if self._file is None:
-            # A journal that is gone is not made anew: every key would be free in it.
+            # A file that has vanished is not created again, because every key would be free in it.
             self._file = _File(self._path, timeout=self._timeout, make=self._identity is None)
             self._identity = self._identity or self._file.identity
         if self._file.identity != self._identity:
-            raise FileReplaced(f"another file than before is at {self._path.name}")
+            raise FileReplaced(f"{self._path.name} was replaced by another file")
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
-        """What ``work`` gives, if the files were the journal's before it, and still are."""
+        """Run ``work`` and return its result, if the journal's files are in place before and after it."""
         try:
             file = self._opened()
-            file.refuse_if_moved()  # what is written to others would harm them
+            file.refuse_if_moved()  # A write to another file would damage it.
             try:
                 return work(file)
             finally:
-                file.refuse_if_moved()  # nobody would ever see it
+                file.refuse_if_moved()  # A commit to a file that was moved away would be lost.
         except (sqlite3.Error, FileReplaced):
-            self._close_file()  # whatever state it is in: the next move opens it anew
+            self._close_file()  # Its state is unknown, so the next use opens it again.
             raise
 
     async def _ask(self, work: Callable[[_File], T]) -> T:
@@ -216,7 +216,7 @@ class SQLiteJournal(DurableJournal):
     # --- reading --------------------------------------------------------------------------------
 
     async def now(self) -> float:
-        """See `Journal.now`: seconds since 1970."""
+        """Return the time in seconds since 1970; see `Journal.now`."""
         return self._now()
 
     async def read(self, scope: str, key: str) -> Entry | None:
@@ -225,7 +225,7 @@ class SQLiteJournal(DurableJournal):
         return None if found is None else entry_of(found, self._seal, place=(scope, key))
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        # What is due later than any lease can be is due now: see `state_machine.is_waiting`.
+        # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
         is_due = "NOT (k.due_at > ? AND k.due_at <= ?)"
         where = f"s.name = ? AND k.key > ? AND k.ended_at IS NULL AND {is_due} ORDER BY k.key LIMIT ?"
         now = self._now()
@@ -271,17 +271,17 @@ class SQLiteJournal(DurableJournal):
 
 
 def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """What ``work`` returns or raises, as a value: a future refuses some errors, and is then never done."""
+    """Return what ``work`` returns or raises as a value; a future refuses some errors, and is never done."""
     try:
         return work(), None
     except ENDS_THE_PROGRAM:
         raise
-    except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+    except BaseException as error:  # noqa: BLE001 - raised again by the waiting caller
         return None, error
 
 
 class _File(OpenFile):
-    """The open file, of this version."""
+    """The open file of a journal of this version."""
 
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
         super().__init__(path, timeout=timeout, make=make)
@@ -289,7 +289,7 @@ class _File(OpenFile):
 
     def _prepare(self, path: Path) -> None:
         if self._value("SELECT count(*) FROM sqlite_master") == 0:
-            self._db.execute("BEGIN IMMEDIATE")  # of many processes, one makes the tables
+            self._db.execute("BEGIN IMMEDIATE")  # Only one of several processes may create the tables.
             try:
                 if self._value("SELECT count(*) FROM sqlite_master") == 0:
                     for statement in filter(str.strip, _TABLES.split(";")):
@@ -318,12 +318,12 @@ class _File(OpenFile):
             raise
 
     def _roll_back(self) -> None:
-        self._scopes.clear()  # one of them may have been made in this very transaction
+        self._scopes.clear()  # One of them may have been created in this transaction.
         if self._db.in_transaction:
             self._db.rollback()
 
     def _load(self, transaction: Transaction) -> dict[RecordId, int]:
-        """Load every place; the numbers of those that are there."""
+        """Load every place, and return the row numbers of the stored ones."""
         found: dict[RecordId, tuple[int, str]] = {}
         for scope, keys in _by_scope(transaction.places):
             rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))
@@ -349,7 +349,7 @@ class _File(OpenFile):
         return number
 
     def _store(self, transaction: Transaction, ids: dict[RecordId, int]) -> None:
-        """Write what was decided, each kind of row in one go: every call waits for the other threads."""
+        """Write the results, one call for each kind of row: each call waits for the interpreter lock."""
         next_id = self._value(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}") + 1
         new: list[tuple[Any, ...]] = []
         changed: list[tuple[Any, ...]] = []
@@ -382,16 +382,16 @@ class _File(OpenFile):
         except BaseException:
             self._roll_back()
             raise
-        if count < PRUNE_BATCH:  # the last of it: what was forgotten shall not stay in the log
+        if count < PRUNE_BATCH:  # This was the last batch; remove the deleted data from the log too.
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return count
 
     # --- reading --------------------------------------------------------------------------------
 
     def _read(self, sql: str, *values: object) -> list[Any]:
-        """All rows; a text that is none any more, for a disk made something else of it, hides no other.
+        """Return all rows, even if a damaged text is no longer valid UTF-8.
 
-        SQLite's own error would, and it shows the whole text, with the persons in it.
+        SQLite's own error would hide the other rows, and would show the whole text with its personal data.
         """
         try:
             return self._db.execute(sql, values).fetchall()
@@ -452,7 +452,7 @@ _ORDERS = (
     f"SELECT order_id, key, ended_at FROM {ENTRY_TABLE} WHERE scope = (SELECT id FROM scopes WHERE name = ?) "
     "AND order_id > ? ORDER BY order_id LIMIT ?"
 )
-# The history is read once, from its beginning to its end, whatever SQLite believes to be faster.
+# ``CROSS JOIN`` makes SQLite read the history once, in its order.
 _WITH_MOVE = (
     f"SELECT h.id, k.key FROM history h CROSS JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
     "WHERE h.id > ? AND h.move = ? AND k.scope = (SELECT id FROM scopes WHERE name = ?) "
@@ -471,7 +471,7 @@ _ADD_STEP = f"INSERT INTO history (key_id, {_STEP}) VALUES ({', '.join('?' * (1 
 
 
 def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Each scope with what stands beside it, as JSON: one statement finds them all."""
+    """Group the second items by scope, as JSON arrays, so that one statement per scope finds them all."""
     grouped: dict[str, list[str]] = {}
     for scope, other in pairs:
         grouped.setdefault(scope, []).append(other)
@@ -479,19 +479,19 @@ def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 # --- sqlite upgrade ----------------------------------------------------------------------------------
-# A journal's file, of whatever version, as an upgrade uses it.
+# The file of a journal of any version, opened for its upgrade.
 
 
 _OLD_ROW = "state, token, order_id, due_at, ended_at, body, intent, NULL"
 
 
 class FileOfAnyVersion(OpenFile):
-    """The open file; all of it within one thread."""
+    """The open file of a journal of any version; used in one thread."""
 
     def _prepare(self, path: Path) -> None:
         self._db.text_factory = decode_lossless
         if self._value("SELECT count(*) FROM sqlite_master") == 0:
-            raise JournalFailed(f"there is no journal in {path.name} yet: there is nothing to upgrade")
+            raise JournalFailed(f"there is no journal in {path.name}, so there is nothing to upgrade")
 
     def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
         """See `Upgradable.page`."""
@@ -504,7 +504,7 @@ class FileOfAnyVersion(OpenFile):
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            why = f"somebody is writing to the journal, or nobody can ({error.sqlite_errorname}): {STOP}"
+            why = f"the journal is in use, or cannot be written ({error.sqlite_errorname}): {STOP}"
             raise JournalFailed(why) from error
         try:
             is_ours = self._take_the_steps(upgrade)

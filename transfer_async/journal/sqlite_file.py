@@ -1,9 +1,9 @@
-"""The journal's file as its directory has it: how it is made, which one is fit, and whether it is there.
+"""The journal's file: how it is created and opened, and the check that it is still in place.
 
-POSIX drops every lock that a process has on a file as soon as the process closes *any* descriptor of it.
-SQLite knows, and defers its own closings; so nothing but SQLite may ever open the file here: one that is
-there is only looked at, and a new one is made under another name and linked into place. (Two copies of
-the SQLite library in one process do not know of each other: nothing here can help that.)
+POSIX drops all locks of a process on a file when the process closes *any* descriptor of it. SQLite defers
+its own closings for this reason. So only SQLite may open the file in this process: an existing file is only
+examined with ``stat``, and a new one is created under another name and linked into place. Two copies of the
+SQLite library in one process do not know about each other; that case cannot be handled here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from transfer_async._models.errors import JournalFailed
 
 LOG, INDEX = "-wal", "-shm"
-"""What SQLite keeps beside the file: the log, and the memory with the locks that all its users share."""
+"""The suffixes of SQLite's files beside it: the log, and the index with the locks that its users share."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -31,13 +31,13 @@ Identity = tuple[int, int]
 
 
 class FileReplaced(JournalFailed):
-    """A file is no longer what it was when the journal was opened."""
+    """A file of the journal was moved, removed or replaced after the journal was opened."""
 
 
 def identity(path: str) -> Identity | None:
-    """Which file it is that ``path`` names now; None if there is none."""
+    """Return the device and inode number of the file at ``path``; None if there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - before and after each commit: a Path costs as much again
+        found = os.stat(path)  # noqa: PTH116 - called around each commit; a Path doubles the cost
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
@@ -46,25 +46,25 @@ def identity(path: str) -> Identity | None:
 # --- before it is opened ------------------------------------------------------------------------
 
 
-def found(path: Path, *, make: bool) -> Path:
-    """The real path of a journal's file; made, if it may be and is not there.
+def prepared_path(path: Path, *, make: bool) -> Path:
+    """Return the real path of a journal's file; create a missing file if ``make`` is set.
 
     Raises:
-        JournalFailed: it is none, or nothing that may be opened.
+        JournalFailed: the path has no regular file, or one that must not be opened.
     """
     try:
         path.stat()
     except FileNotFoundError:
         if not make:
             raise
-        _make(path)
+        _create(path)
     real = Path(os.path.realpath(path))
     _refuse_unfit(real)
     return real
 
 
-def _make(path: Path) -> None:
-    """Make the file, for its owner's eyes alone, its name as durable as its content; others may be faster."""
+def _create(path: Path) -> None:
+    """Create the file durably, readable by its owner only; another process may create it first."""
     fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     try:
         os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -72,7 +72,7 @@ def _make(path: Path) -> None:
             os.link(fresh, path)
     except OSError as error:
         if error.errno in _NO_LINKS:
-            why = f"{path.name} cannot be made where there are no links: make an empty file there first"
+            why = f"{path.name} cannot be created without hard links: create an empty file there first"
             raise JournalFailed(why) from error
         raise
     finally:
@@ -85,26 +85,25 @@ def _make(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Refuse what is no file, and a file that others may reach where they do not see its log."""
+    """Refuse anything but a regular file, and a file that others may open without seeing its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
-        raise JournalFailed(f"{real.name} is there, and is not a file")
+        raise JournalFailed(f"{real.name} exists, but is not a regular file")
     if there.st_nlink > 1:
         _remove_temporary_name(real)
         if real.stat().st_nlink > 1:
             raise JournalFailed(
-                f"{real.name} has a second name, a hard link, and each name would have a log of its own: "
-                "remove one of them; a symbolic link, or the mounted directory, leads to the same journal"
+                f"{real.name} has a second name, a hard link, and each name would have its own log: "
+                "remove one of them; use a symbolic link, or mount the directory"
             )
     if there.st_dev != real.parent.stat().st_dev or _is_mounted(real):
         raise JournalFailed(
-            f"{real.name} is mounted by itself, and its log would be seen only here: "
-            "mount the directory that it is in instead"
+            f"{real.name} is mounted by itself, so others would not see its log: mount its directory instead"
         )
 
 
 def _remove_temporary_name(real: Path) -> None:
-    """Take away the name under which somebody is making the file just now, or died making it."""
+    """Remove the temporary name of a process that is creating the file now, or died while it did."""
     this = identity(str(real))
     for other in real.parent.iterdir():
         is_such = other.name.startswith(f".{real.name}.") and other.name.endswith(".new")
@@ -113,21 +112,21 @@ def _remove_temporary_name(real: Path) -> None:
 
 
 def _is_mounted(real: Path) -> bool:
-    """Whether something is mounted at that very path; the device may be its directory's all the same."""
+    """Return whether the file itself is a mount point; its device may equal its directory's."""
     name = os.fsencode(real)
     for plain in (b"\\", b" ", b"\t", b"\n"):
         name = name.replace(plain, b"\\%03o" % ord(plain))
     try:
         mounts = MOUNTS.read_bytes().splitlines()
-    except OSError:  # another system
+    except OSError:  # not Linux
         return False
     return any(mount.split(b" ", 5)[4] == name for mount in mounts)
 
 
 def restrict_to_owner(real: Path) -> None:
-    """Let nobody but their owner read the file and what is beside it."""
+    """Let only their owner read the file and the files beside it."""
     for name in (str(real), f"{real}{LOG}", f"{real}{INDEX}"):
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # somebody else's, who decides
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # Another user owns it, and decides.
             if stat.S_IMODE(os.stat(name).st_mode) & 0o077:  # noqa: PTH116 - as above
                 os.chmod(name, 0o600)  # noqa: PTH101 - as above
 
@@ -136,17 +135,17 @@ def restrict_to_owner(real: Path) -> None:
 
 
 class Files:
-    """The file and what is beside it, as one connection has opened them.
+    """The identities of the file, its log and its index, as one connection has opened them.
 
-    A log that was deleted or replaced still takes commits, and nobody else will ever see them; with
-    another index, others do not see our locks.
+    A log that was deleted or replaced still accepts commits, but nobody will ever read them. With another
+    index, other processes do not see our locks.
 
     Args:
-        path: as it was given.
-        real: the same without symbolic links: SQLite keeps the rest beside it.
+        path: the path as it was given.
+        real: the same path without symbolic links; SQLite keeps the log and the index beside it.
 
     Raises:
-        JournalFailed: this process must not open it again: see `Files.refuse_if_moved`.
+        JournalFailed: this process must not open the file again: see `Files.refuse_if_moved`.
     """
 
     def __init__(self, path: Path, real: Path) -> None:
@@ -161,53 +160,55 @@ class Files:
         _OPEN.add(weakref.ref(self, _OPEN.discard))
 
     def _refuse_another(self) -> None:
-        """What SQLite remembers of locks is the whole process's, and its child's after a fork: wrongly."""
+        """Refuse a second opening that SQLite's per-process record of locks would make unsafe."""
         if self._process != os.getpid():
             raise JournalFailed(
-                f"{self.path.name} was open when this process was forked, so that its locks would not hold "
-                "here: open it after the fork only, or start the process anew (spawn)"
+                f"{self.path.name} was open when this process was forked, so its locks would not hold here: "
+                "open it only after the fork, or start the process with spawn"
             )
         try:
             self.refuse_if_moved()
         except FileReplaced:
-            if self._is_open:  # it was not closed, and its log deleted, just now
+            if self._is_open:  # Otherwise it was closed, with its log, at this moment.
                 raise
 
     def remember(self) -> None:
-        """Remember what is beside the file: SQLite has opened it by now."""
+        """Remember the log and the index, which SQLite has opened by now."""
         self._known += [(name, identity(name)) for name in self._beside]
 
     def refuse_if_moved(self) -> None:
-        """Refuse to go on, or to believe what was done, with files that are no longer those in the directory.
+        """Refuse to work with files that are no longer in place.
 
         Raises:
-            KeyChanged: one was moved, removed or replaced.
+            FileReplaced: a file was moved, removed or replaced.
         """
         for name, known in self._known:
             if identity(name) != known:
                 raise FileReplaced(self._loss(name))
 
     def _loss(self, name: str) -> str:
-        told = f"{Path(name).name} was moved, removed or replaced while it was in use"
+        loss = f"{Path(name).name} was moved, removed or replaced while it was in use"
         if name in self._beside:
-            told += (
+            loss += (
                 ": commits may be lost; stop every process that uses the journal, "
-                "and compare with the service before keys are used again"
+                "and compare it with the service before keys are used again"
             )
-        return told
+        return loss
 
     def close_safely(self, db: sqlite3.Connection) -> None:
-        """Close the connection, if that does no harm.
+        """Close the connection, unless that would damage the files of others.
 
-        The last one to close writes the log into the file, and deletes it. Where others have begun another
-        log meanwhile it would do so to theirs: then it stays as it is until the process ends, and no other
-        is opened. A log that was only deleted is written into the file: what it holds is not lost.
+        The last connection to close writes the log into the file and deletes the log. If other processes have
+        begun another log, this would delete theirs: then the connection stays open until the process ends,
+        and no other is opened. If the log was only deleted, its contents are first written into the file.
         """
         if self._is_replaced_by_others():
             _LEFT_OPEN.append(self)
-            import ctypes  # of all journals, next to none comes here
+            import ctypes  # imported here because this is rarely needed
 
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))  # nor is it closed when it is forgotten
+            ctypes.pythonapi.Py_IncRef(
+                ctypes.py_object(db)
+            )  # The garbage collector must not close it either.
             return
         with contextlib.suppress(sqlite3.Error):
             if len(self._known) > 1 and identity(self._beside[0]) is None:
@@ -220,60 +221,60 @@ class Files:
 
 
 _OPEN: set[weakref.ref[Files]] = set()
-"""What this process has open, and what it had when it was forked."""
+"""The files that this process has open, including those from before a fork."""
 
 _LEFT_OPEN: list[Files] = []
-"""What must never be closed."""
+"""The files that must never be closed."""
 
 
 # --- sqlite opening ----------------------------------------------------------------------------------
-# The journal's file, opened as every use of it needs: never somebody else's, and with its settings.
+# Opening: another application's file is refused, and every connection gets the same settings.
 
 
 APPLICATION = 0x7472616A
-"""Marks the file as a journal of ours."""
+"""The ``application_id`` that marks a file as a journal."""
 
 _SETTINGS = (
-    "PRAGMA synchronous=FULL",  # NORMAL may lose the last commits with the machine's power
-    "PRAGMA fullfsync=ON",  # where a plain sync does not reach the disk (macOS)
-    "PRAGMA secure_delete=FAST",  # what is forgotten is overwritten where that costs no more writing
+    "PRAGMA synchronous=FULL",  # NORMAL may lose the last commits in a power cut.
+    "PRAGMA fullfsync=ON",  # On macOS a plain sync does not reach the disk.
+    "PRAGMA secure_delete=FAST",  # Overwrite deleted data where that needs no extra write.
     "PRAGMA cache_size=-65536",
 )
 
 _MAX_LOG_BYTES = 32 << 20
-"""Bytes of the log after which it is written into the file."""
+"""The size of the log, in bytes, from which it is written into the file."""
 
 _PAGES = "PRAGMA page_size=8192"
-"""Of an empty file: an order takes half as many in the log as with the 4,096 bytes that are usual."""
+"""For a new file: an order needs half as many pages in the log as with the usual 4,096 bytes."""
 
 _PAUSE = 0.005
-"""Seconds between two looks whether others are done."""
+"""Seconds between two attempts while another process holds the file."""
 
 
 def decode_lossless(text: bytes) -> str:
-    """A text that is none any more, for a disk made something else of it."""
+    """Decode a text that a damaged disk may have made invalid."""
     return text.decode(errors="surrogateescape")
 
 
 class OpenFile:
-    """The open file; all of it within one thread.
+    """An open journal file; used in one thread.
 
     Args:
-        path: where it is.
-        timeout: seconds to wait for other processes that write.
-        make: whether it is made where it is not there.
+        path: the path of the file.
+        timeout: the seconds to wait for other processes that write.
+        make: whether to create a missing file.
 
     Raises:
-        JournalFailed: it is no journal.
+        JournalFailed: the file is not a journal.
     """
 
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
-        real = found(path, make=make)
+        real = prepared_path(path, make=make)
         self._files = Files(path, real)
         self.identity: Identity | None = self._files.main
         self.refuse_if_moved: Callable[[], None] = self._files.refuse_if_moved
         self._db = sqlite3.connect(
-            f"{real.as_uri()}?mode=rw",  # whatever has become of it meanwhile: no other is made here
+            f"{real.as_uri()}?mode=rw",  # Never create a file here.
             uri=True,
             timeout=timeout,
             isolation_level=None,
@@ -293,22 +294,22 @@ class OpenFile:
             raise
 
     def close(self) -> None:
-        """Let go of it, if that does no harm."""
+        """Close the file; see `Files.close_safely`."""
         self._files.close_safely(self._db)
 
     def _refuse_foreign_file(self, path: Path) -> None:
-        """Before any setting changes it: another application's file stays as it is."""
+        """Refuse another application's file before any setting changes it."""
         try:
             is_empty = self._value("SELECT count(*) FROM sqlite_master") == 0
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                raise JournalFailed(f"{path.name} is not a journal: it is no database at all") from error
+                raise JournalFailed(f"{path.name} is not a journal: it is not a database") from error
             raise
         if not is_empty and self._value("PRAGMA application_id") != APPLICATION:
             raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
 
     def _enable_wal(self, timeout: float) -> None:
-        """Go over to a write-ahead log: of all there is, this alone does not wait for other processes."""
+        """Switch to a write-ahead log; SQLite does not wait for other processes here, so this loop does."""
         self._db.execute(_PAGES)
         end = time.monotonic() + timeout
         while True:
@@ -319,16 +320,18 @@ class OpenFile:
                     raise
             else:
                 if mode != "wal":
-                    raise JournalFailed(f"a write-ahead log cannot be kept beside {self._files.path.name}")
+                    raise JournalFailed(
+                        f"SQLite cannot keep a log beside {self._files.path.name}: use a local disk"
+                    )
                 return
             time.sleep(_PAUSE)
 
     def _prepare(self, path: Path) -> None:
-        """What else must be so before it is used."""
+        """Check or create the contents before the file is used."""
 
     @property
     def version(self) -> int:
-        """Of its format."""
+        """The version of the journal's format."""
         return self._value("PRAGMA user_version")
 
     def _value(self, sql: str, *values: object) -> int:
