@@ -59,7 +59,7 @@ def driven(
     return driver.tally, service.started
 
 
-def test_a_stalled_service_delays_no_arrival_and_its_stall_is_in_the_latencies():
+def test_a_stalled_service_delays_no_arrival_and_raises_the_latencies():
     tally, started = driven(until=10.0, limits=StepLimits(5.0, 1000))
 
     assert started == pytest.approx([n / 10 for n in range(50)])
@@ -68,7 +68,7 @@ def test_a_stalled_service_delays_no_arrival_and_its_stall_is_in_the_latencies()
     assert tally.latency.at(50) == pytest.approx(7.6, rel=0.02)
 
 
-def test_an_order_that_starts_late_is_measured_from_when_it_was_meant_to_start():
+def test_latency_counts_from_the_planned_start():
     def has_no_time_for_a_second(loop: Loop, _: Stop) -> None:
         loop.call_later(0.5, loop.pass_, 1.0)
 
@@ -78,7 +78,7 @@ def test_an_order_that_starts_late_is_measured_from_when_it_was_meant_to_start()
     assert tally.latency.at(100) == pytest.approx(1.0, rel=1e-2)
 
 
-def test_a_closed_loop_has_so_many_on_their_way_and_no_more():
+def test_a_closed_loop_limits_the_orders_in_flight():
     tally, started = driven(until=10.0, limits=StepLimits(5.0, 1000), closed=4)
 
     assert started == [0.0] * 4
@@ -92,7 +92,7 @@ def test_a_step_ends_with_its_number_of_orders(closed: int):
     assert (tally.begun, tally.done) == (7, 7)
 
 
-def test_somebody_who_wants_it_to_end_gets_what_is_on_its_way():
+def test_a_stop_waits_for_the_orders_in_flight():
     def wants_it_to_end(loop: Loop, stop: Stop) -> None:
         loop.call_later(1.05, setattr, stop, "wanted", True)
 
@@ -101,14 +101,14 @@ def test_somebody_who_wants_it_to_end_gets_what_is_on_its_way():
     assert tally.begun == tally.done == 11
 
 
-def test_what_never_ends_is_cut_off():
+def test_orders_that_never_end_are_cancelled():
     tally, _ = driven(until=1e6, limits=StepLimits(1.0, 1000))
 
     assert (tally.begun, tally.done) == (10, 0)
     assert tally.seconds < 63.0
 
 
-def test_arrivals_are_seeded_and_come_at_their_rate():
+def test_arrivals_are_seeded_and_have_the_rate():
     def first(seed: int) -> list[float]:
         return list(islice(poisson(50.0, seed=seed), 100))
 
@@ -122,7 +122,7 @@ def test_arrivals_are_seeded_and_come_at_their_rate():
 # --- what is counted ----------------------------------------------------------------------------
 
 
-def test_percentiles_are_right_to_three_digits():
+def test_percentiles_are_exact_to_three_digits():
     histogram = Histogram()
     for milliseconds in range(1, 10_001):
         histogram.add(milliseconds / 1e3)
@@ -132,7 +132,7 @@ def test_percentiles_are_right_to_three_digits():
         assert histogram.at(percent) == pytest.approx(percent / 10, rel=1e-3)
 
 
-def test_a_histogram_takes_whatever_a_clock_says():
+def test_a_histogram_accepts_any_duration():
     histogram = Histogram()
     assert histogram.at(99) == 0.0
 
@@ -143,13 +143,13 @@ def test_a_histogram_takes_whatever_a_clock_says():
     assert histogram.at(100) == pytest.approx(3600, rel=1e-3)
 
 
-def test_endings_are_counted_by_what_is_certain():
+def test_outcomes_are_counted_by_kind():
     assert ending_of(OutcomeUnknown("lost")) == OrderEnding("unknown", "OutcomeUnknown")
     assert ending_of(RateLimited(status=429)) == OrderEnding("refused", "RateLimited 429")
     assert ending_of(KeyError("x")) == OrderEnding("broken", "KeyError")
 
 
-def test_the_comparison_finds_what_is_not_as_it_was_said():
+def test_the_comparison_finds_orders_that_contradict_their_outcome():
     amounts = Counter(map(made_amount, [0, 1, 1, 3, 4, 99]))
 
     found = compared(
@@ -161,7 +161,7 @@ def test_the_comparison_finds_what_is_not_as_it_was_said():
     assert not found.agrees
 
 
-def test_no_two_orders_have_the_same_amount_and_each_has_the_one_it_is_known_by():
+def test_each_order_has_a_unique_amount():
     numbers = (0, 1, 2, 17, 1_000_000)
 
     assert [made_order(number).poster_amount for number in numbers] == list(map(made_amount, numbers))
@@ -172,7 +172,7 @@ def test_no_two_orders_have_the_same_amount_and_each_has_the_one_it_is_known_by(
 
 
 @pytest.mark.parametrize("url", ["https://bank.example", "https://10.0.0.1", "https://127.0.0.1.example"])
-def test_a_host_that_is_not_this_machine_is_refused_unless_it_is_the_callers_own(url: str):
+def test_another_host_is_refused_unless_confirmed(url: str):
     with pytest.raises(Foreign, match="i-own-this-host"):
         checked_host(url, owned=False)
 
@@ -180,7 +180,7 @@ def test_a_host_that_is_not_this_machine_is_refused_unless_it_is_the_callers_own
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8080", "http://localhost:1", "http://[::1]:9"])
-def test_this_machine_may_be_loaded(url: str):
+def test_loopback_hosts_are_allowed(url: str):
     assert checked_host(url, owned=False) == url
 
 
@@ -202,7 +202,7 @@ def test_this_machine_may_be_loaded(url: str):
         (["--rate=1", "--url=http://localhost"], "TRANSFER_API_TOKEN"),
     ],
 )
-def test_wrong_options_are_refused(
+def test_invalid_options_are_refused(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("TRANSFER_API_TOKEN", raising=False)
@@ -215,7 +215,7 @@ def test_wrong_options_are_refused(
 
 
 @pytest.mark.trial(ci=1, long=1)
-def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_path: Path):
+def test_a_sweep_with_faults_ends_with_a_report_and_no_duplicate_order(tmp_path: Path):
     arguments = ["--at-once=1,4", "--for=5", "--orders=60", "--fault=close-after-processing=0.2"]
     journal, report = tmp_path / "journal.sqlite", tmp_path / "report"
     command = [sys.executable, "-m", "benchmarks", "load", *arguments, f"--journal={journal}"]
@@ -245,7 +245,7 @@ def test_a_sweep_with_faults_ends_in_a_report_and_no_order_is_there_twice(tmp_pa
 
 @pytest.mark.trial(ci=1, long=1)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no Ctrl-C to be sent to another process alone")
-def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
+def test_ctrl_c_stops_the_load_and_reports_what_was_measured():
     command = [sys.executable, "-u", "-m", "benchmarks", "load", "--rate=50,60", "--for=60"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ)
     assert process.stdout is not None
@@ -260,7 +260,7 @@ def test_ctrl_c_ends_it_in_order_and_what_was_measured_is_told():
     assert "duplicates 0" in told
 
 
-def test_a_page_says_when_the_driver_was_too_slow():
+def test_the_report_states_that_the_driver_was_too_slow():
     tally = LoadTally(seconds=1.0)
     for _ in range(100):
         tally.add(CREATED, latency=0.5)

@@ -41,5 +41,5 @@ def test_every_program_is_where_its_entry_says(name):
 
 
 @each("module", [name for name in PARTS if name.startswith("transfer_async")])
-def test_the_profile_tells_time_of_modules_that_are_there(module):
+def test_the_profile_names_existing_modules(module):
     assert importlib.util.find_spec(module) is not None

@@ -80,7 +80,7 @@ def test_orders_are_the_same_for_the_same_seed():
     assert new_orders(20, seed=3) != new_orders(20, seed=4)
 
 
-def test_an_answer_is_an_order_to_the_question_with_an_id_of_its_own():
+def test_each_response_has_the_requested_order_and_a_new_id():
     answers = Answers()
     for new in new_orders(20):
         order = Order.from_json(answers.answer(json.loads(new.to_json(), parse_float=str)))
@@ -93,7 +93,7 @@ def test_an_answer_is_an_order_to_the_question_with_an_id_of_its_own():
     assert order.id not in ids
 
 
-async def test_contenders_take_turns_and_begin_in_turn():
+async def test_contenders_alternate_and_rotate_the_first_place():
     seen = []
 
     async def turn(name: str) -> str:
@@ -106,7 +106,7 @@ async def test_contenders_take_turns_and_begin_in_turn():
     assert found == {name: [name] * 3 for name in "abc"}
 
 
-def test_ratios_are_taken_within_a_round():
+def test_ratios_are_computed_within_a_round():
     fast = [Sample(10, seconds, 0.0) for seconds in (1.0, 10.0, 1.0)]  # the second round was slow for all
     slow = [Sample(10, seconds, 0.0) for seconds in (2.0, 20.0, 3.0)]
 
@@ -122,7 +122,7 @@ def test_a_percentile_is_one_of_the_values():
 # --- the areas ----------------------------------------------------------------------------------
 
 
-def test_contenders_create_orders_and_who_is_not_installed_is_named():
+def test_contenders_create_orders_and_missing_ones_are_named():
     found = bench_create.run(SMALLEST)
 
     assert {line.partition(":")[0] for line in found.left_out} == missing
@@ -154,7 +154,7 @@ def test_no_extra_is_imported_with_the_package():
     assert bench_imports.extras_imported() == []
 
 
-def test_memory_is_measured_of_orders_that_are_all_in_flight():
+def test_memory_is_measured_with_all_orders_in_flight():
     found = bench_memory.run(SMALLEST)
 
     assert all(value > 0 for value in found.figures.values())
@@ -169,7 +169,7 @@ def test_growth_is_measured():
     assert all(share is not None and share > 0 for share in shares(found))
 
 
-def test_the_profile_shares_out_all_of_an_order():
+def test_the_profile_assigns_all_time_of_an_order():
     found = bench_profile.run(SMALLEST)
 
     assert sum(found.figures.values()) == pytest.approx(1)
@@ -187,14 +187,14 @@ def test_a_contender_that_cannot_be_imported_is_left_out(monkeypatch: pytest.Mon
         Process(HTTPX, Terms(), core=None)
 
 
-def test_a_contender_that_breaks_is_told_and_ended():
+def test_a_failing_contender_is_reported_and_ended():
     process = Process(BARE, Terms(), core=None)  # nobody listens there
 
     with pytest.raises(RuntimeError, match="its process ended"):
         process.turn(at_once=1, seconds=0.1)
 
 
-def test_the_raw_service_takes_any_post_and_holds_all_but_the_first_until_all_are_there():
+def test_the_raw_service_holds_responses_until_all_requests_have_arrived():
     with service("raw", hold=2) as remote:
         answers = [_post(remote.base_url + "/v1/transfers") for _ in range(HELD_AFTER)]
 
@@ -212,14 +212,14 @@ def _post(url: str, *, wait: float = 10.0) -> bytes:
 # --- the report ---------------------------------------------------------------------------------
 
 
-def test_a_goal_is_met_or_not_or_was_not_measured():
+def test_a_goal_is_met_missed_or_not_measured():
     goals = [Goal("a", "b", "<= 0.5", value) for value in (0.5, 0.51, None)]
 
     assert [goal.met for goal in goals] == [True, False, None]
     assert Goal("a", "b", ">= 0.5", 0.6).met
 
 
-def test_the_report_tells_goals_tables_and_who_was_left_out():
+def test_the_report_has_goals_tables_and_missing_contenders():
     tables = [Table("Numbers", ("n",), [(1,)], "A note.")]
     found = Findings("area", [Goal("speed", "light", "<= 1.0", 0.5)], tables, {"f": 1.0}, ["somebody: gone"])
 
@@ -230,7 +230,7 @@ def test_the_report_tells_goals_tables_and_who_was_left_out():
     assert "Numbers:\n\n" in report
 
 
-def test_an_area_that_breaks_is_told_and_takes_no_other_along(monkeypatch: pytest.MonkeyPatch):
+def test_a_failing_area_is_reported_and_the_others_continue(monkeypatch: pytest.MonkeyPatch):
     def broken(_: Effort) -> Findings:
         raise OSError("no disk")
 
@@ -258,21 +258,21 @@ def test_two_runs_are_compared_figure_by_figure():
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_program_says_how_it_is_run(name: str, capsys: pytest.CaptureFixture[str]):
+def test_every_program_has_a_help(name: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
 
     assert f"python -m benchmarks {name} " in capsys.readouterr().out
 
 
-def test_whoever_names_no_program_is_told_which_there_are(capsys: pytest.CaptureFixture[str]):
+def test_without_a_name_the_programs_are_listed(capsys: pytest.CaptureFixture[str]):
     assert (main([]), main(["fast"])) == (0, USAGE)
 
     told = capsys.readouterr().out
     assert all(told.count(what) == 2 for _, what in PROGRAMS.values())
 
 
-def test_the_program_measures_what_it_is_asked_for_and_writes_its_report(tmp_path: Path):
+def test_the_program_measures_the_chosen_areas_and_writes_its_report(tmp_path: Path):
     command = [sys.executable, "-m", "benchmarks", "suite", "--quick", "--only=profile", f"--out={tmp_path}"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=900, check=False)

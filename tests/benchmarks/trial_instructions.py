@@ -33,18 +33,18 @@ def judged(found: dict[str, float]) -> None:
 
 
 @here
-def test_an_order_takes_as_many_calls_and_as_much_memory_as_it_did():
+def test_calls_and_memory_of_an_order_match_the_stored_figures():
     judged(guard_command.counted())
 
 
 @here
 @with_valgrind
 @pytest.mark.trial(long=1)
-def test_an_order_and_a_decode_take_as_many_instructions_as_they_did(usual: dict[str, float]):
+def test_instructions_of_an_order_and_a_decode_match_the_stored_figures(usual: dict[str, float]):
     judged(usual)
 
 
-def test_a_copy_too_many_shows_in_calls_and_in_memory():
+def test_an_extra_copy_changes_calls_and_memory():
     lean, wasteful = guard_command.counted(), guard_command.counted(waste=True)
 
     for name in (CALLS, BLOCKS):
@@ -53,13 +53,13 @@ def test_a_copy_too_many_shows_in_calls_and_in_memory():
 
 @with_valgrind
 @pytest.mark.trial(long=1)
-def test_a_copy_too_many_shows_in_instructions(usual: dict[str, float]):
+def test_an_extra_copy_changes_instructions(usual: dict[str, float]):
     wasteful = guard_command.instructions(waste=True, decode=False)
 
     assert not Figure(ORDER, wasteful[ORDER], usual[ORDER]).within
 
 
-def test_a_tenth_more_or_less_is_as_it_was():
+def test_a_change_within_a_tenth_is_accepted():
     assert Figure(ORDER, 109.9, 100.0).within
     assert Figure(ORDER, 90.1, 100.0).within
     assert not Figure(ORDER, 110.1, 100.0).within
@@ -85,9 +85,7 @@ def test_instructions_of_another_build_are_not_compared_but_calls_are():
     assert not calls.within
 
 
-def test_figures_that_are_stored_stay_beside_those_of_other_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_storing_figures_keeps_those_of_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(guard_command, "STORED", tmp_path / "guard.json")
     (tmp_path / "guard.json").write_text(
         json.dumps({"another": {"build": "", "figures": {}}}), encoding="utf-8"

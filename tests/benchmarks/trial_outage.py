@@ -35,7 +35,7 @@ def unbounded() -> OutageFindings:
     return simulated(NO_BUDGET, watched=0.0)
 
 
-def test_with_a_budget_an_outage_is_no_storm_and_the_backlog_is_worked_off_in_time(budgeted: OutageFindings):
+def test_a_budget_prevents_a_retry_storm_and_the_backlog_clears_in_time(budgeted: OutageFindings):
     assert budgeted.amplification <= GOAL
     assert budgeted.met == (True, True)
     assert budgeted.doubts == 0
@@ -62,17 +62,17 @@ def test_each_client_has_a_budget_of_its_own(budgeted: OutageFindings):
     assert fleet.requests - fleet.calls > budgeted.requests - budgeted.calls
 
 
-def test_the_same_seed_is_the_same_outage(budgeted: OutageFindings):
+def test_the_same_seed_gives_the_same_outage(budgeted: OutageFindings):
     again = simulated(DEFAULT, watched=0.0)
 
     assert (again.calls, again.requests) == (budgeted.calls, budgeted.requests)
 
 
-def test_the_requests_are_those_of_the_calls_and_no_more_than_the_bucket_pays_for(budgeted: OutageFindings):
+def test_requests_equal_the_attempts_and_stay_within_the_budget(budgeted: OutageFindings):
     assert budgeted.calls <= budgeted.requests <= budgeted.calls + 500 // 5
 
 
-def test_the_service_turns_away_what_its_queue_has_no_room_for_and_that_costs_it_something():
+def test_the_service_rejects_requests_beyond_its_queue_at_a_cost():
     service = SimulatedService(Weather(capacity=4.0, queue=1.0, turning_away=0.5), Loop())
 
     waits = [service.wait_of() for _ in range(6)]
@@ -97,6 +97,6 @@ def test_a_report_is_a_page_with_figures_and_plots(
 
 
 @pytest.mark.parametrize("wrong", ["--clients=0", "--clients=many", "--rate=0", "--out=1"])
-def test_wrong_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]):
+def test_invalid_options_are_refused(wrong: str, capsys: pytest.CaptureFixture[str]):
     assert outage_command.main([wrong]) == outage_command.USAGE
     assert "must be" in capsys.readouterr().err

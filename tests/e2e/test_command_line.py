@@ -1,4 +1,4 @@
-"""The command line as people run it: processes of their own, their lines, signals and exit codes."""
+"""The command line in processes of its own: output, signals and exit codes."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ from tests.support.commands import running
 from transfer_async import AlreadyCreated, OutcomeUnknown, SQLiteJournal, TransferClient
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
-AT_LENGTH = pytest.mark.trial(ci=1, long=1)
+LONG_ONLY = pytest.mark.trial(ci=1, long=1)
 PIPE = asyncio.subprocess.PIPE
 
 
-@AT_LENGTH
+@LONG_ONLY
 @pytest.mark.parametrize("is_read", [True, False])
-async def test_the_demo_ends_well_though_nobody_may_read_it(is_read: bool):
+async def test_the_demo_succeeds_even_if_its_output_is_closed(is_read: bool):
     read, write = os.pipe()
     if not is_read:
         os.close(read)
@@ -31,7 +31,7 @@ async def test_the_demo_ends_well_though_nobody_may_read_it(is_read: bool):
     assert not is_read or out.splitlines()[-1].startswith(b"demo ok: tx-")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=AT_LENGTH)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=LONG_ONLY)])
 async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number: signal.Signals):
     async with running("sandbox", "--match-every", "60", stderr=PIPE) as sandbox:
         exports = [await sandbox.line("export ") for _ in range(2)]
@@ -47,7 +47,7 @@ async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number: signa
     assert re.fullmatch(r"[0-9:]{8} GET '/api/api/v1/user/who-am-i' -> 200, fault -", log.decode().strip())
 
 
-async def test_an_operator_ends_a_doubt_that_another_process_left(tmp_path: Path):
+async def test_an_operator_resolves_a_doubt_of_another_process(tmp_path: Path):
     path = str(tmp_path / "journal.db")
     async with Sandbox() as sandbox, SQLiteJournal(path) as journal:
         sandbox.faults.add(CloseAfterProcessing())

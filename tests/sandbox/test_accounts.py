@@ -13,7 +13,7 @@ BANK = Account(username="a-bank", firstname="A", lastname="Bank", is_bank=True)
 ADA = Account(username="Ada@example.com", firstname="Ada", lastname="Eze")
 
 
-def test_accounts_are_found_whatever_the_case_of_their_username():
+def test_accounts_are_found_by_username_in_any_case():
     accounts = Accounts([BANK, ADA])
 
     assert accounts.get("ADA@EXAMPLE.COM") is ADA
@@ -24,14 +24,14 @@ def test_accounts_are_found_whatever_the_case_of_their_username():
 
 
 @each(("one", "other"), samples.TWO_PEOPLE)
-def test_two_people_are_two_accounts_whatever_unicode_folds(one: str, other: str):
+def test_usernames_that_unicode_folds_together_stay_two_accounts(one: str, other: str):
     people = [Account(username=name, firstname="A", lastname="B") for name in (one, other)]
     accounts = Accounts([BANK, *people])
 
     assert [accounts[name] for name in (one, other)] == people
 
 
-def test_accounts_know_their_bank_and_their_order():
+def test_accounts_keep_their_order_and_name_their_bank():
     accounts = Accounts([ADA, BANK])
 
     assert accounts.bank is BANK
@@ -40,7 +40,7 @@ def test_accounts_know_their_bank_and_their_order():
 
 
 def test_a_username_is_registered_once():
-    with pytest.raises(ValueError, match="given twice"):
+    with pytest.raises(ValueError, match="is registered already"):
         Accounts([BANK, ADA, Account(username="ada@EXAMPLE.com", firstname="A", lastname="E")])
 
 
@@ -51,7 +51,7 @@ def test_there_is_exactly_one_bank(banks: int):
         for number in range(banks)
     ]
 
-    with pytest.raises(ValueError, match=f"exactly one account with is_bank, not {banks}"):
+    with pytest.raises(ValueError, match=f"exactly one must have is_bank, not {banks}"):
         Accounts([ADA, *given])
 
 
@@ -63,7 +63,7 @@ def test_there_is_exactly_one_bank(banks: int):
         {"steps": Decimal("-0.01")},
     ],
 )
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, Decimal]):
+def test_invalid_limits_are_refused(limits: dict[str, Decimal]):
     with pytest.raises(ValueError, match="USD: 0 <= min_amount <= max_amount"):
         CurrencyAccount(code="USD", **limits)
 
@@ -107,6 +107,6 @@ def test_accounts_are_loaded_from_a_file_with_exact_amounts(tmp_path: Path):
         ),
     ],
 )
-def test_a_bad_file_is_refused_with_the_place_and_the_rule(document: bytes, place: str):
+def test_an_invalid_file_is_refused_with_the_path_and_the_rule(document: bytes, place: str):
     with pytest.raises(ValueError, match=place):
         accounts_from_json(document)

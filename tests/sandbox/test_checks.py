@@ -26,11 +26,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 @each("body", [None, 7, "text", [], [order_body()]])
-def test_a_body_that_is_no_object_is_a_problem(body: object):
+def test_a_body_that_is_not_an_object_is_a_problem(body: object):
     assert parsed(body) == (None, {"body": ["must be a JSON object"]})
 
 
-def test_all_problems_come_together():
+def test_all_problems_are_reported_at_once():
     _, problems = parsed({"poster_currency": "ngn", "external_order": []})
 
     assert len(problems) == 13
@@ -82,7 +82,7 @@ def test_unknown_fields_are_ignored():
         ("external_order.transaction_fee_currency", "naira"),
     ],
 )
-def test_a_bad_field_is_named(path: str, value: object):
+def test_an_invalid_field_is_named(path: str, value: object):
     request, problems = parsed(changed(path, value))
 
     assert request is None
@@ -105,9 +105,7 @@ def test_a_bad_field_is_named(path: str, value: object):
         ("12345678901234567.90", "12345678901234567.89", "1", False),
     ],
 )
-def test_the_amounts_agree_to_half_a_unit_of_the_last_place(
-    poster: str, matcher: str, rate: str, agree: bool
-):
+def test_amounts_agree_to_half_a_unit_of_the_last_place(poster: str, matcher: str, rate: str, agree: bool):
     body = order_body(poster_amount=poster, matcher_amount=matcher, exchange_rate=rate)
     _, problems = parsed(body)
 
@@ -115,7 +113,7 @@ def test_the_amounts_agree_to_half_a_unit_of_the_last_place(
 
 
 @given(st.decimals("0.01", "1000000", places=2), st.decimals("0.0001", "10000", places=4))
-def test_a_product_that_is_rounded_agrees_in_any_decimal_context(matcher: Decimal, rate: Decimal):
+def test_a_rounded_product_agrees_in_any_decimal_context(matcher: Decimal, rate: Decimal):
     request, _ = parsed(order_body())
     assert request is not None
     poster = (matcher * rate).quantize(Decimal("0.01"))

@@ -1,4 +1,4 @@
-"""The `transfer-async sandbox` command: its faults, its TLS and what it logs."""
+"""The `transfer-async sandbox` command: faults, TLS and log."""
 
 import asyncio
 import re
@@ -28,12 +28,12 @@ from .wire_client import CREATE, connected, order_body
 MIX = ["status=0.3:status=429", "status-after-processing=0.2:status=503"]
 
 
-def test_every_fault_is_named_in_the_help_under_what_it_does_to_the_order():
+def test_the_help_lists_every_fault_by_its_effect_on_the_order():
     exists, _, does_not = invoke("sandbox", "--help").output.partition("After these it does not exist")
     exists = exists.partition("After these faults the order exists")[2]
 
     for name, fault in FAULTS.items():
-        always = fault.__doc__.startswith("The order exists") and "only once" not in fault.__doc__
+        always = fault.__doc__.startswith("The order exists") and "only after" not in fault.__doc__
         assert re.search(rf"\s{name}\s", exists if always else does_not), name
 
 
@@ -65,16 +65,16 @@ def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
         (["--fault", "status=0.1:state=429"], "options of status are body, headers, status"),
         (["--fault", "status=0.1:{"], "--fault status=0.1:{: "),
         (["--fault", "redirect=0.1", "--fault", "redirect=0.2"], "is given twice"),
-        (["--fault", "redirect=0.6", "--fault", "truncated-head=0.6"], "1 at most together, not 1.2"),
+        (["--fault", "redirect=0.6", "--fault", "truncated-head=0.6"], "at most 1 in total, not 1.2"),
         (["--tls-key", "key.pem"], "--tls-key: needs --tls-cert as well"),
         (["--tls-cert", "/nowhere/cert.pem"], "--tls-cert, --tls-key: cannot be used (No such file"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(arguments, why):
+def test_invalid_options_are_refused_with_one_line(arguments, why):
     assert why in refused("sandbox", *arguments)
 
 
-def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path):
+def test_an_encrypted_key_is_refused_without_a_password_prompt(tmp_path):
     issued = trustme.CA().issue_cert("127.0.0.1")
     encrypted = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
         serialization.Encoding.PEM,
@@ -87,7 +87,7 @@ def test_a_key_that_needs_a_password_is_told_and_nobody_is_asked_for_it(tmp_path
     assert "--tls-cert, --tls-key: cannot be used" in refused("sandbox", "--tls-cert", both)
 
 
-async def test_the_mix_is_announced():
+async def test_the_mix_is_printed_at_the_start():
     async with Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}) as sandbox:
         assert servers.announcement(sandbox)[5:] == [
             "fault close-after-processing for 0.05 of all orders",
@@ -95,7 +95,7 @@ async def test_the_mix_is_announced():
         ]
 
 
-def test_the_key_may_be_in_the_certificates_own_file(tmp_path):
+def test_the_certificate_file_may_contain_the_key(tmp_path):
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
 
@@ -105,7 +105,7 @@ def test_the_key_may_be_in_the_certificates_own_file(tmp_path):
 
 @pytest.fixture
 def certified(tmp_path) -> tuple[list[str], ssl.SSLContext]:
-    """Options that serve https, and a client's context that trusts it; made outside of any loop."""
+    """Options for https, and a client context that trusts it; made outside an event loop: it reads files."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
@@ -115,7 +115,7 @@ def certified(tmp_path) -> tuple[list[str], ssl.SSLContext]:
     return ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")], trusting
 
 
-async def test_a_served_mix_is_that_of_the_seed_over_tls_with_a_line_for_each_request(certified):
+async def test_the_command_serves_the_seeds_mix_over_tls_and_logs_each_request(certified):
     tls, trusting = certified
     words = [
         "sandbox",

@@ -11,7 +11,7 @@ async def get(client: WireClient, path: str, **options: Any) -> Answer:
     return await client.ask(method="GET", path=path, **options)
 
 
-async def test_a_user_is_looked_up_by_handle(sandbox: Sandbox, client: WireClient):
+async def test_a_user_is_looked_up_by_username(sandbox: Sandbox, client: WireClient):
     answer = await get(client, sandbox.user_path.format(username=quote("ben.okri@example.com", safe="")))
 
     assert answer.status == 200
@@ -35,7 +35,7 @@ async def test_an_order_that_does_not_exist_is_not_found(client: WireClient):
     assert (await get(client, "/sandbox/orders/tx-none")).status == 404
 
 
-async def test_the_bot_can_be_run(sandbox: Sandbox, client: WireClient):
+async def test_the_matcher_bot_can_be_run(sandbox: Sandbox, client: WireClient):
     made = (await client.ask(order_body())).json
     answer = await client.ask(path="/sandbox/match")
 
@@ -43,7 +43,7 @@ async def test_the_bot_can_be_run(sandbox: Sandbox, client: WireClient):
     await sandbox.matched(made["id"])
 
 
-async def test_faults_are_added_listed_and_forgotten(sandbox: Sandbox, client: WireClient):
+async def test_faults_are_added_listed_and_removed(sandbox: Sandbox, client: WireClient):
     wanted = {
         "fault": "status",
         "options": {"status": 503, "headers": {"a": "b"}},
@@ -85,9 +85,7 @@ async def test_faults_with_odd_settings_can_be_listed(sandbox: Sandbox, client: 
         ({"fault": "truncated-head", "colour": "red"}, "colour"),
     ],
 )
-async def test_a_fault_that_makes_no_sense_is_refused(
-    sandbox: Sandbox, client: WireClient, body: object, reason: str
-):
+async def test_an_invalid_fault_is_refused(sandbox: Sandbox, client: WireClient, body: object, reason: str):
     answer = await client.ask(body, path="/sandbox/faults")
 
     assert answer.status == 422
@@ -95,7 +93,7 @@ async def test_a_fault_that_makes_no_sense_is_refused(
     assert sandbox.faults.rules == ()
 
 
-async def test_a_fault_that_is_no_json_is_refused(client: WireClient):
+async def test_a_fault_that_is_not_json_is_refused(client: WireClient):
     assert (await client.ask(b"{", path="/sandbox/faults")).status == 400
 
 
@@ -106,7 +104,7 @@ async def test_stalled_requests_can_be_released(sandbox: Sandbox, client: WireCl
     assert answer.json == {"released": 0}
 
 
-async def test_no_fault_reaches_the_paths_that_steer_the_sandbox(sandbox: Sandbox, client: WireClient):
+async def test_no_fault_applies_to_control_paths(sandbox: Sandbox, client: WireClient):
     sandbox.faults.add(Status(500), path="*")
 
     assert (await get(client, "/sandbox/orders")).status == 200
@@ -114,7 +112,7 @@ async def test_no_fault_reaches_the_paths_that_steer_the_sandbox(sandbox: Sandbo
 
 
 @each("path", ["/sandbox/orders", "/sandbox/users/ben.okri@example.com", "/sandbox/faults"])
-async def test_the_token_is_needed_here_too(client: WireClient, path: str):
+async def test_control_paths_need_the_token(client: WireClient, path: str):
     answer = await get(client, path, headers={"Authorization": "Bearer wrong"})
 
     assert (answer.status, answer.json) == (401, {"message": "Unauthorized"})

@@ -1,4 +1,4 @@
-"""Each fault: what arrives on the wire, and whether the order exists."""
+"""Each fault: the bytes that arrive, and whether the order exists."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ REDIRECTS = [301, 302, 303, 307, 308]
 ELSEWHERE = "https://e.org/"
 
 
-async def test_close_before_reading_answers_nothing_and_makes_no_order(sandbox: Sandbox, client: WireClient):
+async def test_close_before_reading_sends_nothing_and_creates_no_order(sandbox: Sandbox, client: WireClient):
     client.meets(CloseBeforeReading())
 
     assert await client.rest() == b""
@@ -53,7 +53,7 @@ async def test_close_before_reading_does_not_wait_for_the_body(sandbox: Sandbox,
     assert await client.rest() == b""
 
 
-async def test_reset_after_processing_breaks_the_connection_yet_the_order_exists(
+async def test_reset_after_processing_resets_the_connection_and_the_order_exists(
     sandbox: Sandbox, client: WireClient
 ):
     client.meets(ResetAfterProcessing())
@@ -63,7 +63,9 @@ async def test_reset_after_processing_breaks_the_connection_yet_the_order_exists
     assert len(sandbox.orders) == 1
 
 
-async def test_stall_before_processing_makes_the_order_once_released(sandbox: Sandbox, client: WireClient):
+async def test_stall_before_processing_creates_the_order_after_the_release(
+    sandbox: Sandbox, client: WireClient
+):
     client.meets(StallBeforeProcessing())
     await sandbox.stalled()
     before = len(sandbox.orders)
@@ -74,7 +76,7 @@ async def test_stall_before_processing_makes_the_order_once_released(sandbox: Sa
     assert len(sandbox.orders) == 1
 
 
-async def test_stall_before_processing_makes_the_order_even_when_the_client_has_left(sandbox: Sandbox):
+async def test_stall_before_processing_creates_the_order_after_the_client_closed(sandbox: Sandbox):
     async with connected(sandbox) as client:
         client.meets(StallBeforeProcessing())
         await sandbox.stalled()
@@ -85,7 +87,7 @@ async def test_stall_before_processing_makes_the_order_even_when_the_client_has_
     assert sandbox.requests[-1].processed
 
 
-async def test_stall_after_processing_answers_only_when_released(sandbox: Sandbox, client: WireClient):
+async def test_stall_after_processing_responds_after_the_release(sandbox: Sandbox, client: WireClient):
     client.meets(StallAfterProcessing())
     await sandbox.stalled()
 
@@ -125,7 +127,7 @@ WAIT = {"Retry-After": "1"}
         *((Redirect(ELSEWHERE, status=code), code, {"Location": ELSEWHERE}, b"{}", 0) for code in REDIRECTS),
     ],
 )
-async def test_what_is_answered_and_whether_there_is_an_order(fault, status, headers, body, orders):
+async def test_faults_that_respond_have_this_response_and_order_count(fault, status, headers, body, orders):
     async with Sandbox() as sandbox, connected(sandbox) as client:
         sandbox.faults.add(fault)
         answer = await client.ask(order_body())
@@ -138,7 +140,7 @@ async def test_what_is_answered_and_whether_there_is_an_order(fault, status, hea
     ("fault", "arrives"),
     [(CloseAfterProcessing(), b""), (TruncatedHead(), b"HTTP/1.1 200 OK\r\nContent-Ty")],
 )
-async def test_what_arrives_of_an_order_that_exists(fault, arrives):
+async def test_faults_that_cut_the_response_send_these_bytes_of_an_existing_order(fault, arrives):
     async with Sandbox() as sandbox, connected(sandbox) as client:
         client.meets(fault)
 
@@ -148,9 +150,7 @@ async def test_what_arrives_of_an_order_that_exists(fault, arrives):
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_a_status_that_has_no_body_is_answered_without_one(
-    sandbox: Sandbox, client: WireClient, status: int
-):
+async def test_a_status_without_a_body_is_sent_without_one(sandbox: Sandbox, client: WireClient, status: int):
     sandbox.faults.add(Status(status))
 
     assert (await client.ask(order_body())).body == b""
@@ -158,7 +158,7 @@ async def test_a_status_that_has_no_body_is_answered_without_one(
 
 
 @pytest.mark.parametrize("keep", [1, 100, 1_000_000])
-async def test_a_truncated_body_is_shorter_than_its_length_says(
+async def test_a_truncated_body_is_shorter_than_its_content_length(
     sandbox: Sandbox, client: WireClient, keep: int
 ):
     client.meets(TruncatedBody(keep))
@@ -172,7 +172,7 @@ async def test_a_truncated_body_is_shorter_than_its_length_says(
     assert len(sandbox.orders) == 1
 
 
-async def test_a_truncated_chunked_body_never_gets_its_last_chunk(sandbox: Sandbox, client: WireClient):
+async def test_a_truncated_chunked_body_lacks_the_last_chunk(sandbox: Sandbox, client: WireClient):
     client.meets(TruncatedBody(20, chunked=True))
     _, headers = await client.head()
     body = await client.rest()
@@ -194,7 +194,7 @@ async def test_a_broken_chunk_leaves_the_connection_open_until_released(sandbox:
     assert len(sandbox.orders) == 1
 
 
-async def test_wrong_types_stand_in_the_place_of_the_orders_fields(sandbox: Sandbox, client: WireClient):
+async def test_wrong_types_replace_fields_of_the_order(sandbox: Sandbox, client: WireClient):
     sandbox.faults.add(WrongTypes())
     answer = (await client.ask(order_body())).json
 
@@ -203,9 +203,7 @@ async def test_wrong_types_stand_in_the_place_of_the_orders_fields(sandbox: Sand
     assert len(sandbox.orders) == 1
 
 
-async def test_another_order_is_answered_whose_id_poster_and_amount_are_not_ours(
-    sandbox: Sandbox, client: WireClient
-):
+async def test_another_order_has_a_different_id_poster_and_amount(sandbox: Sandbox, client: WireClient):
     sandbox.faults.add(AnotherOrder())
     answer = (await client.ask(order_body())).json
 
@@ -218,14 +216,16 @@ async def test_another_order_is_answered_whose_id_poster_and_amount_are_not_ours
 
 
 @pytest.mark.parametrize("fault", [WrongTypes(), AnotherOrder()])
-async def test_a_refused_order_is_refused_as_ever(sandbox: Sandbox, client: WireClient, fault):
+async def test_a_fault_of_the_response_leaves_a_refusal_unchanged(
+    sandbox: Sandbox, client: WireClient, fault
+):
     sandbox.faults.add(fault)
 
     assert (await client.ask({})).status == 422
     assert not sandbox.orders
 
 
-async def test_slow_bytes_dribble_the_whole_answer():
+async def test_slow_bytes_send_the_whole_response_in_pieces():
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -242,7 +242,7 @@ async def test_slow_bytes_dribble_the_whole_answer():
     assert waits.count(0.25) == -(-len(answer.body) // 1000)
 
 
-async def test_a_huge_body_is_the_order_and_as_much_padding_as_asked(sandbox: Sandbox, client: WireClient):
+async def test_a_huge_body_has_the_order_and_the_requested_padding(sandbox: Sandbox, client: WireClient):
     client.meets(HugeBody(3 * MEGABYTE))
     _, headers = await client.head()
     body = await _chunks(client)
@@ -263,7 +263,7 @@ async def test_a_compressed_huge_body_is_small_on_the_wire(sandbox: Sandbox, cli
 
 
 @pytest.mark.parametrize("fault", [HugeBody(), CompressedHugeBody(1 << 40)])
-async def test_a_client_that_has_had_enough_of_a_huge_body_may_leave(sandbox: Sandbox, fault):
+async def test_a_client_may_close_the_connection_during_a_huge_body(sandbox: Sandbox, fault):
     async with connected(sandbox) as client:
         client.meets(fault)
         await client.reader.readexactly(1000)
@@ -272,7 +272,7 @@ async def test_a_client_that_has_had_enough_of_a_huge_body_may_leave(sandbox: Sa
     assert len(sandbox.orders) == 1
 
 
-async def test_an_unsolicited_reply_follows_the_answer_on_the_same_connection(
+async def test_an_unsolicited_reply_follows_the_response_on_the_same_connection(
     sandbox: Sandbox, client: WireClient
 ):
     sandbox.faults.add(UnsolicitedReply(delay=None))
@@ -288,7 +288,7 @@ async def test_an_unsolicited_reply_follows_the_answer_on_the_same_connection(
     assert len(sandbox.orders) == 2
 
 
-async def test_an_unsolicited_reply_is_dropped_when_the_client_has_left(sandbox: Sandbox):
+async def test_an_unsolicited_reply_is_dropped_after_the_client_closed(sandbox: Sandbox):
     sandbox.faults.add(UnsolicitedReply(delay=None))
     async with connected(sandbox) as client:
         await client.ask(order_body())
@@ -313,7 +313,7 @@ async def test_an_unsolicited_reply_is_dropped_when_the_client_has_left(sandbox:
         (lambda: SlowBytes(size=0), "size"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make, rule):
+def test_invalid_settings_are_refused(make, rule):
     with pytest.raises(ValueError, match=rule):
         make()
 

@@ -7,7 +7,7 @@ from transfer_async.sandbox import Sandbox
 from .wire_client import connected, order_body
 
 
-async def test_match_now_matches_what_waits_in_the_order_of_creation(sandbox: Sandbox):
+async def test_match_now_matches_processing_orders_in_the_order_of_creation(sandbox: Sandbox):
     async with connected(sandbox) as client:
         ids = [(await client.ask(order_body())).json["id"] for _ in range(3)]
 
@@ -16,7 +16,7 @@ async def test_match_now_matches_what_waits_in_the_order_of_creation(sandbox: Sa
     assert all(order.is_matched for order in sandbox.orders.values())
 
 
-async def test_the_bot_runs_every_so_many_seconds():
+async def test_the_matcher_bot_runs_at_its_interval():
     waits: list[float] = []
     tick = asyncio.Semaphore(0)
 
@@ -35,7 +35,7 @@ async def test_the_bot_runs_every_so_many_seconds():
     assert set(waits) == {42.0}
 
 
-async def test_one_may_wait_for_an_order_that_does_not_exist_yet(sandbox: Sandbox):
+async def test_a_waiter_may_wait_for_a_future_order(sandbox: Sandbox):
     order_id = "tx-41pjso2krv6sk1wj6936"  # the first of seed 0
     waiter = asyncio.create_task(sandbox.matched(order_id))
     async with connected(sandbox) as client:
@@ -47,6 +47,6 @@ async def test_one_may_wait_for_an_order_that_does_not_exist_yet(sandbox: Sandbo
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-def test_the_bot_needs_a_time_between_its_runs(seconds: float):
+def test_the_interval_of_the_matcher_bot_is_positive(seconds: float):
     with pytest.raises(ValueError, match="match_every must be greater than 0"):
         Sandbox(match_every=seconds)

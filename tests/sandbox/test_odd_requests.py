@@ -1,4 +1,4 @@
-"""No request, however odd, gets a 5xx or no answer."""
+"""Every request, however unusual, gets a response that is not a 5xx."""
 
 import json
 from decimal import Decimal
@@ -55,7 +55,7 @@ ODD_BODIES = (
 
 
 @given(ODD_BODIES)
-async def test_an_odd_body_is_created_or_refused_in_json_and_nothing_else(body: bytes):
+async def test_any_body_creates_an_order_or_is_refused_in_json(body: bytes):
     async with Sandbox() as sandbox, connected(sandbox) as client:
         answer = await client.ask(body)
         made = len(sandbox.orders)
@@ -95,7 +95,7 @@ async def test_a_known_attack_is_refused(sandbox: Sandbox, body: bytes, status: 
     assert answer.json["message"]
 
 
-async def test_head_is_answered_without_a_body(client: WireClient):
+async def test_a_head_request_gets_no_body(client: WireClient):
     client.send(method="HEAD", path=WHO_AM_I)
     status, _ = await client.head()
     after = await client.ask(order_body())
@@ -104,7 +104,7 @@ async def test_head_is_answered_without_a_body(client: WireClient):
 
 
 @each("path", ["/", "/%00", "/%ff%fe", "/" + "a" * 4000, "//x//y", "/sandbox/users/%ed%a0%80", "/ü"])
-async def test_an_odd_path_is_not_found(sandbox: Sandbox, path: str):
+async def test_an_unusual_path_is_not_found(sandbox: Sandbox, path: str):
     async with connected(sandbox) as client:
         answer = await client.ask(path=path)
 
@@ -130,7 +130,7 @@ async def test_an_odd_path_is_not_found(sandbox: Sandbox, path: str):
         {"Host": None},
     ],
 )
-async def test_odd_headers_are_answered_in_json(sandbox: Sandbox, headers: dict[str, str | None]):
+async def test_unusual_headers_are_answered_in_json(sandbox: Sandbox, headers: dict[str, str | None]):
     async with connected(sandbox) as client:
         answer = await client.ask(order_body(), headers=headers)
 
@@ -141,11 +141,11 @@ async def test_odd_headers_are_answered_in_json(sandbox: Sandbox, headers: dict[
 @pytest.mark.parametrize(
     "raw", [b"\r\n\r\n\r\n\x00\r\n\r\n", b"GET\r\n\r\n", b"hello there\r\n\r\n", b"\x16\x03\x01\x00\r\n\r\n"]
 )
-async def test_what_is_not_http_is_refused(client: WireClient, raw: bytes):
+async def test_invalid_http_is_refused(client: WireClient, raw: bytes):
     client.writer.write(raw)
     answer = await client.answer()
 
-    assert (answer.status, answer.json) == (400, {"message": "This is not a request that HTTP allows."})
+    assert (answer.status, answer.json) == (400, {"message": "The request is not valid HTTP."})
     assert await client.rest() == b""
 
 
@@ -165,7 +165,7 @@ async def test_broken_chunks_are_refused(sandbox: Sandbox, client: WireClient, c
     assert not sandbox.orders
 
 
-async def test_a_bug_of_the_sandboxs_own_is_not_hidden(
+async def test_an_exception_of_the_sandbox_is_logged(
     sandbox: Sandbox, client: WireClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(sandbox._service, "orders", None)

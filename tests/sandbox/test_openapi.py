@@ -9,7 +9,7 @@ from .wire_client import CREATE, WHO_AM_I, WireClient
 DOCUMENTED = json.loads(DOCUMENT)
 
 
-async def test_the_document_is_served_to_whoever_asks(client: WireClient):
+async def test_the_document_needs_no_token(client: WireClient):
     answer = await client.ask(method="GET", path=OPENAPI, headers={"Authorization": None})
     wrong = await client.ask(method="POST", path=OPENAPI)
 
@@ -18,13 +18,13 @@ async def test_the_document_is_served_to_whoever_asks(client: WireClient):
     assert (wrong.status, wrong.headers["Allow"]) == (405, "GET")
 
 
-def test_the_document_shows_the_two_specified_operations_and_nothing_else():
+def test_the_document_has_only_the_two_specified_operations():
     shown = {(path, method) for path, item in DOCUMENTED["paths"].items() for method in item}
 
     assert shown == {(CREATE, "post"), (WHO_AM_I, "get")}
 
 
-def test_what_the_specification_does_not_show_is_marked_as_the_sandboxs_own():
+def test_additions_to_the_specification_are_marked_as_the_sandboxs_own():
     answers = [
         answer
         for item in DOCUMENTED["paths"].values()

@@ -54,7 +54,7 @@ def test_a_fresh_order_has_the_specifications_values(fields: dict[str, Any]):
         assert repr(fields[name]) == repr(samples.order_json()[name]), name  # a flag is 0, and not False
 
 
-def test_the_poster_carries_the_external_user(order: Order, fields: dict[str, Any]):
+def test_the_poster_has_the_external_user(order: Order, fields: dict[str, Any]):
     external = fields["user"]["externalUser"]
 
     assert set(external) == set(samples.external_user_json())
@@ -65,7 +65,7 @@ def test_the_poster_carries_the_external_user(order: Order, fields: dict[str, An
     assert "externalUser" not in fields["postersBeneficiary"]
 
 
-def test_the_external_order_carries_the_banks_data(fields: dict[str, Any]):
+def test_the_external_order_has_the_banks_data(fields: dict[str, Any]):
     external = fields["external_order"]
 
     assert set(external) == set(samples.external_order_json())
@@ -75,7 +75,7 @@ def test_the_external_order_carries_the_banks_data(fields: dict[str, Any]):
     assert fields["poster_fee"] == external["transaction_fee"] == 250
 
 
-def test_the_written_order_has_numbers_with_the_digits_that_were_sent(order: Order):
+def test_an_order_as_json_keeps_all_digits_of_the_request(order: Order):
     document = json.loads(order.to_json(), parse_float=str)
 
     assert document["poster_amount"] == "155025.00"
@@ -84,7 +84,7 @@ def test_the_written_order_has_numbers_with_the_digits_that_were_sent(order: Ord
     assert document["external_order"]["current_account_balance"] == "900000.10"
 
 
-def test_a_matched_order_says_so_and_nothing_else_changes(order: Order, fields: dict[str, Any]):
+def test_matching_an_order_changes_these_fields_only(order: Order, fields: dict[str, Any]):
     later = order.matched(match_id="tx-other", at=NOON + timedelta(minutes=5)).to_object()
     changed = {name: value for name, value in later.items() if value != fields[name]}
 

@@ -1,4 +1,4 @@
-"""What a service was seen to do, as a file; and the sandbox that imitates it."""
+"""Profiles of a service as files, and a sandbox that imitates one."""
 
 import json
 from decimal import Decimal
@@ -27,14 +27,14 @@ PROFILE = ServiceProfile(
 )
 
 
-def test_a_profile_is_kept_in_a_file(tmp_path):
+def test_a_saved_profile_can_be_loaded(tmp_path):
     PROFILE.save(tmp_path / "profile.json")
 
     assert load_profile(tmp_path / "profile.json") == PROFILE
     assert [one.name for one in tmp_path.iterdir()] == ["profile.json"]
 
 
-def test_a_profile_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+def test_a_failed_save_keeps_the_previous_profile(tmp_path, monkeypatch):
     PROFILE.save(tmp_path / "profile.json")
 
     def full(_):
@@ -51,22 +51,28 @@ def test_a_profile_that_cannot_be_written_leaves_the_one_before(tmp_path, monkey
 @each(
     ("changes", "said"),
     [
-        ({"version": 2}, "profile: is not of version 1"),
+        ({"version": 2}, "profile: must be of version 1"),
         ({"levels": "all"}, "profile: Expected `array`"),
-        ({"answers": {"order": {"status": 99}}}, "status: 99 is no status of an answer"),
-        ({"answers": {"order": {"status": 100}}}, "status: 100 is no status of an answer"),
-        ({"answers": {"order": {"headers": {"via": "a\r\nb"}}}}, "headers: hold what HTTP does not allow"),
+        ({"answers": {"order": {"status": 99}}}, "status: must be from 200 to 599, not 99"),
+        ({"answers": {"order": {"status": 100}}}, "status: must be from 200 to 599, not 100"),
+        (
+            {"answers": {"order": {"headers": {"via": "a\r\nb"}}}},
+            "headers: must have lower-case names and printable ASCII values",
+        ),
         (
             {"answers": {"order": {"headers": {"content-length": "9"}}}},
-            "headers: hold what HTTP does not allow",
+            "headers: must have lower-case names and printable ASCII values",
         ),
-        ({"answers": {"order": {"headers": {"a b": ""}}}}, "headers: hold what HTTP does not allow"),
-        ({"answers": {"order": {"fields": ["Ada Eze"]}}}, "fields: hold what is no name of a field"),
-        ({"answers": {"order": {"unreadable": "a\nb"}}}, "unreadable: holds what is no line of text"),
-        ({"request_ids": ["a b"]}, "request_ids: hold what is no name of a header"),
+        (
+            {"answers": {"order": {"headers": {"a b": ""}}}},
+            "headers: must have lower-case names and printable ASCII values",
+        ),
+        ({"answers": {"order": {"fields": ["Ada Eze"]}}}, "fields: must be names of fields"),
+        ({"answers": {"order": {"unreadable": "a\nb"}}}, "unreadable: must be one line of text"),
+        ({"request_ids": ["a b"]}, "request_ids: must be names of headers"),
     ],
 )
-def test_what_is_no_profile_is_named(tmp_path, changes, said):
+def test_an_invalid_profile_is_refused_with_the_field(tmp_path, changes, said):
     (tmp_path / "p.json").write_text(json.dumps({"version": 1, **changes}), encoding="utf-8")
 
     with pytest.raises(ValueError, match=said):
@@ -74,14 +80,14 @@ def test_what_is_no_profile_is_named(tmp_path, changes, said):
 
 
 @each("text", ["", "[]", "no json"])
-def test_what_is_no_json_object_is_no_profile(tmp_path, text):
+def test_a_file_without_a_json_object_is_refused(tmp_path, text):
     (tmp_path / "p.json").write_text(text, encoding="utf-8")
 
     with pytest.raises(ValueError, match="profile: "):
         load_profile(tmp_path / "p.json")
 
 
-def test_seconds_lie_on_a_rung_and_what_is_amid_it_on_the_same():
+def test_seconds_are_rounded_up_to_a_step_and_its_mean_has_the_same_step():
     assert [rung(seconds) for seconds in (0.0, 0.1, 0.11, 3.0, 10_000.0)] == [0.1, 0.1, 0.25, 5.0, 120.0]
     assert all(rung(amid(step, WITHIN)) == step for step in WITHIN)
 
@@ -95,7 +101,7 @@ def test_seconds_lie_on_a_rung_and_what_is_amid_it_on_the_same():
         (SeenConnection(asked=1, open_after=4.0, closed_by=5.0), 4.5),
     ],
 )
-def test_how_long_a_connection_is_kept(seen, kept):
+def test_a_profile_decides_how_long_an_idle_connection_is_kept(seen, kept):
     assert keep_alive_of(seen, 75.0) == kept
     assert tuple(sorted(IDLE)) == IDLE
 
@@ -103,7 +109,7 @@ def test_how_long_a_connection_is_kept(seen, kept):
 # --- the sandbox -----------------------------------------------------------------------------------------
 
 
-async def test_an_order_that_needs_fewer_fields_is_made():
+async def test_a_field_that_the_service_does_not_need_may_be_missing():
     answers = {f"without-{name}": SeenAnswer(status=200, body="json", order="new") for name in order_body()}
     answers["without-external_order.transaction_fee"] = SeenAnswer(status=201, body="json", order="new")
     async with Sandbox(profile=ServiceProfile(answers=answers)) as sandbox, connected(sandbox) as client:
@@ -119,7 +125,7 @@ async def test_an_order_that_needs_fewer_fields_is_made():
         assert answer.json["poster_currency"] == "NGN"
 
 
-async def test_what_the_service_was_seen_to_take_the_sandbox_takes():
+async def test_the_sandbox_creates_the_orders_that_the_profile_says_are_created():
     taken = SeenAnswer(status=200, body="json", order="new")
     names = ("not-json", "empty-object", "unknown-beneficiary", "negative-amount", "order", "above-greatest")
     limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(155_025))}
@@ -170,8 +176,8 @@ OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
         b'{"matcher_amount": "100.00"}',
     ],
 )
-async def test_a_sandbox_with_a_profile_creates_nothing_that_neither_it_nor_the_service_would(body):
-    """Else a bank's tests pass with orders that the service refuses."""
+async def test_a_profile_skips_no_other_check_of_the_sandbox(body):
+    """Otherwise a bank's tests would pass with orders that the service refuses."""
     taken = SeenAnswer(status=200, body="json", order="new")
     names = (
         "order",
@@ -191,8 +197,8 @@ async def test_a_sandbox_with_a_profile_creates_nothing_that_neither_it_nor_the_
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
-async def test_a_connection_is_closed_with_a_word_only_where_the_service_says_one(is_announced):
-    """A close that nobody announced meets the next order of a client, which ends in doubt."""
+async def test_a_close_is_announced_only_if_the_service_announces_it(is_announced):
+    """After an unannounced close, the next order of a client may end in doubt."""
     seen = SeenConnection(asked=9, requests=2, announced=is_announced)
     async with Sandbox(profile=ServiceProfile(connection=seen)) as sandbox, connected(sandbox) as client:
         told = [(await client.ask(order_body())).headers.get("Connection", "") for _ in range(2)]
@@ -201,7 +207,7 @@ async def test_a_connection_is_closed_with_a_word_only_where_the_service_says_on
         assert await client.rest() == b""
 
 
-async def test_who_am_i_says_who_under_whatever_good_status():
+async def test_who_am_i_has_the_recorded_success_status():
     profile = ServiceProfile(answers={"who-am-i": SeenAnswer(status=203, body="json")})
     async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
         answer = await client.ask(method="GET", path="/api/api/v1/user/who-am-i")
@@ -209,8 +215,8 @@ async def test_who_am_i_says_who_under_whatever_good_status():
         assert (answer.status, answer.json["username"]) == (203, "lagoon-bank")
 
 
-async def test_an_answer_that_says_nothing_of_an_order_leaves_one_behind():
-    """The worst that can be: whoever develops against it must take it for a doubt."""
+async def test_an_order_exists_after_a_response_that_does_not_show_it():
+    """A client must treat such a response as an unknown outcome."""
     seen = SeenAnswer(status=503, body="text", order="unknown")
     profile = ServiceProfile(answers={"order": seen})
     async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
@@ -220,14 +226,14 @@ async def test_an_answer_that_says_nothing_of_an_order_leaves_one_behind():
         assert len(sandbox.orders) == 1
 
 
-async def test_what_the_profile_does_not_speak_of_is_the_sandboxs_own():
+async def test_requests_outside_the_profile_get_the_sandboxs_own_response():
     async with Sandbox(profile=ServiceProfile()) as sandbox, connected(sandbox) as client:
         assert (await client.ask(order_body())).status == 200
         assert (await client.ask({})).status == 422
         assert (await client.ask(method="GET", path="/nowhere")).status == 404
 
 
-async def test_no_body_however_odd_is_too_much_for_it():
+async def test_any_body_is_answered_with_a_refusal():
     answers = {"without-poster_amount": SeenAnswer(status=400), "order": SeenAnswer(status=200, order="new")}
     limits = {"NGN": SeenLimits(least=Decimal(1000), greatest=Decimal(2000))}
     profile = ServiceProfile(answers=answers, limits=limits)
@@ -239,7 +245,7 @@ async def test_no_body_however_odd_is_too_much_for_it():
             assert (await client.ask(body)).status in (400, 422)
 
 
-async def test_a_connection_that_was_seen_to_be_closed_is_closed():
+async def test_a_recorded_close_of_the_connection_is_imitated():
     seen = SeenAnswer(status=404, headers={"connection": "close"})
     profile = ServiceProfile(answers={"unknown-path": seen})
     async with Sandbox(profile=profile) as sandbox, connected(sandbox) as client:
@@ -247,7 +253,7 @@ async def test_a_connection_that_was_seen_to_be_closed_is_closed():
         assert await client.rest() == b""
 
 
-async def test_the_sandboxs_own_paths_stay_as_they_are():
+async def test_a_profile_does_not_change_control_paths():
     answers = {"unknown-path": SeenAnswer(status=500, body="html"), "wrong-token": SeenAnswer(status=500)}
     async with Sandbox(profile=ServiceProfile(answers=answers)) as sandbox, connected(sandbox) as client:
         assert (await client.ask(method="GET", path="/sandbox/orders")).status == 200

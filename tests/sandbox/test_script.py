@@ -30,14 +30,14 @@ def take(faults: Faults, request: RequestRecord | None = None, *, before_body: b
     return faults.take(request or record(), before_body=before_body)
 
 
-def test_faults_are_played_in_order_and_as_often_as_asked(faults: Faults):
+def test_faults_apply_in_order_and_as_often_as_requested(faults: Faults):
     faults.add(Status(500), times=2)
     faults.add(Status(503))
 
     assert [take(faults) for _ in range(4)] == [Status(500), Status(500), Status(503), None]
 
 
-def test_a_fault_without_end_is_played_until_cleared(faults: Faults):
+def test_a_fault_without_a_limit_applies_until_cleared(faults: Faults):
     faults.add(Status(500), times=None)
 
     assert [take(faults) for _ in range(5)] == [Status(500)] * 5
@@ -47,7 +47,7 @@ def test_a_fault_without_end_is_played_until_cleared(faults: Faults):
     assert faults.rules == ()
 
 
-def test_faults_are_for_order_creation_unless_another_path_is_given(faults: Faults):
+def test_faults_apply_to_order_creation_by_default(faults: Faults):
     faults.add(Status(500))
     faults.add(Status(503), path=WHO_AM_I)
     faults.add(Status(504), path=EVERY_PATH)
@@ -57,7 +57,7 @@ def test_faults_are_for_order_creation_unless_another_path_is_given(faults: Faul
     assert take(faults) == Status(500)
 
 
-def test_a_fault_may_be_for_one_poster(faults: Faults):
+def test_a_fault_may_apply_to_one_poster(faults: Faults):
     faults.add(Status(500), username="ada.eze@example.com")
     other = record(body=validation.write(order_body(poster_username="tunde.bello@example.com")))
 
@@ -67,7 +67,7 @@ def test_a_fault_may_be_for_one_poster(faults: Faults):
 
 @pytest.mark.parametrize("amount", ["155025", 155025, Decimal("155025.000")])
 @pytest.mark.parametrize("sent", ["155025.00", Decimal("155025")])
-def test_a_fault_may_be_for_one_amount_compared_as_a_number(faults: Faults, amount: Any, sent: Any):
+def test_a_fault_may_apply_to_one_amount_compared_as_a_number(faults: Faults, amount: Any, sent: Any):
     faults.add(Status(500), amount=amount)
     other = record(body=validation.write(order_body(poster_amount="155025.01")))
 
@@ -78,20 +78,20 @@ def test_a_fault_may_be_for_one_amount_compared_as_a_number(faults: Faults, amou
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"{}", b'{"poster_amount": []}', b'{"poster_amount": "sNaN"}']
 )
-def test_a_body_without_the_field_is_for_nobody(faults: Faults, body: bytes):
+def test_a_rule_does_not_apply_to_a_body_without_the_field(faults: Faults, body: bytes):
     faults.add(Status(500), amount=1)
     faults.add(Status(500), username="ada.eze@example.com")
 
     assert take(faults, record(body=body)) is None
 
 
-def test_an_amount_that_is_no_number_is_not_the_amount(faults: Faults):
+def test_a_rule_does_not_apply_to_an_amount_that_is_not_a_number(faults: Faults):
     faults.add(Status(500), amount=1)
 
     assert take(faults, record(body=b'{"poster_amount": "one"}')) is None
 
 
-def test_before_the_body_only_faults_that_do_not_need_it_are_taken(faults: Faults):
+def test_before_the_body_only_early_faults_are_taken(faults: Faults):
     faults.add(Status(500), username="ada.eze@example.com")
     faults.add(CloseBeforeReading())
     faults.add(Status(503))
@@ -101,7 +101,7 @@ def test_before_the_body_only_faults_that_do_not_need_it_are_taken(faults: Fault
     assert [take(faults), take(faults)] == [Status(500), Status(503)]
 
 
-def test_chance_is_drawn_from_the_seed():
+def test_the_probability_is_drawn_from_the_seed():
     def draw(seed: int) -> list[bool]:
         faults = Faults(seed=seed, waiting=Waiting())
         faults.add(Status(500), times=None, probability=0.3)
@@ -111,7 +111,7 @@ def test_chance_is_drawn_from_the_seed():
     assert 250 < sum(draw(1)) < 350
 
 
-def test_chance_leaves_the_rest_to_the_next_rule(faults: Faults):
+def test_a_rule_that_is_not_drawn_leaves_the_request_to_the_next(faults: Faults):
     faults.add(Status(500), times=None, probability=0)
     faults.add(Status(503), probability=1)
 
@@ -127,18 +127,18 @@ def test_chance_leaves_the_rest_to_the_next_rule(faults: Faults):
         ({"amount": "NaN"}, "amount must be finite"),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(faults: Faults, settings: dict[str, Any], rule: str):
+def test_invalid_rules_are_refused(faults: Faults, settings: dict[str, Any], rule: str):
     with pytest.raises(ValueError, match=rule):
         faults.add(Status(500), **settings)
 
 
 @pytest.mark.parametrize("settings", [{"username": "a@example.com"}, {"amount": 1}])
-def test_what_plays_before_the_body_cannot_look_at_it(faults: Faults, settings: dict[str, Any]):
+def test_an_early_fault_cannot_depend_on_the_body(faults: Faults, settings: dict[str, Any]):
     with pytest.raises(ValueError, match="before the body is read"):
         faults.add(CloseBeforeReading(), **settings)
 
 
-async def test_release_lets_everyone_go_on(faults: Faults):
+async def test_release_releases_every_stalled_request(faults: Faults):
     held = [record(), record()]
     tasks = [asyncio.create_task(faults.hold(request)) for request in held]
     await asyncio.sleep(0)
@@ -150,8 +150,8 @@ async def test_release_lets_everyone_go_on(faults: Faults):
     await asyncio.gather(*tasks)
 
 
-async def test_a_stall_is_let_go_from_another_thread_and_only_once(faults: Faults) -> None:
-    """The loop that it waits in hears of it, though it may be asleep."""
+async def test_a_stall_is_released_from_another_thread_and_only_once(faults: Faults) -> None:
+    """The release wakes the event loop of the stalled request."""
     stalls = asyncio.new_event_loop()
     held = stalls.create_task(faults.hold(record()))
     await asyncio.to_thread(stalls.run_until_complete, asyncio.sleep(0))

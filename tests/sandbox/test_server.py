@@ -25,7 +25,7 @@ from transfer_async.sandbox.service import MAX_BODY_BYTES
 from .wire_client import CREATE, WHO_AM_I, WireClient, connected, order_body
 
 
-async def test_the_clock_may_be_given():
+async def test_the_clock_is_injected():
     noon = datetime(2024, 5, 6, 12, tzinfo=UTC)
     async with Sandbox(now=lambda: noon) as sandbox, connected(sandbox) as client:
         answer = await client.ask(order_body())
@@ -34,7 +34,7 @@ async def test_the_clock_may_be_given():
     assert sandbox.requests[-1].received_at == noon
 
 
-async def test_requests_are_remembered(sandbox: Sandbox, client: WireClient):
+async def test_requests_are_recorded(sandbox: Sandbox, client: WireClient):
     client.meets(CloseAfterProcessing())
     await client.rest()
     async with connected(sandbox) as second:
@@ -50,7 +50,7 @@ async def test_requests_are_remembered(sandbox: Sandbox, client: WireClient):
     assert sandbox.token not in repr(last)
 
 
-async def test_only_so_many_requests_are_remembered():
+async def test_only_the_newest_requests_are_kept():
     async with Sandbox(keep_requests=2) as sandbox, connected(sandbox) as client:
         for number in range(3):
             await client.ask(path=f"/{number}")
@@ -58,7 +58,7 @@ async def test_only_so_many_requests_are_remembered():
     assert [record.path for record in sandbox.requests] == ["/1", "/2"]
 
 
-async def test_one_may_wait_for_requests_and_orders(sandbox: Sandbox, client: WireClient):
+async def test_requests_and_orders_can_be_awaited(sandbox: Sandbox, client: WireClient):
     waits = asyncio.gather(sandbox.received(2), sandbox.created(1), sandbox.finished(2))
     await client.ask(order_body())
     early = waits.done()
@@ -69,7 +69,7 @@ async def test_one_may_wait_for_requests_and_orders(sandbox: Sandbox, client: Wi
     assert len(sandbox.orders) == 1
 
 
-async def test_an_order_can_be_waited_for_before_its_answer_has_been_sent():
+async def test_an_order_can_be_awaited_before_its_response_is_sent():
     async def sleep(seconds: float) -> None:
         await asyncio.Event().wait()
 
@@ -80,7 +80,7 @@ async def test_an_order_can_be_waited_for_before_its_answer_has_been_sent():
         assert not sandbox.requests[-1].finished
 
 
-async def test_other_paths_are_no_order_requests(sandbox: Sandbox, client: WireClient):
+async def test_requests_to_other_paths_are_not_counted(sandbox: Sandbox, client: WireClient):
     waiter = asyncio.create_task(sandbox.received())
     await client.ask(method="GET", path=WHO_AM_I)
     early = waiter.done()
@@ -90,7 +90,7 @@ async def test_other_paths_are_no_order_requests(sandbox: Sandbox, client: WireC
     assert not early
 
 
-async def test_one_log_line_a_request_without_token_or_body(
+async def test_each_request_has_one_log_line_without_token_or_body(
     sandbox: Sandbox, client: WireClient, caplog: pytest.LogCaptureFixture
 ):
     with caplog.at_level(logging.DEBUG):
@@ -108,7 +108,7 @@ async def test_one_log_line_a_request_without_token_or_body(
     assert "ada.eze" not in caplog.text
 
 
-async def test_a_client_may_ask_whether_to_go_on(client: WireClient):
+async def test_a_client_may_expect_100_continue(client: WireClient):
     raw = json.dumps(order_body()).encode()
     client.send(headers={"Expect": "100-continue", "Content-Length": str(len(raw))})
     interim = await client.head()
@@ -126,7 +126,7 @@ async def test_a_body_up_to_the_limit_is_read_and_one_above_it_refused(client: W
     assert (await client.ask(largest + b" ")).status == 413
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_body_makes_no_order(sandbox: Sandbox):
+async def test_a_client_that_closes_during_its_body_creates_no_order(sandbox: Sandbox):
     async with connected(sandbox) as client:
         client.send(headers={"Content-Length": "100"})
         client.writer.write(b"{")
@@ -138,7 +138,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_makes_no_order(san
     assert not sandbox.requests[-1].processed
 
 
-async def test_the_connection_is_closed_when_it_has_been_idle():
+async def test_an_idle_connection_is_closed():
     async with Sandbox(keep_alive=MUST_RUN_OUT) as sandbox, connected(sandbox) as client:
         await client.ask(method="GET", path=WHO_AM_I)
 
@@ -147,7 +147,7 @@ async def test_the_connection_is_closed_when_it_has_been_idle():
 
 @pytest.fixture(scope="module")
 def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context, and a client's that trusts it; made outside of any loop, since it reads files."""
+    """A server context and a client context that trusts it; made outside an event loop: it reads files."""
     authority = trustme.CA()
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(serving)
@@ -156,7 +156,7 @@ def tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return serving, trusting
 
 
-async def test_it_speaks_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+async def test_the_sandbox_serves_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
     serving, trusting = tls
     async with (
         Sandbox(ssl=serving) as sandbox,
@@ -169,7 +169,7 @@ async def test_it_speaks_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
         assert order["id"] in sandbox.orders
 
 
-async def test_a_tls_handshake_that_hangs_does_not_outlive_it(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
+async def test_an_unfinished_tls_handshake_ends_with_the_sandbox(tls: tuple[ssl.SSLContext, ssl.SSLContext]):
     serving, _ = tls
     async with AsyncExitStack() as stack:
         async with Sandbox(ssl=serving) as sandbox:
@@ -182,7 +182,7 @@ async def test_a_tls_handshake_that_hangs_does_not_outlive_it(tls: tuple[ssl.SSL
         assert _others() == set()
 
 
-async def test_an_ipv6_address_is_put_in_brackets():
+async def test_an_ipv6_address_has_brackets():
     try:
         async with Sandbox(host="::1") as sandbox, connected(_Unbracketed(sandbox)) as client:
             client.sandbox = sandbox
@@ -193,7 +193,7 @@ async def test_an_ipv6_address_is_put_in_brackets():
         pytest.skip("this machine has no IPv6 loopback")
 
 
-async def test_it_has_no_address_before_and_after(sandbox: Sandbox):
+async def test_there_is_no_base_url_before_and_after(sandbox: Sandbox):
     other = Sandbox()
     with pytest.raises(RuntimeError, match="not listening"):
         other.base_url  # noqa: B018 - reading it is the test
@@ -203,19 +203,19 @@ async def test_it_has_no_address_before_and_after(sandbox: Sandbox):
         other.base_url  # noqa: B018 - reading it is the test
 
 
-async def test_it_is_entered_once(sandbox: Sandbox):
+async def test_a_sandbox_is_entered_once(sandbox: Sandbox):
     with pytest.raises(RuntimeError, match="entered once"):
         await sandbox.__aenter__()
 
     assert sandbox.base_url
 
 
-async def test_leaving_what_was_never_entered_is_harmless():
+async def test_exiting_before_entering_is_harmless():
     await Sandbox().__aexit__(None, None, None)
 
 
 @each("fault", [None, StallBeforeProcessing(), StallAfterProcessing(), HugeBody(1 << 40)])
-async def test_whatever_is_in_progress_ends_with_it(fault):
+async def test_requests_in_progress_end_with_the_sandbox(fault):
     async with AsyncExitStack() as stack:
         async with Sandbox() as sandbox:
             busy, idle, silent, half, gone = [
@@ -238,7 +238,7 @@ async def test_whatever_is_in_progress_ends_with_it(fault):
 
 
 class _Unbracketed:
-    """asyncio wants an IPv6 address without the brackets that a URL needs."""
+    """asyncio takes an IPv6 address without the brackets of a URL."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.base_url = sandbox.base_url.replace("[", "").replace("]", "")

@@ -40,7 +40,7 @@ def errors(reply: Reply) -> dict[str, list[str]]:
     return document["errors"]
 
 
-def test_ids_have_the_specifications_shape_and_come_from_the_seed():
+def test_ids_have_the_specifications_format_and_depend_on_the_seed():
     one, again, other = make_service(seed=1), make_service(seed=1), make_service(seed=2)
     ids = [one.new_id() for _ in range(100)]
 
@@ -92,7 +92,7 @@ def test_an_unknown_path_is_not_found(service: Service, path: str):
     ("method", "path", "allowed"),
     [("GET", CREATE, "POST"), ("HEAD", WHO_AM_I, "GET"), ("PUT", CREATE, "POST")],
 )
-def test_a_wrong_method_is_told_the_right_one(service: Service, method: str, path: str, allowed: str):
+def test_a_wrong_method_is_refused_with_the_right_one(service: Service, method: str, path: str, allowed: str):
     reply = service.answer(Call(method=method, path=path, headers=HEADERS))
 
     assert (reply.status, reply.headers) == (405, {"Allow": allowed})
@@ -109,7 +109,7 @@ def test_a_wrong_method_is_told_the_right_one(service: Service, method: str, pat
         ("text/html", 406),
     ],
 )
-def test_only_json_is_served(service: Service, accept: str, status: int):
+def test_a_client_that_does_not_accept_json_is_refused(service: Service, accept: str, status: int):
     assert create(service, order_body(), Accept=accept).status == status
 
 
@@ -123,7 +123,7 @@ def test_only_json_is_served(service: Service, accept: str, status: int):
         ("", 415),
     ],
 )
-def test_only_json_is_read(service: Service, content_type: str, status: int):
+def test_a_body_of_another_media_type_is_refused(service: Service, content_type: str, status: int):
     assert create(service, order_body(), Content_Type=content_type).status == status
 
 
@@ -154,7 +154,7 @@ NEW = "new@example.com"
         ({"poster_recipient_username": "ada.eze@example.com"}, "must not be the poster"),
     ],
 )
-def test_what_cannot_be_is_refused_by_the_first_of_these_fields(service: Service, changes, reason):
+def test_an_impossible_order_is_refused_with_the_field_and_the_reason(service: Service, changes, reason):
     assert errors(create(service, order_body(**changes))) == {next(iter(changes)): [reason]}
     assert not service.orders
     assert NEW not in service.accounts
@@ -169,7 +169,7 @@ def test_a_beneficiary_without_payment_types_in_the_currency_is_refused():
     )
 
 
-def test_usernames_are_compared_whatever_their_case(service: Service):
+def test_usernames_are_compared_in_any_case(service: Service):
     reply = create(service, order_body(poster_recipient_username="Ben.Okri@Example.com"))
 
     assert reply.status == 200
@@ -187,7 +187,7 @@ def test_usernames_are_compared_whatever_their_case(service: Service):
         ("155026.55025", "100.001", "poster_amount", "must be a multiple of 0.01 NGN"),
     ],
 )
-def test_amounts_outside_the_limits_or_off_the_steps_are_refused(
+def test_amounts_outside_the_limits_or_steps_are_refused(
     service: Service, poster: str, matcher: str, field: str, reason: str
 ):
     reply = create(service, order_body(poster_amount=poster, matcher_amount=matcher))
@@ -195,7 +195,7 @@ def test_amounts_outside_the_limits_or_off_the_steps_are_refused(
     assert errors(reply)[field] == [reason]
 
 
-def test_steps_may_be_coarse(service: Service):
+def test_steps_may_be_large(service: Service):
     body = order_body(
         poster_recipient_username="wanjiru.kamau@example.com",
         matcher_currency="KES",
@@ -208,7 +208,7 @@ def test_steps_may_be_coarse(service: Service):
     assert create(service, body | {"matcher_amount": "150", "poster_amount": 1875}).status == 200
 
 
-def test_a_poster_who_is_not_registered_is_registered_by_the_first_order(service: Service):
+def test_the_first_order_registers_an_unknown_poster(service: Service):
     body = order_body(poster_username="new.customer@example.com")
     first, second = create(service, body), create(service, body)
     poster = service.accounts["new.customer@example.com"]

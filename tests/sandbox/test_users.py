@@ -28,7 +28,7 @@ def test_a_user_object_has_every_field_of_the_specification(account: Account):
     assert set(rendering.user_object(account)) == set(user_json())
 
 
-def test_who_am_i_has_exactly_the_subset():
+def test_who_am_i_has_the_specified_subset():
     assert set(rendering.who_am_i_object(ACCOUNTS.bank)) == WHO_AM_I_FIELDS
 
 
@@ -50,7 +50,7 @@ def test_flags_are_integers_and_not_booleans(account: Account):
     assert user["has_valid_address"] is True
 
 
-def test_made_up_details_are_the_same_every_time_and_differ_between_people():
+def test_derived_details_are_stable_and_differ_between_people():
     ada, ben = ACCOUNTS["ada.eze@example.com"], ACCOUNTS["ben.okri@example.com"]
 
     assert rendering.user_object(ada) == rendering.user_object(ada)
@@ -73,7 +73,7 @@ def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
     assert (currency["currency_name"], currency["symbol"], currency["flag"]) == ("xyz", "XYZ", "xyz.png")
 
 
-def test_the_written_user_is_the_user_object():
+def test_the_cached_json_of_a_user_is_the_user_object():
     account = ACCOUNTS["maria.silva.santos@example.com"]
 
     assert bytes(rendering.user_json(account)) == validation.write(rendering.user_object(account))

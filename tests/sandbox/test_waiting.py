@@ -5,7 +5,7 @@ import pytest
 from transfer_async.sandbox.faults import Waiting
 
 
-async def test_a_waiter_wakes_when_its_own_condition_is_true():
+async def test_a_waiter_returns_when_its_condition_is_true():
     waiting, seen = Waiting(), 0
     first = asyncio.create_task(waiting.until(lambda: seen >= 1))
     second = asyncio.create_task(waiting.until(lambda: seen >= 2))
@@ -21,7 +21,7 @@ async def test_a_waiter_wakes_when_its_own_condition_is_true():
     assert not done_early
 
 
-async def test_a_waiter_that_was_cancelled_is_forgotten():
+async def test_a_cancelled_waiter_is_removed():
     waiting = Waiting()
     for end in (waiting.changed, waiting.close):
         waiter = asyncio.create_task(waiting.until(lambda: False))
@@ -33,13 +33,13 @@ async def test_a_waiter_that_was_cancelled_is_forgotten():
         assert waiter.cancelled()
 
 
-async def test_closing_fails_those_who_wait_and_those_who_come_later():
+async def test_closing_fails_present_and_later_waiters():
     waiting = Waiting()
     waiter = asyncio.create_task(waiting.until(lambda: False))
     await asyncio.sleep(0)
     waiting.close()
 
-    with pytest.raises(RuntimeError, match="closed before it happened"):
+    with pytest.raises(RuntimeError, match="closed before the expected event"):
         await waiter
     with pytest.raises(RuntimeError, match="is closed"):
         await waiting.until(lambda: False)

@@ -1,4 +1,4 @@
-"""The sandbox's page: what a developer sees of what the client did, and may click."""
+"""The sandbox's page: what it shows and what its buttons do."""
 
 import sys
 from typing import Any
@@ -22,7 +22,7 @@ def read(answer: Answer) -> Page:
 
 
 class Developer:
-    """Somebody with a browser, who has given the token."""
+    """A browser with a session cookie."""
 
     def __init__(self, client: WireClient, cookie: str) -> None:
         self.client, self.cookie = client, cookie
@@ -54,7 +54,7 @@ async def developer(sandbox: Sandbox, client: WireClient) -> Developer:
     return Developer(client, answer.headers["Set-Cookie"].partition(";")[0])
 
 
-async def test_it_says_in_large_letters_that_it_is_not_the_service(developer: Developer):
+async def test_the_page_states_in_large_letters_that_it_is_not_the_service(developer: Developer):
     shown = read(await developer.get())
 
     assert ("p", {"class": "big"}) in shown.tags
@@ -73,7 +73,7 @@ async def test_orders_are_shown_with_their_states(sandbox: Sandbox, client: Wire
     assert f"{told} matched" in after
 
 
-async def test_requests_are_shown_as_they_came_but_not_the_token(
+async def test_requests_are_shown_as_received_but_without_the_token(
     sandbox: Sandbox, client: WireClient, developer: Developer
 ):
     await client.ask(order_body(poster_amount="7"))
@@ -86,7 +86,7 @@ async def test_requests_are_shown_as_they_came_but_not_the_token(
     assert "GET /sandbox/" not in shown
 
 
-async def test_every_fault_is_armed_with_a_click(sandbox: Sandbox, developer: Developer):
+async def test_every_fault_is_added_with_a_click(sandbox: Sandbox, developer: Developer):
     shown = read(await developer.get())
     for name in FAULT_BUTTONS:
         answer = await developer.post("arm", urlencode({"fault": name}).encode())
@@ -97,7 +97,7 @@ async def test_every_fault_is_armed_with_a_click(sandbox: Sandbox, developer: De
     assert "Next faults: close-before-reading close-after-processing" in read(await developer.get()).text
 
 
-async def test_faults_are_forgotten_and_stalled_requests_let_go(
+async def test_faults_are_removed_and_stalled_requests_released(
     sandbox: Sandbox, client: WireClient, developer: Developer
 ):
     sandbox.faults.add(StallBeforeProcessing(), times=None)
@@ -112,7 +112,7 @@ async def test_faults_are_forgotten_and_stalled_requests_let_go(
     assert released.status == 303
 
 
-async def test_what_was_sent_is_text(client: WireClient, developer: Developer):
+async def test_the_page_escapes_what_was_sent(client: WireClient, developer: Developer):
     body = order_body(poster_username=HOSTILE, poster_country="\x00\x1b[2J")
     await client.ask(body)
     await client.ask(method="GET", path="/api/" + HOSTILE.replace(" ", "%20"))
@@ -125,7 +125,7 @@ async def test_what_was_sent_is_text(client: WireClient, developer: Developer):
 
 
 @pytest.mark.parametrize("headers", ELSEWHERE)
-async def test_a_form_of_another_page_does_nothing(
+async def test_a_form_sent_by_another_page_is_refused(
     sandbox: Sandbox, developer: Developer, headers: dict[str, str]
 ):
     given = {name: value.format(host="sandbox") for name, value in headers.items()}
@@ -134,12 +134,12 @@ async def test_a_form_of_another_page_does_nothing(
     assert sandbox.faults.rules == ()
 
 
-async def test_a_browser_that_says_only_the_origin_may_send_its_forms(developer: Developer):
+async def test_a_form_with_only_an_origin_header_is_accepted(developer: Developer):
     assert (await developer.post("match", headers={"Origin": "http://sandbox"})).status == 303
 
 
 @pytest.mark.parametrize("cookie", ["", "transfer_sandbox=guessed", "transfer_sandbox=\u00fc", "a b;;=="])
-async def test_without_the_token_nothing_is_shown_and_nothing_done(
+async def test_without_the_token_nothing_is_shown_or_changed(
     sandbox: Sandbox, client: WireClient, cookie: str
 ):
     await client.ask(order_body())
@@ -154,14 +154,14 @@ async def test_without_the_token_nothing_is_shown_and_nothing_done(
     assert sandbox.faults.rules == ()
 
 
-async def test_the_cookies_of_others_on_this_host_do_not_matter(client: WireClient, developer: Developer):
+async def test_other_cookies_of_this_host_are_ignored(client: WireClient, developer: Developer):
     among = Developer(client, f"a/b=1; {developer.cookie}; c")
 
     assert "What the client did Run the matcher bot now" in read(await among.get()).text
 
 
-async def test_a_second_sandbox_signs_nobody_out(developer: Developer):
-    """Cookies ignore ports: a cookie of the same name would take the place of the first one."""
+async def test_a_second_sandbox_keeps_the_session_of_the_first(developer: Developer):
+    """Cookies ignore ports: a cookie of the same name would replace the first one."""
     async with Sandbox() as second, connected(second) as client:
         answer = await entered(client, second.token)
     another = answer.headers["Set-Cookie"].partition(";")[0]
@@ -171,7 +171,7 @@ async def test_a_second_sandbox_signs_nobody_out(developer: Developer):
     assert "Run the matcher bot now" in read(await both.get()).text
 
 
-async def test_a_wrong_token_is_told(client: WireClient):
+async def test_a_wrong_token_is_refused_with_a_message(client: WireClient):
     answer = await entered(client, "guessed")
 
     assert answer.status == 403
@@ -179,7 +179,7 @@ async def test_a_wrong_token_is_told(client: WireClient):
     assert "Set-Cookie" not in answer.headers
 
 
-async def test_a_live_page_is_asked_for_again_and_the_other_is_not(developer: Developer):
+async def test_only_the_live_page_reloads(developer: Developer):
     live, still = await developer.get("/sandbox/live"), await developer.get()
 
     assert live.headers["Refresh"] == "2"
@@ -206,17 +206,17 @@ async def test_each_path_has_its_method(client: WireClient, method: str, path: s
 @pytest.mark.parametrize(
     ("form", "body"), [("arm", b"fault=none"), ("arm", b"&".join([b"a=1"] * 99)), ("else", b"")]
 )
-async def test_what_is_no_form_is_told(developer: Developer, form: str, body: bytes):
+async def test_an_unknown_form_is_refused(developer: Developer, form: str, body: bytes):
     assert (await developer.post(form, body)).status == 404
 
 
-async def test_no_fault_reaches_the_page(sandbox: Sandbox, developer: Developer):
+async def test_no_fault_applies_to_the_page(sandbox: Sandbox, developer: Developer):
     sandbox.faults.add(StallBeforeProcessing(), times=None, path="*")
 
     assert (await developer.get()).status == 200
 
 
-async def test_without_jinja_the_page_says_what_to_install_and_the_service_works(
+async def test_without_jinja_the_page_names_the_extra_and_the_service_works(
     client: WireClient, monkeypatch: pytest.MonkeyPatch
 ):
     _template.cache_clear()

@@ -12,7 +12,7 @@ from transfer_async.sandbox import validation
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6))
-def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
+def test_a_written_number_is_read_back_with_all_digits(number: Decimal):
     assert str(validation.read(validation.write(number))) == str(number)
 
 
@@ -40,22 +40,22 @@ def test_what_is_written_is_read_back_digit_for_digit(number: Decimal):
         (b'{"a": [1, {"b": "\\ud83d"}]}', "surrogate"),
     ],
 )
-def test_what_is_not_json_is_refused_with_a_reason(body: bytes, reason: str):
+def test_invalid_json_is_refused_with_a_reason(body: bytes, reason: str):
     with pytest.raises(validation.BadJson, match=reason):
         validation.read(body)
 
 
-def test_whole_surrogate_pairs_are_text():
+def test_complete_surrogate_pairs_are_text():
     assert validation.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
 
 
 @given(st.binary())
-def test_reading_never_fails_in_another_way(body: bytes):
+def test_any_body_is_read_or_raises_bad_json(body: bytes):
     with suppress(validation.BadJson):
         validation.read(body)
 
 
-def test_an_object_that_is_written_can_be_extended():
+def test_a_written_object_can_be_extended():
     written = validation.extended(validation.raw({"a": 1}), "b", {"c": Decimal("0.10")})
 
     assert validation.write([written]) == b'[{"a":1,"b":{"c":0.10}}]'

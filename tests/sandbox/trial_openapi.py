@@ -1,7 +1,7 @@
-"""The sandbox answers as its OpenAPI document says, whatever is asked of it.
+"""The sandbox's responses conform to its OpenAPI document.
 
-Schemathesis makes the requests, good and bad, and judges the answers; the size is the number of them for
-each operation. Its plug-in is not needed, and not loaded: it would cost every run of the tests seconds.
+Schemathesis generates valid and invalid requests and checks the responses; the size is the number of requests
+for each operation. Its pytest plug-in is not loaded: it would slow every test run by seconds.
 """
 
 import json
@@ -24,7 +24,7 @@ from transfer_async.sandbox.accounts import CURRENCY_LIMITS, default_payment_typ
 from transfer_async.sandbox.control import DOCUMENT
 from transfer_async.testing import RunningSandbox
 
-PATIENCE = 10.0  # seconds for one answer: more is a hang
+TIMEOUT = 10.0  # seconds for one response
 OPERATIONS = [
     found.ok() for found in schemathesis.openapi.from_dict(json.loads(DOCUMENT)).get_all_operations()
 ]
@@ -45,7 +45,7 @@ CHECKS = [
 
 
 class Service:
-    """A sandbox, and how often each status was answered."""
+    """A sandbox, and the number of responses of each status."""
 
     def __init__(self, sandbox: Sandbox, session: requests.Session) -> None:
         self.sandbox, self.session = sandbox, session
@@ -58,7 +58,7 @@ class Service:
     def create(self, body: bytes) -> Any:
         headers = self.headers | {"Content-Type": "application/json", "Accept": "application/json"}
         url = self.sandbox.base_url + CREATE
-        response = self.session.post(url, data=body, headers=headers, timeout=PATIENCE)
+        response = self.session.post(url, data=body, headers=headers, timeout=TIMEOUT)
         self.answered[response.status_code] += 1
         return response
 
@@ -72,7 +72,7 @@ def service() -> Iterator[Service]:
 
 
 def many(size: int, cases: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
-    """Check so many cases."""
+    """Check this number of cases."""
 
     @given(cases)
     @settings(max_examples=size, deadline=None, suppress_health_check=list(HealthCheck))
@@ -83,14 +83,14 @@ def many(size: int, cases: st.SearchStrategy[Any], check: Callable[[Any], None])
 
 
 @each_operation
-def test_every_answer_is_in_the_document(operation: Any, service: Service, size: int):
+def test_every_response_conforms_to_the_document(operation: Any, service: Service, size: int):
     def check(case: Any) -> None:
         response = case.call_and_validate(
             base_url=service.sandbox.base_url,
             session=service.session,
             headers=service.headers,
             checks=CHECKS,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
         service.answered[response.status_code] += 1
 
@@ -98,10 +98,10 @@ def test_every_answer_is_in_the_document(operation: Any, service: Service, size:
 
 
 @each_operation
-def test_nobody_gets_in_without_the_token(operation: Any, service: Service, size: int):
+def test_every_request_without_the_token_is_refused(operation: Any, service: Service, size: int):
     def check(case: Any) -> None:
         before = len(service.sandbox.orders)
-        response = case.call(base_url=service.sandbox.base_url, session=service.session, timeout=PATIENCE)
+        response = case.call(base_url=service.sandbox.base_url, session=service.session, timeout=TIMEOUT)
         service.answered[response.status_code] += 1
 
         assert response.status_code in (400, 401, 405)
@@ -115,7 +115,7 @@ def test_nobody_gets_in_without_the_token(operation: Any, service: Service, size
 
 
 def fits(schema: str, value: Any) -> bool:
-    """Whether a value is what the document says of this schema."""
+    """Whether a value conforms to this schema of the document."""
     wanted = {"$ref": f"#/components/schemas/{schema}", "components": DOCUMENTED["components"]}
     return bool(jsonschema.validator_for(wanted, validate_formats=True).is_valid(value))
 
@@ -130,14 +130,14 @@ TRADES = [
 
 
 def grid(draw: st.DrawFn, low: Decimal, high: Decimal, step: Decimal) -> Decimal:
-    """A multiple of `step` between two amounts."""
+    """Draw a multiple of `step` between two amounts."""
     least = int((low / step).to_integral_value(ROUND_CEILING))
     return draw(st.integers(least, int(high // step))) * step
 
 
 @st.composite
 def good_orders(draw: st.DrawFn) -> dict[str, Any]:
-    """Orders that nothing speaks against, of customers old and new."""
+    """Valid orders, of new and known customers."""
     recipient, wanted, paid = draw(st.sampled_from(TRADES))
     whole = max(Decimal(1), wanted.steps)
     amount = grid(draw, wanted.min_amount, min(wanted.max_amount, paid.max_amount / paid.steps), whole)
@@ -159,7 +159,7 @@ def good_orders(draw: st.DrawFn) -> dict[str, Any]:
     )
 
 
-def test_a_good_order_is_created_as_it_was_sent(service: Service, size: int):
+def test_a_valid_order_is_created_as_sent(service: Service, size: int):
     many(size, good_orders(), lambda order: created_as_sent(service, order))
 
 

@@ -1,4 +1,4 @@
-"""A client that shows what arrives on the wire, byte for byte, and asks for nothing else."""
+"""A client that shows the raw bytes on the wire and adds nothing to its requests."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ class WireClient:
         self.writer.write("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode() + raw)
 
     def meets(self, fault: Fault) -> None:
-        """Send an order, to which this happens."""
+        """Send an order that gets this fault."""
         self.sandbox.faults.add(fault)
         self.send(order_body())
 

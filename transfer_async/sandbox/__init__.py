@@ -1,14 +1,14 @@
-"""The transfer order service, small and faithful, for development and tests.
+"""A small implementation of the transfer order service, for development and tests.
 
-It is written from the specification alone and shares nothing with the client, so that a wrong reading on
-either side shows.
+It is written from the specification alone and shares no code with the client, so that a wrong interpretation
+on either side shows.
 
     async with Sandbox() as sandbox:
         sandbox.faults.add(CloseAfterProcessing())
         ...  # a client at sandbox.base_url with sandbox.token
         await sandbox.match_now()
 
-Or with a share of all orders for each fault, the same ones for the same seed:
+With a share of all orders for each fault, reproducible by the seed:
 
     Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}, seed=7)
 """

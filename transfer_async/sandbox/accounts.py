@@ -1,6 +1,6 @@
-"""The people and the bank that a sandbox knows, and the limits of their currencies.
+"""The accounts of a sandbox, and the limits of their currencies.
 
-All are made up; their addresses are under example.com, and their numbers are nobody's.
+All data are fictional: the addresses are under example.com, and the numbers belong to nobody.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 
 class Chance(Random):
-    """A source of made-up data and scripted luck, never of secrets; the seed is an int or a text."""
+    """A seeded source of fictional data and of faults, never of secrets; the seed is an int or a text."""
 
 
 PaymentTypes = Mapping[str, Mapping[str, str]]
@@ -22,9 +22,9 @@ PaymentTypes = Mapping[str, Mapping[str, str]]
 
 @frozen(kw_only=True)
 class CurrencyAccount:
-    """What an account holds in one currency (specification, section 2.5).
+    """One currency of an account (specification, section 2.5).
 
-    Amounts are in units of the currency. `steps` is counted from zero; `Decimal(0)` means any amount.
+    Amounts are in units of the currency. An amount is a multiple of `steps`; `Decimal(0)` allows any.
     An account without `payment_types` cannot be paid in this currency.
     """
 
@@ -42,11 +42,11 @@ class CurrencyAccount:
 
 @frozen(kw_only=True, eq=False)
 class Account:
-    """One account of the service; two accounts are the same only if they are one object.
+    """One account of the service; two accounts are equal only if they are one object.
 
-    `payable` says whether it has a valid receiving bank account. `is_bank` marks the one account that
-    owns the token; its username may be a plain name. `email` is the username unless given, and `id` is
-    made from it.
+    `payable` means that it has a valid receiving bank account. `is_bank` marks the one account that owns
+    the token; its username may be a plain name. `email` defaults to the username, and `id` is derived from
+    the username.
     """
 
     username: str
@@ -64,21 +64,21 @@ class Account:
     id: str = ""
 
     def __attrs_post_init__(self) -> None:
-        # What is left empty follows from the username, so that an account is the same in every sandbox.
+        # Empty fields are derived from the username, so that an account is the same in every sandbox.
         object.__setattr__(self, "email", self.email or self.username)
         object.__setattr__(self, "id", self.id or str(uuid5(NAMESPACE_URL, f"sandbox:{self.username}")))
 
     def holding(self, code: str) -> CurrencyAccount | None:
-        """Find what the account holds in a currency; the code's case does not matter."""
+        """Return the account's currency with this code, in either case; `None` if it has none."""
         wanted = code.upper()
         return next((held for held in self.currencies if held.code.upper() == wanted), None)
 
 
 class Accounts:
-    """Accounts by username, its ASCII letters in lower case, with exactly one bank among them.
+    """Accounts by username, with exactly one bank; the case of ASCII letters does not matter.
 
     Raises:
-        ValueError: no bank or several, or a username given twice.
+        ValueError: there is no bank or more than one, or two accounts have one username.
     """
 
     def __init__(self, accounts: Iterable[Account]) -> None:
@@ -87,7 +87,7 @@ class Accounts:
             self.add(account)
         banks = [account for account in self if account.is_bank]
         if len(banks) != 1:
-            raise ValueError(f"accounts must hold exactly one account with is_bank, not {len(banks)}")
+            raise ValueError(f"accounts: exactly one must have is_bank, not {len(banks)}")
         self.bank: Account = banks[0]
 
     def __iter__(self) -> Iterator[Account]:
@@ -103,18 +103,22 @@ class Accounts:
         return self._by_username[ascii_lower(username)]
 
     def get(self, username: str) -> Account | None:
-        """Find an account by its username, whatever the case of its ASCII letters."""
+        """Return the account with this username; `None` if there is none."""
         return self._by_username.get(ascii_lower(username))
 
     def add(self, account: Account) -> None:
-        """Register one more account; a username is registered once (`ValueError`)."""
+        """Register an account.
+
+        Raises:
+            ValueError: the username is registered already.
+        """
         if account.username in self:
-            raise ValueError(f"account {account.username!r} is given twice")
+            raise ValueError(f"account {account.username!r} is registered already: choose another username")
         self._by_username[ascii_lower(account.username)] = account
 
 
 def ascii_lower(username: str) -> str:
-    """The username as accounts are found by it: `straße` and `strasse` are two people."""
+    """Return the username with its ASCII letters in lower case: `straße` and `strasse` stay two people."""
     return "".join(item.lower() if item.isascii() else item for item in username)
 
 
@@ -123,13 +127,13 @@ def load_accounts(path: str | Path) -> tuple[Account, ...]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not such an array; the message names the place and the rule.
+        ValueError: it is not such an array; the message names the path and the rule.
     """
     return accounts_from_json(Path(path).read_bytes())
 
 
 def accounts_from_json(document: bytes) -> tuple[Account, ...]:
-    """Read accounts from a JSON array of objects; amounts may be numbers or decimal strings, exact."""
+    """Read accounts from a JSON array of objects; amounts are exact numbers or decimal strings."""
     try:
         return msgspec.json.decode(document, type=tuple[Account, ...])
     except msgspec.MsgspecError as error:
@@ -153,7 +157,7 @@ def _zelle(name: str, email: str) -> PaymentTypes:
 
 
 def default_payment_types(code: str, *, name: str, email: str) -> PaymentTypes:
-    """Make the account details that a person of this name would have in a currency."""
+    """Return the account details of a person in a currency."""
     if code == "NGN":
         return _nigerian_bank(name)
     return {**_zelle(name, email), **_paypal(name, email)} if code == "USD" else _paypal(name, email)
@@ -182,7 +186,7 @@ CURRENCY_LIMITS = {
 
 
 def currency_for(code: str, *, name: str, email: str) -> CurrencyAccount | None:
-    """Make what a person holds in a currency, with the sandbox's limits; `None` for one it does not know."""
+    """Return a person's account in a currency, with the sandbox's limits; `None` for an unknown code."""
     limits = CURRENCY_LIMITS.get(code)
     return limits and evolve(limits, payment_types=default_payment_types(code, name=name, email=email))
 
@@ -195,7 +199,7 @@ _FRANCE = ("France", "FR", "Europe/Paris")
 
 
 def country_name(code: str) -> str:
-    """The name of a country by its code; the code itself for one that the sandbox does not know."""
+    """Return the name of a country; its code if the sandbox does not know it."""
     known = (_NIGERIA, _UNITED_STATES, _UNITED_KINGDOM, _KENYA, _FRANCE)
     return {country[1]: country[0] for country in known}.get(code, code)
 
@@ -244,4 +248,4 @@ DEFAULT_ACCOUNTS = (
     _person("Noah", "Lind", "USD", country=_UNITED_STATES, payable=False),
     _person("Lucie", "Moreau", "EUR", country=_FRANCE, active=False),
 )
-"""The accounts that a sandbox has unless others are given."""
+"""The accounts of a sandbox by default."""

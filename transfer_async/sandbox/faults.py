@@ -1,11 +1,11 @@
-"""Everything that can go wrong between the service and its client, one class for each.
+"""The faults, one class for each, and the queue that decides which request gets which fault.
 
-The first words of each say whether the order exists afterwards ("if the request was good" is
-understood). A fault is called with the `Exchange` it spoils; it raises `ConnectionError` if the client
-leaves first. `FAULTS`, at the end, is the table of them all.
+Each docstring begins with whether the order exists afterwards, provided that the request was valid. A fault
+is called with an `Exchange`; it raises `ConnectionError` if the client closes the connection first. `FAULTS`
+lists all of them by name.
 """
 
-# ruff: noqa: D102 - what calling a fault does is what its class says
+# ruff: noqa: D102 - the class docstring describes the call
 import asyncio
 import math
 import re
@@ -27,8 +27,8 @@ from transfer_async.sandbox.service import CREATE_ORDER_PATH, Exchange, Fault, R
 _BLOCK = b"x" * (1 << 16)
 
 
-def whole_answer(reply: Reply, *, keep_alive: bool = False) -> bytes:
-    """Write a whole HTTP/1.1 answer, head and body."""
+def http_response(reply: Reply, *, keep_alive: bool = False) -> bytes:
+    """Return a complete HTTP/1.1 response, head and body."""
     lines = [
         f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}",
         "Content-Type: application/json",
@@ -39,7 +39,7 @@ def whole_answer(reply: Reply, *, keep_alive: bool = False) -> bytes:
 
 
 def padded(document: bytes, size: int) -> Iterator[bytes]:
-    """Stretch a JSON object to about `size` bytes with one more field, made piece by piece."""
+    """Yield a JSON object in parts, with a field that pads it to about `size` bytes."""
     yield document[:-1] + b',"padding":"'
     for _ in range(size // len(_BLOCK)):
         yield _BLOCK
@@ -47,12 +47,12 @@ def padded(document: bytes, size: int) -> Iterator[bytes]:
 
 
 def compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Compress (gzip) piece by piece; while the compressor keeps what it was given, a piece is empty."""
-    # 16 more than the window's size asks zlib for gzip's own head and tail.
-    machine = zlib.compressobj(level=1, wbits=zlib.MAX_WBITS | 16)
+    """Compress (gzip) part by part; a part is empty while the compressor buffers its input."""
+    # MAX_WBITS + 16 makes zlib write gzip's head and tail.
+    compressor = zlib.compressobj(level=1, wbits=zlib.MAX_WBITS | 16)
     for part in parts:
-        yield machine.compress(part)
-    yield machine.flush()
+        yield compressor.compress(part)
+    yield compressor.flush()
 
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -62,60 +62,60 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @frozen
 class CloseBeforeReading(Fault):
-    """No order exists: the connection is closed once the head has been read, the body unread."""
+    """No order exists: the connection is closed after the head, before the body is read."""
 
     name: ClassVar[str] = "close-before-reading"
     before_body: ClassVar[bool] = True
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         exchange.close()
 
 
 @frozen
 class CloseAfterProcessing(Fault):
-    """The order exists: the connection is closed (FIN) without an answer."""
+    """The order exists: the connection is closed (FIN) without a response."""
 
     name: ClassVar[str] = "close-after-processing"
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         exchange.process()
         exchange.close()
 
 
 @frozen
 class ResetAfterProcessing(Fault):
-    """The order exists: the connection is reset (RST) without an answer."""
+    """The order exists: the connection is reset (RST) without a response."""
 
     name: ClassVar[str] = "reset-after-processing"
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         exchange.process()
         exchange.reset()
 
 
 @frozen
 class StallBeforeProcessing(Fault):
-    """The order exists only once the stall has ended, even if the client has left by then.
+    """The order exists only after the stall, even if the client has closed the connection by then.
 
-    It lasts `seconds`, or until released; if the sandbox closes first, no order ever exists.
+    The stall lasts `seconds`; None: until released. If the sandbox closes first, no order is created.
     """
 
     name: ClassVar[str] = "stall-before-processing"
     seconds: float | None = None
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         await exchange.stall(self.seconds)
         await exchange.send(exchange.process())
 
 
 @frozen
 class StallAfterProcessing(Fault):
-    """The order exists: its answer comes after `seconds`, or once released, or never."""
+    """The order exists: the response is sent after `seconds`; None: after the release, if any."""
 
     name: ClassVar[str] = "stall-after-processing"
     seconds: float | None = None
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         reply = exchange.process()
         await exchange.stall(self.seconds)
         await exchange.send(reply)
@@ -123,9 +123,9 @@ class StallAfterProcessing(Fault):
 
 @frozen
 class Status(Fault):
-    """No order exists: this status is answered in the service's place.
+    """No order exists: the response has this status.
 
-    `body` is text, sent as UTF-8; surrogate escapes (`"\\udcff"`) stand for single bytes.
+    `body` is sent as UTF-8; a surrogate escape (`"\\udcff"`) is sent as one byte.
     """
 
     name: ClassVar[str] = "status"
@@ -140,27 +140,27 @@ class Status(Fault):
             _check_header(name, value)
 
     def reply(self) -> Reply:
-        """Build the answer."""
+        """Build the response."""
         return Reply(status=self.status, headers=self.headers, body=_encode(self.body))
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         await exchange.send(self.reply())
 
 
 @frozen
 class StatusAfterProcessing(Status):
-    """The order exists: yet this status (503, 408, 500, ...) is answered."""
+    """The order exists: the response has this status (503, 408, 500, ...) all the same."""
 
     name: ClassVar[str] = "status-after-processing"
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         exchange.process()
         await exchange.send(self.reply())
 
 
 @frozen
 class Redirect(Fault):
-    """No order exists: the client is sent to another address, with `status` 301, 302, 303, 307 or 308."""
+    """No order exists: a redirect to `location`, with `status` 301, 302, 303, 307 or 308."""
 
     name: ClassVar[str] = "redirect"
     location: str = "/elsewhere"
@@ -171,17 +171,17 @@ class Redirect(Fault):
             raise ValueError(f"status must be one of {_REDIRECTS}, not {self.status}")
         _check_header("Location", self.location)
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         await exchange.send(Reply(status=self.status, headers={"Location": self.location}, body=b"{}"))
 
 
 @frozen
 class TruncatedHead(Fault):
-    """The order exists: the answer ends (FIN) in the middle of its head."""
+    """The order exists: the response ends (FIN) in the middle of its head."""
 
     name: ClassVar[str] = "truncated-head"
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         exchange.process()
         exchange.write(b"HTTP/1.1 200 OK\r\nContent-Ty")
         exchange.close()
@@ -189,9 +189,9 @@ class TruncatedHead(Fault):
 
 @frozen
 class TruncatedBody(Fault):
-    """The order exists: the answer ends (FIN) after `keep` bytes of its body.
+    """The order exists: the response ends (FIN) after `keep` bytes of its body.
 
-    The head has announced the whole length, or, if `chunked`, an end that never comes.
+    The head announces the full length. If `chunked`, the last chunk is missing instead.
     """
 
     name: ClassVar[str] = "truncated-body"
@@ -202,10 +202,10 @@ class TruncatedBody(Fault):
         if self.keep < 1:
             raise ValueError(f"keep must be 1 byte or more, not {self.keep}")
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         reply = exchange.process()
         part = reply.body[: self.keep]
-        # One byte more than there is: the body is cut even where `keep` is longer than it.
+        # One byte more than the body has, so that the response is cut even if `keep` exceeds it.
         response = await exchange.begin(reply, length=None if self.chunked else len(reply.body) + 1)
         await response.write(part)
         exchange.close()
@@ -213,14 +213,14 @@ class TruncatedBody(Fault):
 
 @frozen
 class BrokenChunk(Fault):
-    """The order exists: its answer's first chunk has no readable size, and the connection stays open.
+    """The order exists: the first chunk of the response has an invalid size; the connection stays open.
 
-    It is closed once released.
+    The release closes the connection.
     """
 
     name: ClassVar[str] = "broken-chunk"
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         exchange.process()
         exchange.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -233,12 +233,12 @@ class BrokenChunk(Fault):
 
 @frozen
 class GarbageBody(Fault):
-    """The order exists: the 200 answer's body is not JSON (`body` as in `Status`)."""
+    """The order exists: the body of the 200 response is not JSON (`body` as in `Status`)."""
 
     name: ClassVar[str] = "garbage-body"
     body: str = "<html><body>It works!</body></html>\udcff"
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         exchange.process()
         await exchange.send(Reply(status=200, body=_encode(self.body)))
 
@@ -255,12 +255,12 @@ _WRONG: Mapping[str, object] = {
 
 @frozen
 class WrongTypes(Fault):
-    """The order exists: in the answer, `changes` stand in the place of its fields."""
+    """The order exists: in the response, `changes` replace its fields."""
 
     name: ClassVar[str] = "wrong-types"
     changes: Mapping[str, Any] = field(factory=lambda: dict(_WRONG), hash=False)
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         reply = exchange.process()
         if reply.order is not None:
             reply = evolve(reply, body=validation.write(reply.order.to_object() | dict(self.changes)))
@@ -269,20 +269,20 @@ class WrongTypes(Fault):
 
 @frozen
 class AnotherOrder(Fault):
-    """The order exists: the answer shows another, with another id, poster and amount, which does not."""
+    """The order exists: the response shows a different id, poster and amount, of no existing order."""
 
     name: ClassVar[str] = "another-order"
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         reply = exchange.process()
         if reply.order is not None:
-            reply = evolve(reply, body=_stranger(reply.order, exchange.new_id()).to_json())
+            reply = evolve(reply, body=_foreign_order(reply.order, exchange.new_id()).to_json())
         await exchange.send(reply)
 
 
 @frozen
 class SlowBytes(Fault):
-    """The order exists: the answer, head and all, comes `size` bytes at a time, `delay` seconds apart."""
+    """The order exists: the response arrives `size` bytes at a time, `delay` seconds apart."""
 
     name: ClassVar[str] = "slow-bytes"
     delay: float = 0.01
@@ -292,55 +292,55 @@ class SlowBytes(Fault):
         if self.size < 1:
             raise ValueError(f"size must be 1 byte or more, not {self.size}")
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         reply = exchange.process()
         exchange.record.status = reply.status
-        answer = whole_answer(reply)
-        for start in range(0, len(answer), self.size):
-            exchange.write(answer[start : start + self.size])
+        response = http_response(reply)
+        for start in range(0, len(response), self.size):
+            exchange.write(response[start : start + self.size])
             await exchange.sleep(self.delay)
         exchange.close()
 
 
 @frozen
 class HugeBody(Fault):
-    """The order exists: the answer holds it, and padding up to `size` bytes, made while it is sent."""
+    """The order exists: the response has the order and padding, about `size` bytes together."""
 
     name: ClassVar[str] = "huge-body"
     size: int = 300_000_000
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         reply = exchange.process()
         await exchange.stream(reply, padded(reply.body, self.size))
 
 
 @frozen
 class CompressedHugeBody(Fault):
-    """The order exists: the answer is a `HugeBody` of `size` bytes, a thousandth of that once compressed."""
+    """The order exists: the response is a `HugeBody` of `size` bytes, compressed to a thousandth."""
 
     name: ClassVar[str] = "compressed-huge-body"
     size: int = 300_000_000
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         reply = evolve(exchange.process(), headers={"Content-Encoding": "gzip"})
         await exchange.stream(reply, compressed(padded(reply.body, self.size)))
 
 
 @frozen
 class UnsolicitedReply(Fault):
-    """The order exists and is answered; `delay` seconds later the same connection brings one answer more.
+    """The order exists: after the response, the same connection brings a second, unrequested one.
 
-    Nobody asked for that second one, `200` with `body`. With `delay=None` it comes once released.
+    The second response is `200` with `body`, `delay` seconds later; None: after the release.
     """
 
     name: ClassVar[str] = "unsolicited-reply"
     delay: float | None = 0.01
     body: str = field(default='{"id": "FOREIGN"}', kw_only=True)
 
-    async def __call__(self, exchange: "Exchange") -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         await exchange.send(exchange.process())
         await exchange.stall(self.delay)
-        exchange.write(whole_answer(Reply(status=200, body=_encode(self.body)), keep_alive=True))
+        exchange.write(http_response(Reply(status=200, body=_encode(self.body)), keep_alive=True))
 
 
 def _encode(text: str) -> bytes:
@@ -349,10 +349,10 @@ def _encode(text: str) -> bytes:
 
 def _check_header(name: str, value: str) -> None:
     if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-        raise ValueError(f"header {name!r} holds characters that HTTP does not allow")
+        raise ValueError(f"header {name!r}: has characters that HTTP does not allow; use printable ASCII")
 
 
-def _stranger(order: Order, order_id: str) -> Order:
+def _foreign_order(order: Order, order_id: str) -> Order:
     poster = Account(username="a.stranger@example.com", firstname="A", lastname="Stranger")
     request = evolve(
         order.request,
@@ -386,25 +386,25 @@ FAULTS: Mapping[str, type[Fault]] = {
         UnsolicitedReply,
     )
 }
-"""Every fault, by the name that the command line and profiles give it."""
+"""Every fault, by its name on the command line and under `/sandbox/faults`."""
 
 
 # --- fault script ------------------------------------------------------------------------------------
-# Which request gets which fault: rules in a queue, and a mix that is drawn from a seed.
+# Which request gets which fault: a queue of rules, and a mix drawn from a seed.
 
 
 class Waiting:
-    """Waiters, each for a condition of its own, looked at whenever something has changed."""
+    """Waiters, each with a condition that is checked after every change."""
 
     def __init__(self) -> None:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._closed = False
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once the condition is true.
+        """Return when the condition is true.
 
         Raises:
-            RuntimeError: the sandbox closed before it was.
+            RuntimeError: the sandbox closed first.
         """
         if condition():
             return
@@ -415,33 +415,33 @@ class Waiting:
         await future
 
     def changed(self) -> None:
-        """Wake those whose condition has become true."""
-        still = []
+        """Wake the waiters whose condition is now true."""
+        remaining = []
         for condition, future in self._waiters:
             if future.done():
                 continue
             if condition():
                 future.set_result(None)
             else:
-                still.append((condition, future))
-        self._waiters = still
+                remaining.append((condition, future))
+        self._waiters = remaining
 
     def close(self) -> None:
-        """Fail everyone who still waits."""
+        """Fail every remaining waiter."""
         self._closed = True
         for _, future in self._waiters:
             if not future.done():
-                future.set_exception(RuntimeError("the sandbox closed before it happened"))
+                future.set_exception(RuntimeError("the sandbox closed before the expected event"))
         self._waiters = []
 
 
 EVERY_PATH = "*"
-"""As the path of a fault: whatever the request's path is."""
+"""A fault with this path applies to every path."""
 
 
 @define(kw_only=True, eq=False)
 class Rule:
-    """One entry of the queue; `times` counts down, `None` never ends."""
+    """One entry of the queue. `times` counts down; `None` has no limit."""
 
     fault: Fault
     times: int | None = 1
@@ -452,20 +452,20 @@ class Rule:
 
     @property
     def needs_body(self) -> bool:
-        """Whether the rule looks at the poster or the amount."""
+        """Whether the rule depends on the poster or the amount."""
         return self.username is not None or self.amount is not None
 
-    def fits(self, record: RequestRecord) -> bool:
-        """Tell whether a request is one that the rule speaks of."""
+    def applies_to(self, record: RequestRecord) -> bool:
+        """Whether the rule applies to a request."""
         if self.path not in (EVERY_PATH, record.path):
             return False
         return record.is_for(username=self.username, amount=self.amount)
 
 
 class Mix:
-    """Faults that each have a share of the requests to a path; one draw for each request, on arrival.
+    """Faults with a share each of the requests to a path; one draw for each request, on arrival.
 
-    So the nth request gets the same fault for the same seed, whatever else is scripted.
+    So the nth request gets the same fault for the same seed, whatever the queue contains.
     """
 
     def __init__(self, shares: Mapping[Fault, float], *, path: str, seed: int) -> None:
@@ -476,7 +476,7 @@ class Mix:
         self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
 
     def fault_for(self, record: RequestRecord) -> Fault | None:
-        """Tell which fault a request has drawn, if any; the same one, however often it is asked."""
+        """Return the fault that a request has drawn, if any; later calls return the same."""
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:
@@ -484,19 +484,19 @@ class Mix:
         return self._drawn[record]
 
     def _draw(self) -> Fault | None:
-        left = self._random.random()
+        rest = self._random.random()
         for fault, share in self.shares.items():
-            left -= share
-            if left < 0:
+            rest -= share
+            if rest < 0:
                 return fault
         return None
 
 
 class Faults:
-    """The queue of faults, the mix of faults behind it, and the requests that a stall holds.
+    """The queue of faults, the mix of faults, and the requests that stall.
 
-    A request gets the first rule that fits it, and that its probability, where one is given, allows;
-    where there is none, it gets what it has drawn from the mix.
+    A request gets the first rule that applies to it and whose probability allows it. If there is none, it
+    gets its draw from the mix, which may be no fault.
     """
 
     def __init__(self, *, seed: int, waiting: Waiting) -> None:
@@ -509,7 +509,7 @@ class Faults:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What is still to be played, in order."""
+        """The queue: the rules that remain, in order."""
         return tuple(self._rules)
 
     def add(
@@ -522,20 +522,20 @@ class Faults:
         username: str | None = None,
         amount: Decimal | int | str | None = None,
     ) -> None:
-        """Put a fault at the end of the queue.
+        """Add a fault to the end of the queue.
 
         Args:
-            fault: what goes wrong.
-            times: for how many requests; `None` for every one until cleared.
-            probability: how likely it is for each request, 0 to 1, drawn from the sandbox's seed.
-            path: the path it is meant for, order creation by default; `"*"` for every path that is not
-                for steering the sandbox.
-            username: only for this poster.
-            amount: only for this `poster_amount`, compared as a number.
+            fault: the fault.
+            times: the number of requests; `None` for all until cleared.
+            probability: the chance for each request, 0 to 1, drawn from the sandbox's seed.
+            path: the path to which it applies, order creation by default; `"*"` for every path that does
+                not control the sandbox.
+            username: only requests of this poster.
+            amount: only requests with this `poster_amount`, compared as a number.
 
         Raises:
-            ValueError: an argument is out of range, or a fault that is played before the body is read
-                is restricted by what the body says.
+            ValueError: an argument is out of range; or `username` or `amount` is given for a fault that
+                acts before the body is read.
         """
         wanted = None if amount is None else Decimal(amount)
         rule = Rule(
@@ -550,28 +550,28 @@ class Faults:
         return self._mix.shares
 
     def mix(self, shares: Mapping[Fault, float], *, path: str = CREATE_ORDER_PATH) -> None:
-        """Give each fault its share of all requests, from now on, in the place of the mix before.
+        """Replace the mix: give each fault a share of all requests from now on.
 
-        `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` spoils 15 of 100 requests, each in one way.
-        The nth request from now on draws the same for the same seed; requests that come one after the
-        other are so reproducible, and of those that come at once the order of arrival decides.
+        `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with one fault.
+        The nth request from now on draws the same for the same seed. So sequential requests are
+        reproducible; for concurrent ones, the order of arrival decides.
 
         Args:
-            shares: how likely each fault is, 0 to 1, and no more than 1 together.
-            path: the path it is meant for, as in `add`.
+            shares: the share of each fault, 0 to 1, at most 1 in total.
+            path: the path to which the faults apply, as in `add`.
 
         Raises:
-            ValueError: a share is out of range, or their sum is.
+            ValueError: a share or the total is out of range.
         """
         self._mix = Mix(shares, path=path, seed=self._seed)
 
     def clear(self) -> None:
-        """Forget every rule, and the mix; requests that stall go on stalling."""
+        """Remove every rule and the mix; requests that stall keep stalling."""
         self._rules.clear()
         self.mix({})
 
     def release(self) -> int:
-        """Let every request that stalls go on; return how many there were. Any thread may say so."""
+        """Release every request that stalls, and return their number; safe from any thread."""
         held = [future for future in self._held if not future.done()]
         for future in held:
             _release(future)
@@ -579,7 +579,7 @@ class Faults:
 
     @property
     def stalled(self) -> tuple[RequestRecord, ...]:
-        """The requests that stall now."""
+        """The requests that stall at the moment."""
         return tuple(record for future, record in self._held.items() if not future.done())
 
     async def hold(self, record: RequestRecord) -> None:
@@ -593,23 +593,23 @@ class Faults:
             del self._held[future]
 
     def take(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
-        """Take the fault for a request, if there is one.
+        """Return the fault for a request, if any, and count it.
 
-        Asked twice: before the body is read, for faults that do not need it, and after.
+        It is called twice: before the body is read, for faults that do not need it, and after.
         """
         drawn = self._mix.fault_for(record)
         for rule in self._rules:
-            if (rule.needs_body and before_body) or not rule.fits(record):
+            if (rule.needs_body and before_body) or not rule.applies_to(record):
                 continue
             if before_body and not rule.fault.before_body:
                 return None
             if rule.probability < 1 and self._random.random() >= rule.probability:
                 continue
-            self._use(rule)
+            self._count(rule)
             return rule.fault
         return None if drawn is not None and before_body and not drawn.before_body else drawn
 
-    def _use(self, rule: Rule) -> None:
+    def _count(self, rule: Rule) -> None:
         if rule.times is None:
             return
         rule.times -= 1
@@ -621,11 +621,11 @@ def _release(future: asyncio.Future[None]) -> None:
     loop = future.get_loop()
     if asyncio._get_running_loop() is loop:
         future.set_result(None)
-    else:  # a loop that waits hears of nothing that another thread does behind its back
-        loop.call_soon_threadsafe(_let_go, future)
+    else:  # only call_soon_threadsafe wakes the loop of another thread
+        loop.call_soon_threadsafe(_set_result, future)
 
 
-def _let_go(future: asyncio.Future[None]) -> None:
+def _set_result(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
@@ -633,11 +633,11 @@ def _let_go(future: asyncio.Future[None]) -> None:
 def _check_shares(shares: Mapping[Fault, float]) -> None:
     for fault, share in shares.items():
         if not isinstance(fault, Fault):
-            raise ValueError(f"{fault!r} is no fault: make one, as in CloseAfterProcessing()")  # noqa: TRY004
+            raise ValueError(f"{fault!r} is not a fault: create one, as in CloseAfterProcessing()")  # noqa: TRY004
         if not 0 <= share <= 1:
             raise ValueError(f"the share of {fault.name} must be from 0 to 1, not {share}")
-    if (together := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 is not a tenth to the last bit
-        raise ValueError(f"the shares of all faults must be 1 at most together, not {together:g}")
+    if (together := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 has no exact binary form
+        raise ValueError(f"the shares of all faults must be at most 1 in total, not {together:g}")
 
 
 def _check(rule: Rule) -> None:
@@ -646,6 +646,6 @@ def _check(rule: Rule) -> None:
     if not 0 <= rule.probability <= 1:
         raise ValueError(f"probability must be from 0 to 1, not {rule.probability}")
     if rule.fault.before_body and rule.needs_body:
-        raise ValueError(f"{rule.fault.name} plays before the body is read: give no username and no amount")
+        raise ValueError(f"{rule.fault.name} acts before the body is read: remove username and amount")
     if rule.amount is not None and not rule.amount.is_finite():
         raise ValueError(f"amount must be finite, not {rule.amount}")

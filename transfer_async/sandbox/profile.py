@@ -1,7 +1,7 @@
-"""What a service was seen to do: written by `transfer-async probe`, and imitated by the sandbox.
+"""The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile has no person, no token and nothing of a body but the names of a few fields that many services
-use: it may lie beside the code.
+A profile has no personal data and no token. Of a body it has only the names of a few common fields. So it may
+be kept with the code.
 """
 
 import os
@@ -32,15 +32,15 @@ from transfer_async.sandbox.validation import FIELDS, CreateOrder, Problems, dec
 VERSION = 1
 
 WITHIN = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
-"""Seconds: an answer is said to have come within one of these. To the millisecond no two runs agree."""
+"""Seconds: a response time is recorded as one of these limits, since exact times differ in each run."""
 
 IDLE = (1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 75.0, 90.0, 120.0, 180.0, 300.0)
-"""Seconds of idleness after which a connection is looked at."""
+"""Seconds of idleness after which a connection is checked."""
 
 NOT_KEPT = frozenset(
     {"date", "content-length", "content-type", "content-encoding", "transfer-encoding", "trailer", "upgrade"}
 )
-"""Headers that belong to one answer, and say nothing of the service."""
+"""Headers that belong to one response and do not characterise the service."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,100}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,200}")
@@ -49,74 +49,69 @@ _WORD = re.compile(r"[A-Za-z_]{1,40}")
 BodyKind = Literal["json", "html", "text", "empty"]
 
 OrderSeen = Literal["none", "new", "same", "unknown"]
-"""What an answer says of an order: that there is none, a new one, one known before, or nothing certain."""
+"""What a response shows: no order, a new order, the same order as before, or nothing certain."""
 
 
 def _checked_status(_: object, __: object, status: int | None) -> None:
     if status is not None and not 200 <= status <= 599:
-        raise ValueError(f"status: {status} is no status of an answer")
+        raise ValueError(f"status: must be from 200 to 599, not {status}")
 
 
 def _checked_headers(_: object, __: object, headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or name in NOT_KEPT or not _HEADER_VALUE.fullmatch(value):
-            raise ValueError("headers: hold what HTTP does not allow in a header")
+            raise ValueError("headers: must have lower-case names and printable ASCII values")
 
 
-def _checked_text(_: object, __: object, text: str | None) -> None:
-    if text is not None and not _HEADER_VALUE.fullmatch(text):
-        raise ValueError("unreadable: holds what is no line of text")
+def _all_match(pattern: re.Pattern[str], rule: str) -> Callable[[object, Any, Any], None]:
+    """Return a validator for a text, for a tuple of texts, or for None."""
 
+    def check(_: object, attribute: Any, value: str | tuple[str, ...] | None) -> None:
+        texts = (value,) if isinstance(value, str) else value or ()
+        if not all(map(pattern.fullmatch, texts)):
+            raise ValueError(f"{attribute.name}: must be {rule}")
 
-def _checked_fields(_: object, __: object, names: tuple[str, ...]) -> None:
-    if not all(map(_WORD.fullmatch, names)):
-        raise ValueError("fields: hold what is no name of a field")
-
-
-def _checked_names(_: object, __: object, names: tuple[str, ...]) -> None:
-    if not all(map(_HEADER_NAME.fullmatch, names)):
-        raise ValueError("request_ids: hold what is no name of a header")
+    return check
 
 
 @frozen(kw_only=True)
 class SeenAnswer:
-    """How one question was answered.
+    """The recorded response to one request of the probe.
 
     Args:
-        status: None where no whole answer came.
-        body: of which kind it was.
-        fields: those of a JSON object's fields that many services use; never a value.
-        unauthorized: the body was exactly the one of the specification's section 7.
-        headers: by lower-case name, but `NOT_KEPT`; a value is left
-            out ("") where it may say more than how the service works.
-        within: seconds, of `WITHIN`; None where no whole answer came.
-        order: see `OrderSeen`; "none" also where none was asked for.
-        unreadable: why the client cannot read the order in an answer that says yes; never a value of it.
-        amount: what the order amounts to for the poster, where the service worked out more than was sent.
+        status: the status; None if no complete response arrived.
+        body: the kind of the body.
+        fields: the common field names in a JSON object; never a value.
+        unauthorized: whether the body was exactly that of the specification's section 7.
+        headers: by lower-case name, without `NOT_KEPT`; a value that may be confidential is "".
+        within: seconds, one of `WITHIN`; None if no complete response arrived.
+        order: see `OrderSeen`; "none" also if the request asked for no order.
+        unreadable: why the client cannot read the order in a successful response; never a value of it.
+        amount: the poster's amount, if the service calculated a larger one than was sent.
     """
 
     status: int | None = field(default=None, validator=_checked_status)
     body: BodyKind = "empty"
-    fields: tuple[str, ...] = field(default=(), validator=_checked_fields)
+    fields: tuple[str, ...] = field(default=(), validator=_all_match(_WORD, "names of fields"))
     unauthorized: bool = False
     headers: Mapping[str, str] = field(factory=dict, validator=_checked_headers)
     within: float | None = None
     order: OrderSeen = "none"
-    unreadable: str | None = field(default=None, validator=_checked_text)
+    unreadable: str | None = field(default=None, validator=_all_match(_HEADER_VALUE, "one line of text"))
     amount: Decimal | None = None
 
 
 @frozen(kw_only=True)
 class SeenConnection:
-    """How long a connection is kept.
+    """How long the service keeps a connection.
 
     Args:
-        asked: how many requests were sent on one connection at most.
-        requests: after how many it was closed; None: not after ``asked``.
-        announced: whether the last answer before that said so (``Connection: close``, or HTTP/1.0). A close
-            that is not announced may meet the next request.
-        open_after: seconds of idleness after which it was still open.
-        closed_by: after so many it was closed; None: no longer was waited.
+        asked: the largest number of requests that the probe sent on one connection.
+        requests: the number after which the connection was closed; None if it stayed open.
+        announced: whether the last response announced the close (``Connection: close``, or HTTP/1.0). An
+            unannounced close may coincide with the next request.
+        open_after: seconds of idleness after which the connection was still open.
+        closed_by: seconds of idleness after which it was closed; None if the probe stopped waiting.
     """
 
     asked: int
@@ -128,7 +123,7 @@ class SeenConnection:
 
 @frozen(kw_only=True)
 class SeenLimits:
-    """The limits of amounts in a currency that who-am-i shows (specification, section 2.5)."""
+    """A currency's smallest and largest amount, from who-am-i (specification, section 2.5)."""
 
     least: Decimal
     greatest: Decimal
@@ -136,33 +131,33 @@ class SeenLimits:
 
 @frozen(kw_only=True)
 class ServiceProfile:
-    """What a service was seen to do.
+    """The recorded behaviour of a service.
 
     Args:
-        version: of this form; 1.
-        levels: of the probe that have been run to their end.
-        answers: by the name of the question, or of the order, that was asked.
-        request_ids: headers whose value was another in each answer, and whose name says that it is an id.
-        connection: None where it was not looked at.
-        limits: by currency code.
+        version: the version of the file format; 1.
+        levels: the levels of the probe that were completed.
+        answers: the responses, by the name of the request.
+        request_ids: headers with a request id: a different value in each response, and a matching name.
+        connection: how long a connection is kept; None if the probe did not check it.
+        limits: the limits of amounts, by currency code.
     """
 
     version: int = VERSION
     levels: tuple[int, ...] = ()
     answers: Mapping[str, SeenAnswer] = field(factory=dict)
-    request_ids: tuple[str, ...] = field(default=(), validator=_checked_names)
+    request_ids: tuple[str, ...] = field(default=(), validator=_all_match(_HEADER_NAME, "names of headers"))
     connection: SeenConnection | None = None
     limits: Mapping[str, SeenLimits] = field(factory=dict)
 
     def to_json(self) -> bytes:
-        """Write it, for people to read and to compare, too."""
+        """Return the profile as indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, whole or not at all.
+        """Write the profile to a file, completely or not at all.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         path = Path(path)
         part = path.with_name(f"{path.name}.part")
@@ -182,33 +177,32 @@ def load_profile(path: str | Path) -> ServiceProfile:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds something else.
+        ValueError: it is not a profile of this version.
     """
     document = Path(path).read_bytes()
     try:
         known: Any = msgspec.json.decode(document)
         version = known.get("version") if isinstance(known, dict) else None
         if version != VERSION:
-            raise ValueError(f"profile: is not of version {VERSION}, the one that is read here")
+            raise ValueError(f"profile: must be of version {VERSION}: run transfer-async probe again")
         return msgspec.json.decode(document, type=ServiceProfile)
     except msgspec.MsgspecError as error:
         raise ValueError(f"profile: {error}") from error
 
 
 def rung(seconds: float) -> float:
-    """The least of `WITHIN` that is not less."""
+    """Return the smallest limit of `WITHIN` that is not below `seconds`."""
     return next((step for step in WITHIN if seconds <= step), WITHIN[-1])
 
 
 def amid(step: float, ladder: tuple[float, ...]) -> float:
-    """Seconds that lie between a step of a ladder and the one below it."""
+    """Return the mean of a step of a ladder and the step below it, in seconds."""
     below = next((low for low, high in pairwise((0.0, *ladder)) if high == step), 0.0)
     return (below + step) / 2
 
 
 # --- ask cases ---------------------------------------------------------------------------------------
-# The questions and the orders of the probe by name: how each is made, and by what it is known again.
-
+# The requests and orders of the probe by name: how each is built, and how it is recognised.
 
 WHO_AM_I = "who-am-i"
 WRONG_TOKEN = "wrong-token"  # noqa: S105 - the name of a question
@@ -216,7 +210,7 @@ NO_TOKEN = "no-token"  # noqa: S105 - the same
 UNKNOWN_PATH = "unknown-path"
 WRONG_METHOD = "wrong-method"
 TURNED_AWAY = "turned-away"
-"""No question: how the service answers when it has no time for one (429, 503)."""
+"""Not a request of the probe: the response of a busy service (429, 503)."""
 READS = (WHO_AM_I, WRONG_TOKEN, NO_TOKEN, UNKNOWN_PATH, WRONG_METHOD)
 
 ORDER = "order"
@@ -250,7 +244,7 @@ def _lacks(*paths: str) -> Callable[[Document], bool]:
 
 
 def written(document: Document) -> bytes:
-    """A document as a body, its fields in the same order, and every number with its digits."""
+    """Return a document as a body: fields in the same order, numbers with all digits."""
     return validation.write(document)
 
 
@@ -266,7 +260,7 @@ def _amount(document: Document) -> Decimal:
 
 
 def _halved(document: Document) -> bytes:
-    # Less than the order says, so that it costs no more than what is said, should it be taken.
+    # Smaller than in the order, so that the order costs no more than planned if the service accepts it.
     return written({**document, "poster_amount": str(Decimal(document["poster_amount"]) / 2)})
 
 
@@ -285,17 +279,17 @@ def _is_to_self(document: Document) -> bool:
 
 
 NOBODY = "nobody.is.called.so@example.com"
-NO_CURRENCY = "XXX"  # ISO 4217's own code for none
+NO_CURRENCY = "XXX"  # ISO 4217's code for no currency
 
 
 @frozen
 class Special:
-    """An order that is not as it should be.
+    """An invalid order that the probe sends.
 
     Args:
         why: what is wrong with it, in a few words.
-        made: its body, from a good order's.
-        fits: whether a JSON object is such a one.
+        made: returns its body, from the document of a good order.
+        fits: whether a JSON object is such an order.
     """
 
     why: str
@@ -306,17 +300,17 @@ class Special:
 USERS = ("poster_username", "poster_recipient_username")
 
 MUST_BE_REFUSED: Mapping[str, Special] = {
-    NOT_JSON: Special("its body is no JSON", lambda _: b"an order", lambda _: False),
-    "empty-object": Special("has no fields", lambda _: b"{}", lambda document: document == {}),
-    "no-users": Special("has neither poster nor beneficiary", _without(*USERS), _lacks(*USERS)),
-    "same-users": Special("poster and beneficiary are one", _to_self, _is_to_self),
+    NOT_JSON: Special("its body is not JSON", lambda _: b"an order", lambda _: False),
+    "empty-object": Special("it has no fields", lambda _: b"{}", lambda document: document == {}),
+    "no-users": Special("it has neither poster nor beneficiary", _without(*USERS), _lacks(*USERS)),
+    "same-users": Special("poster and beneficiary are the same", _to_self, _is_to_self),
     "unknown-beneficiary": Special(
         "its beneficiary is not registered (specification 4.1, rule 2)",
         _changed(poster_recipient_username=NOBODY),
         lambda document: _value(document, "poster_recipient_username") == NOBODY,
     ),
     "unknown-currency": Special(
-        "its matcher_currency is none",
+        "its matcher_currency does not exist",
         _changed(matcher_currency=NO_CURRENCY),
         lambda document: _value(document, "matcher_currency") == NO_CURRENCY,
     ),
@@ -332,12 +326,12 @@ MUST_BE_REFUSED: Mapping[str, Special] = {
     ),
     DISAGREE: Special("poster_amount is not matcher_amount times exchange_rate", _halved, _disagrees),
 }
-"""By name; that they must be refused is an assumption. The first that fits is what a body is taken for."""
+"""By name. That they must be refused is an assumption. A body counts as the first that fits."""
 
 WITHOUT: Mapping[str, Special] = {
     f"without-{path}": Special(f"{path} is left out", _without(path), _lacks(path)) for path in FIELDS
 }
-"""Orders that lack one field: which are required, the specification does not show."""
+"""Orders without one field: the specification does not show which fields are required."""
 
 
 _AMOUNTS = ("poster_amount", "matcher_amount")
@@ -352,18 +346,18 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_field(name: str) -> frozenset[str]:
-    """The fields whose rules a service does not have that creates an order of that name."""
+    """Return the fields that a service does not check if it creates an order of that name."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
 @frozen(kw_only=True)
 class Situation:
-    """What else is to be known in order to tell which order a body is.
+    """The state that decides which order of the probe a body is.
 
     Args:
-        asked: the names of the orders that the profile speaks of.
-        limits: the least and greatest amounts by currency code, where they are known.
-        taken: the bodies of which orders were made.
+        asked: the names of the orders in the profile.
+        limits: the smallest and largest amounts by currency code, if known.
+        taken: the bodies from which orders were created.
     """
 
     asked: Container[str]
@@ -372,7 +366,7 @@ class Situation:
 
 
 def name_of(body: bytes, situation: Situation) -> str:
-    """Which of the probe's orders a body is like; `ORDER` if it is like none of the others."""
+    """Return the name of the probe's order that a body resembles; `ORDER` by default."""
     try:
         document = validation.read(body)
     except validation.BadJson:
@@ -392,7 +386,7 @@ def _fitting(body: bytes, document: Any, situation: Situation) -> Iterator[str]:
 
 
 def _beyond(document: Any, limits: Mapping[str, tuple[Decimal, Decimal]]) -> list[str]:
-    """Which limit an amount lies at, or beyond."""
+    """Return the names of the limits that an amount is at or beyond."""
     amount, code = _amount(document), _value(document, "poster_currency")
     if not isinstance(code, str) or code not in limits or amount <= 0:
         return []
@@ -407,43 +401,34 @@ def _beyond(document: Any, limits: Mapping[str, tuple[Decimal, Decimal]]) -> lis
 
 
 NEAR = Decimal("0.01")
-"""The step in matcher_amount by which an amount comes as near to a limit as the rate lets it."""
+"""The step of matcher_amount: an amount within one step of a limit counts as at the limit."""
 
 
 # --- imitation ---------------------------------------------------------------------------------------
-# The sandbox as another service: it answers as a profile says that the service was seen to answer.
-
+# The sandbox as another service: it responds as recorded in a profile.
 
 _GIVEN, _NOT_JSON = 200, 400
-"""The sandbox's own statuses, of what is given and of a body that is no JSON."""
+"""The sandbox's own statuses for success and for a body that is not JSON."""
 
 _KINDS = {"html": "text/html", "text": "text/plain", "json": "application/json"}
 
-_GOOD: validation.JsonObject = {
-    "poster_username": "somebody@example.com",
-    "poster_recipient_username": "somebody.else@example.com",
-    "poster_currency": "NGN",
-    "poster_country": "NG",
-    "poster_amount": "155025.00",
-    "poster_payment_method_type": "nigerian_bank_payment",
-    "matcher_currency": "USD",
-    "matcher_country": "US",
-    "matcher_amount": "100.00",
-    "exchange_rate": "1550.25",
-    "external_order": {
-        "current_account_balance": "900000.10",
-        "transaction_fee": validation.read(b"250"),
-        "transaction_fee_currency": "NGN",
-    },
-}
-"""What an order has in the place of what it lacks, where the profile says that it is created all the same."""
+_GOOD: validation.JsonObject = validation.read(
+    validation.write(
+        {
+            **validation.EXAMPLE,
+            "poster_username": "somebody@example.com",
+            "poster_recipient_username": "somebody.else@example.com",
+        }
+    )
+)
+"""The values for missing fields of an order that the profile says is created all the same."""
 
 
 class ImitatingService(Service):
-    """A `Service` that answers as a profile says; what the profile does not speak of, it answers as its own.
+    """A `Service` that responds as recorded in a profile, and as the sandbox where the profile has nothing.
 
-    An order that the service was seen to create although a field is missing, or unfit, has a value of ours
-    there. All other fields must be as the sandbox wants them: nothing else was seen to be created.
+    If the profile says that an order with a missing or invalid field is created, a default value replaces the
+    field. All other fields must pass the sandbox's own checks.
     """
 
     def __init__(self, profile: ServiceProfile, **settings: Any) -> None:
@@ -453,7 +438,7 @@ class ImitatingService(Service):
         self._taken: dict[bytes, Reply] = {}
 
     def answer(self, call: Call) -> Reply:
-        """Answer one call; never raises, whatever was sent."""
+        """Answer one call; never raises."""
         name = self._name_of(call)
         seen = self._profile.answers.get(name)
         if seen is None:
@@ -473,7 +458,7 @@ class ImitatingService(Service):
             return WRONG_METHOD
         if "Authorization" not in call.headers:
             return NO_TOKEN
-        if not self.knows(call):
+        if not self.has_token(call):
             return WRONG_TOKEN
         if call.path == WHO_AM_I_PATH:
             return WHO_AM_I
@@ -481,7 +466,7 @@ class ImitatingService(Service):
         return name_of(call.body or b"", Situation(asked=asked, limits=self._limits, taken=self._taken))
 
     def _ordered(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Make the order, find the one that was made of the same body, or refuse it as the sandbox does."""
+        """Create the order, find the one of the same body, or refuse it as the sandbox does."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:
@@ -494,8 +479,8 @@ class ImitatingService(Service):
         return evolve(_as_seen(seen, order_id=made.order.id if made.order else ""), order=made.order)
 
     def _made_as(self, name: str, call: Call) -> Reply:
-        """Make the order of a call, with nothing waived but what an order of that name was seen to lack."""
-        document = self.refused_head(call) or read_json(call)
+        """Create the order of a call; skip only the checks that the profile says the service lacks."""
+        document = self.head_refusal(call) or read_json(call)
         if isinstance(document, Reply):
             if name != NOT_JSON or document.status != _NOT_JSON:
                 return document
@@ -504,10 +489,8 @@ class ImitatingService(Service):
         waived = waived_field(name)
         request, problems = parse(document)
         if request is None and not _other(problems, waived):
-            request, problems = (
-                parse(filled(document, problems, _GOOD))[0],
-                {},
-            )  # ours need not agree with theirs
+            # The default values need not agree with the amounts that were sent.
+            request, problems = parse(filled(document, problems, _GOOD))[0], {}
         if name == DISAGREE:
             problems = {}
         if request is None or problems:
@@ -517,23 +500,23 @@ class ImitatingService(Service):
         beneficiary = self.accounts.get(request.poster_recipient_username)
         if beneficiary is None:
             beneficiary = _registered(request.poster_recipient_username, request.matcher_currency)
-        return self.recorded(request, beneficiary=beneficiary)
+        return self.create(request, beneficiary=beneficiary)
 
     def _shown_limits(self, request: CreateOrder) -> Problems:
-        """The amounts that are outside the limits that the service shows."""
+        """Return a problem for each amount outside the profile's limits."""
         amounts = {
             "poster_amount": (request.poster_amount, request.poster_currency),
             "matcher_amount": (request.matcher_amount, request.matcher_currency),
         }
         limits = {name: (amount, self._limits.get(code)) for name, (amount, code) in amounts.items()}
         return {
-            name: [f"must be between {limit[0]} and {limit[1]}, as the profile shows"]
+            name: [f"must be between {limit[0]} and {limit[1]}: see the limits of the profile"]
             for name, (amount, limit) in limits.items()
             if limit is not None and not limit[0] <= amount <= limit[1]
         }
 
     def _dressed(self, reply: Reply, seen: SeenAnswer) -> Reply:
-        """Give a reply the headers, the time and the loss that were seen."""
+        """Return the reply with the recorded headers, delay and loss."""
         ids = self._profile.request_ids
         headers = {
             name: secrets.token_hex(8) if name in ids else value or "-"
@@ -551,7 +534,7 @@ def _other(problems: Problems, waived: frozenset[str]) -> Problems:
 
 
 def _success(seen: SeenAnswer) -> int | None:
-    """The status of an answer that gives what was asked for; None if it is no such answer."""
+    """Return the status of a successful JSON response; None for any other."""
     return seen.status if seen.body == "json" and (seen.status or 0) // 100 == 2 else None
 
 
@@ -564,11 +547,11 @@ def _body(seen: SeenAnswer, order_id: str) -> bytes:
     if seen.body == "html":
         return f"<html><body>{order_id}</body></html>".encode()
     if seen.body != "json":
-        return b"" if seen.body == "empty" else f"As a profile says. {order_id}".encode()
-    words: Mapping[str, object] = {name: {} for name in seen.fields}
+        return b"" if seen.body == "empty" else f"Recorded response. {order_id}".encode()
+    document: Mapping[str, object] = {name: {} for name in seen.fields}
     if "message" in seen.fields:
-        words = {**words, "message": "Unauthorized" if seen.unauthorized else "As a profile says."}
-    return validation.write({**words, "id": order_id} if order_id else words)
+        document = {**document, "message": "Unauthorized" if seen.unauthorized else "Recorded response."}
+    return validation.write({**document, "id": order_id} if order_id else document)
 
 
 def _registered(username: str, code: str) -> Account:
@@ -577,7 +560,7 @@ def _registered(username: str, code: str) -> Account:
 
 
 def keep_alive_of(connection: SeenConnection | None, otherwise: float) -> float:
-    """Seconds for which an idle connection is kept open, as a profile says."""
+    """Return the seconds for which an idle connection is kept, from a profile or else the default."""
     if connection is None:
         return otherwise
     if connection.closed_by is None:

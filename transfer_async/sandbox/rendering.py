@@ -1,4 +1,4 @@
-"""Users and orders as the service shows them (specification, section 2)."""
+"""Users and orders as JSON objects of the service (specification, section 2)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 
 from transfer_async.sandbox import validation
 from transfer_async.sandbox.accounts import Account, Chance, CurrencyAccount
-from transfer_async.sandbox.validation import CreateOrder, JsonObject
+from transfer_async.sandbox.validation import FIELDS, CreateOrder, JsonObject
 
 _CURRENCY_NAMES = {
     "NGN": ("nigerian naira", "₦"),
@@ -35,8 +35,8 @@ WHO_AM_I_FIELDS = (
 def user_object(account: Account) -> JsonObject:
     """Build the user object of an account, all fields of section 2.2 but `externalUser`.
 
-    What an account does not say (telephone, address, dates) is made up from its username, the same
-    every time.
+    Details that an account lacks (telephone, address, dates) are derived from its username, so they are
+    the same every time.
     """
     random = Chance(account.username)
     return {
@@ -52,23 +52,23 @@ def user_object(account: Account) -> JsonObject:
 
 @lru_cache(maxsize=4096)
 def user_json(account: Account) -> msgspec.Raw:
-    """Write the user object of an account, once: most of an order's bytes are its four user objects."""
+    """Return the user object of an account as JSON, cached: an order has four of them."""
     return validation.raw(user_object(account))
 
 
 def who_am_i_object(account: Account) -> JsonObject:
-    """Build the who-am-i response: exactly the subset that section 2.2 lists."""
+    """Build the who-am-i response: the subset of fields that section 2.2 lists."""
     user = user_object(account)
     return {name: user[name] for name in WHO_AM_I_FIELDS}
 
 
 def bank_logo(account: Account) -> str:
-    """Name the image file of a bank's logo."""
+    """Return the name of the image file of a bank's logo."""
     return f"{account.username}.png"
 
 
 def bank_verification_number(account: Account) -> str:
-    """Make up a customer's bank verification number: eleven digits, the same every time."""
+    """Return a customer's fictional bank verification number: eleven digits, the same every time."""
     return f"{Chance('bvn:' + account.username).randrange(10**10, 10**11)}"
 
 
@@ -141,7 +141,7 @@ def _options(account: Account, random: Chance) -> list[JsonObject]:
         "id": random.randrange(1, 100_000),
         "user_id": account.id,
         "name": "notifications",
-        "description": "How the user wants to hear of news",
+        "description": "How the user wants to be notified",
         "value": {"email": True, "sms": False},
         "created_at": set_at,
         "updated_at": set_at,
@@ -171,13 +171,17 @@ def _moment(random: Chance, first_year: int, last_year: int) -> str:
     return validation.timestamp(start + timedelta(seconds=seconds))
 
 
-# How long an offer lives is not in the specification; a day is the sandbox's own choice.
+# The specification does not show when an offer expires; a day is the sandbox's own choice.
 LIFETIME = timedelta(days=1)
+
+# The request's fields that the order object repeats: all but the usernames, and those of the bank apart.
+_ECHOED = tuple(path for path in FIELDS if "." not in path and not path.endswith("username"))
+_ECHOED_BY_BANK = tuple(path.rpartition(".")[2] for path in FIELDS if "." in path)
 
 
 @frozen(kw_only=True)
 class Order:
-    """One order: who asked for what, and how far it has come. `number` counts orders from 1."""
+    """One order: its request, its parties and its state. `number` counts orders from 1."""
 
     id: str
     number: int
@@ -193,35 +197,35 @@ class Order:
 
     @property
     def poster_username(self) -> str:
-        """The poster's username as the request gave it."""
+        """The poster's username as in the request."""
         return self.request.poster_username
 
     @property
     def poster_amount(self) -> Decimal:
-        """The amount sent, exact, in units of the poster's currency."""
+        """The amount sent, exact, in the poster's currency."""
         return self.request.poster_amount
 
     @property
     def is_matched(self) -> bool:
-        """Whether the matcher bot has been here."""
+        """Whether the matcher bot has matched the order."""
         return self.matched_at is not None
 
     def matched(self, *, match_id: str, at: datetime) -> "Order":
-        """The order once matched.
+        """Return the order in the matched state.
 
-        The specification shows no transitions. Our reading: `is_matched` becomes 1, `is_processing` 0 and
-        `can_cancel_order` false; `match_id`, `matched_at` and `updated_at` are set; nothing else changes.
+        The specification shows no transitions. Our interpretation: `is_matched` becomes 1,
+        `is_processing` 0 and `can_cancel_order` false. `match_id`, `matched_at` and `updated_at` are set.
         """
         return evolve(self, match_id=match_id, matched_at=at, updated_at=at)
 
     def to_object(self) -> JsonObject:
-        """Build the order object, every field of section 2.1."""
+        """Build the order object with every field of section 2.1."""
         order = _render(self, user_object)
         order["user"]["externalUser"] = _external_user(self, user_object)
         return order
 
     def to_json(self) -> bytes:
-        """Write the order object; the same as `to_object` would give, but faster."""
+        """Return the order object as JSON: the content of `to_object`, but faster."""
         order = _render(self, user_json)
         external = _external_user(self, user_json)
         order["user"] = validation.extended(order["user"], "externalUser", external)
@@ -252,16 +256,9 @@ def _sides(order: Order) -> JsonObject:
     request = order.request
     return {
         "poster_fee": request.transaction_fee,
-        "poster_amount": request.poster_amount,
-        "poster_currency": request.poster_currency,
-        "poster_country": request.poster_country,
-        "poster_payment_method_type": request.poster_payment_method_type,
+        **{name: getattr(request, name) for name in _ECHOED},
         "posters_beneficiary_user_id": order.beneficiary.id,
-        "matcher_amount": request.matcher_amount,
-        "matcher_currency": request.matcher_currency,
-        "matcher_country": request.matcher_country,
         "matcher_payment_method_type": order.matcher_payment_method_type,
-        "exchange_rate": request.exchange_rate,
     }
 
 
@@ -312,9 +309,7 @@ def _external_order(order: Order, user: Callable[[Account], Any]) -> JsonObject:
         "id": order.number,
         "created_by": order.bank.id,
         "order_id": order.id,
-        "current_account_balance": request.current_account_balance,
-        "transaction_fee": request.transaction_fee,
-        "transaction_fee_currency": request.transaction_fee_currency,
+        **{name: getattr(request, name) for name in _ECHOED_BY_BANK},
         "created_at": validation.timestamp(order.posted_at),
         "updated_at": validation.timestamp(order.posted_at),
         "createdBy": user(order.bank),

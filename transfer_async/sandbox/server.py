@@ -1,4 +1,4 @@
-"""The sandbox's life: a listening socket on loopback, the matcher bot, and everything that runs between."""
+"""The sandbox: its public class, the matcher bot, and the server with its connections."""
 
 import asyncio
 import logging
@@ -32,22 +32,6 @@ from transfer_async.sandbox.service import (
 
 Sleep = Callable[[float], Awaitable[object]]
 
-
-def match_all(service: Service) -> list[str]:
-    """Match every order that is processing; return their ids in the order of creation."""
-    waiting = [order.id for order in service.orders.values() if not order.is_matched]
-    for order_id in waiting:
-        service.match(order_id)
-    return waiting
-
-
-async def run_matcher(match: Callable[[], object], *, every: float, sleep: Sleep) -> None:
-    """Call `match` every so many seconds until cancelled."""
-    while True:
-        await sleep(every)
-        match()
-
-
 logger: logging.Logger = logging.getLogger("transfer_async.sandbox")
 
 
@@ -56,33 +40,33 @@ def _now() -> datetime:
 
 
 class Sandbox:
-    """The transfer order service, small and faithful, on a real socket of this machine.
+    """A small implementation of the transfer order service, on a real socket of this machine.
 
-    `async with Sandbox() as sandbox:` listens until the block ends; it cannot be entered twice.
+    `async with Sandbox() as sandbox:` listens until the block ends. A sandbox is entered once.
 
     Args:
         match_every: seconds between two runs of the matcher bot.
-        seed: order ids and chances of faults are drawn from it.
-        faults: how likely each fault is for an order, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}`;
-            the same orders get the same faults for the same seed. See `Faults.mix`.
-        accounts: who is registered; by default `DEFAULT_ACCOUNTS`.
+        seed: seeds the order ids and the draws of faults.
+        faults: the share of all orders for each fault, as in
+            `{CloseAfterProcessing(): 0.05, Status(429): 0.1}`; the same for the same seed. See `Faults.mix`.
+        accounts: the registered accounts, `DEFAULT_ACCOUNTS` by default.
         token: the API token; by default a new random one.
-        host: the address to listen on; anything but a loopback address is for those who know why.
+        host: the address to listen on. Other machines reach the sandbox unless it is loopback.
         port: the port to listen on; 0 picks a free one.
         ssl: serve https with this context.
-        sleep: how to wait, `asyncio.sleep` by default; it must give the event loop a turn.
-        now: the time, aware; by default the machine's.
-        keep_alive: seconds for which an idle connection is kept open.
-        keep_requests: how many requests `requests` remembers.
-        profile: what a service was seen to do, which is imitated: see `load_profile`. How long it keeps an
-            idle connection counts more than `keep_alive`.
+        sleep: an async function that waits, `asyncio.sleep` by default; it must yield to the event loop.
+        now: returns the time, aware; the machine's clock by default.
+        keep_alive: seconds until an idle connection is closed.
+        keep_requests: the largest number of requests in `requests`.
+        profile: the recorded behaviour of a service, to imitate (`load_profile`). Its time for an idle
+            connection takes precedence over `keep_alive`.
 
     Attributes:
         token: the API token.
-        accounts: who is registered.
-        requests: what it received, oldest first.
-        faults: what is to go wrong.
-        user_path: the path of its user-info look-up, with `{username}` for the username, percent-encoded.
+        accounts: the registered accounts.
+        requests: the received requests, oldest first.
+        faults: the faults for the next requests.
+        user_path: the path of the user-info look-up; `{username}` stands for the percent-encoded username.
     """
 
     user_path: str = USER_PATH
@@ -143,13 +127,12 @@ class Sandbox:
 
     @property
     def orders(self) -> Mapping[str, Order]:
-        """The orders that exist, by id, in the order of creation."""
+        """The existing orders by id, in the order of creation."""
         return MappingProxyType(self._service.orders)
 
     async def __aenter__(self) -> Self:
         await self._connections.open()
-        run = run_matcher(self._match, every=self._match_every, sleep=self._sleep)
-        self._bot = asyncio.create_task(run, name="sandbox-matcher")
+        self._bot = asyncio.create_task(self._run_matcher(), name="sandbox-matcher")
         return self
 
     async def __aexit__(
@@ -162,37 +145,44 @@ class Sandbox:
         await self._connections.close()
 
     async def match_now(self) -> list[str]:
-        """Run the matcher bot once, now; return the ids of the orders that it matched."""
+        """Run the matcher bot once; return the ids of the orders that it matched."""
         return self._match()
 
     async def received(self, count: int = 1) -> None:
-        """Return once so many create-order requests have been read, in all.
+        """Return when so many create-order requests, in total, have been read.
 
         Raises:
-            RuntimeError: the sandbox closed first. So do the other methods that wait.
+            RuntimeError: the sandbox closed first. The other waiting methods raise it, too.
         """
         await self._waiting.until(lambda: self._received >= count)
 
     async def finished(self, count: int = 1) -> None:
-        """Return once the sandbox is done with so many create-order requests: answered, or given up."""
+        """Return when so many create-order requests are finished: answered or abandoned."""
         await self._waiting.until(lambda: self._finished >= count)
 
     async def stalled(self, count: int = 1) -> None:
-        """Return once so many requests stall at the same time."""
+        """Return when so many requests stall at the same time."""
         await self._waiting.until(lambda: len(self.faults.stalled) >= count)
 
     async def created(self, count: int = 1) -> None:
-        """Return once so many orders exist."""
+        """Return when so many orders exist."""
         await self._waiting.until(lambda: len(self.orders) >= count)
 
     async def matched(self, order_id: str) -> None:
-        """Return once this order exists and is matched."""
+        """Return when this order exists and is matched."""
         await self._waiting.until(lambda: order_id in self.orders and self.orders[order_id].is_matched)
 
+    async def _run_matcher(self) -> None:
+        while True:
+            await self._sleep(self._match_every)
+            self._match()
+
     def _match(self) -> list[str]:
-        matched = match_all(self._service)
+        processing = [order.id for order in self.orders.values() if not order.is_matched]
+        for order_id in processing:
+            self._service.match(order_id)
         self._waiting.changed()
-        return matched
+        return processing
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         record = RequestRecord(
@@ -222,7 +212,7 @@ class Sandbox:
         try:
             await self._play(exchange)
         except web.RequestPayloadError:
-            await exchange.send(message(400, "The body breaks the rules of HTTP."))
+            await exchange.send(message(400, "The body is not valid HTTP."))
             exchange.close()
 
     async def _play(self, exchange: Exchange) -> None:
@@ -260,28 +250,27 @@ class Sandbox:
 
 
 # --- connections -------------------------------------------------------------------------------------
-# The listening socket and its connections: opened in a moment, and gone without a trace when closed.
-
+# The listening socket and its connections; closing leaves no task and no connection behind.
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-# What aiohttp may take to end a connection that has already been cut; it needs a few turns of the loop.
+# Seconds in which aiohttp ends an aborted connection; it needs a few turns of the event loop.
 _GRACE = 1.0
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's own connection, but what is not HTTP is answered in JSON and without a log of its bytes.
+    """aiohttp's connection, except that invalid HTTP is answered in JSON and its bytes are not logged.
 
-    `body` is the body of the request that is being handled, `served` counts the requests so far.
+    `body` is the body of the current request; `served` counts the requests so far.
     """
 
     body: StreamReader | None = None
     served: int = 0
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the client; a broken chunk ends the body that it stands in.
+        """Receive bytes; a broken chunk ends the current body.
 
-        aiohttp files it as the next request, and lets the reader of this body wait for ever.
+        aiohttp treats it as the next request, and the reader of the current body would wait forever.
         """
         super().data_received(data)
         if self._messages and self.body is not None and not self.body.is_eof():
@@ -296,14 +285,14 @@ class _Connection(web.RequestHandler):
     ) -> web.StreamResponse:
         if status >= 500:
             return super().handle_error(request, status, exc, message)
-        reply = service.message(status, "This is not a request that HTTP allows.")
+        reply = service.message(status, "The request is not valid HTTP.")
         response = web.Response(status=status, body=reply.body, content_type="application/json")
         response.force_close()
         return response
 
 
 class _Server(web.Server):
-    """aiohttp's low-level server, with connections of our kind."""
+    """aiohttp's low-level server with our connection class."""
 
     def __init__(self, handler: Handler, **options: Any) -> None:
         super().__init__(handler)
@@ -311,19 +300,19 @@ class _Server(web.Server):
         self.accepting: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def __call__(self) -> web.RequestHandler:
-        # asyncio's own task that accepts a connection: it lives until the TLS handshake is done.
+        # asyncio's task that accepts a connection: it lives until the TLS handshake is complete.
         if (task := asyncio.current_task()) is not None:
             self.accepting.add(task)
         return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
 
 
 def served_on(request: web.BaseRequest) -> int:
-    """Tell how many requests came on a request's connection, this one included."""
+    """Return the number of requests on a request's connection, including this one."""
     return request.protocol.served if isinstance(request.protocol, _Connection) else 1
 
 
 class Connections:
-    """Every connection of a sandbox, and every request in progress on them."""
+    """The connections of a sandbox and the requests in progress on them."""
 
     def __init__(
         self,
@@ -347,7 +336,7 @@ class Connections:
         """Scheme, host and port.
 
         Raises:
-            RuntimeError: not open.
+            RuntimeError: the sandbox is not listening.
         """
         if self._listener is None or not self._listener.sockets:
             raise RuntimeError("the sandbox is not listening: use it as `async with Sandbox() as sandbox:`")
@@ -360,16 +349,16 @@ class Connections:
 
         Raises:
             RuntimeError: opened before.
-            OSError: the address is not to be had.
+            OSError: the address cannot be used.
         """
         if self._listener is not None:
-            raise RuntimeError("a sandbox is entered once")
+            raise RuntimeError("a sandbox is entered once: create another one")
         self._server = _Server(self._run, **self._options)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._server, self._host, self._port, ssl=self._ssl)
 
     async def close(self) -> None:
-        """Stop listening, give up every request in progress, and cut every connection."""
+        """Stop listening, cancel every request in progress, and abort every connection."""
         if self._listener is None or self._server is None:
             return
         self._listener.close()
@@ -385,7 +374,7 @@ class Connections:
         await self._listener.wait_closed()
 
     async def _run(self, request: web.BaseRequest) -> web.StreamResponse:
-        # Both tasks of a request: aiohttp forgets its own once the client has left.
+        # Both tasks of a request: aiohttp drops its own when the client closes the connection.
         tasks = {task for task in (asyncio.current_task(), request.task) if task is not None}
         self._tasks |= tasks
         if isinstance(request.protocol, _Connection):

@@ -1,9 +1,9 @@
-"""The service itself: a request in, a reply out; no socket, no clock and no randomness of its own.
+"""The service as a function from request to reply, without a socket; clock and randomness are injected.
 
 Order of checks: path (404), method (405), token (401), `Accept` (406), then, for order creation, the
-body's size (413), `Content-Type` (415), its JSON (400) and its meaning (422). The specification gives no
-status but the body of a wrong token's answer; all statuses here, and the bodies
-`{"message": ..., "errors": {field: [reason]}}` of the 422, are the sandbox's own choice.
+body's size (413), `Content-Type` (415), JSON (400) and meaning (422). The specification shows no status, and
+only one refusal: the body for a wrong token. All statuses, and the body of a 422
+(`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
 """
 
 import abc
@@ -30,14 +30,14 @@ WHO_AM_I_PATH = "/api/api/v1/user/who-am-i"
 
 MAX_BODY_BYTES = 64 * 1024
 
-# Wide enough for any amount on any step, whatever the caller's own decimal context is.
+# Enough digits for any amount and step, independent of the caller's decimal context.
 _EXACT = Context(prec=200)
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 
 
 @frozen(kw_only=True)
 class Call:
-    """A request as the service sees it; `body` is `None` when it was larger than `MAX_BODY_BYTES`."""
+    """A request as the service receives it; `body` is `None` if it exceeds `MAX_BODY_BYTES`."""
 
     method: str
     path: str
@@ -47,9 +47,9 @@ class Call:
 
 @frozen(kw_only=True)
 class Reply:
-    """An answer: a status, a JSON body, and the order that the call created, if it did.
+    """A response: a status, a JSON body, and the order that the call created, if any.
 
-    It is sent after so many seconds, or never, and the connection closed, if it `is_lost`.
+    It is sent after `seconds`. If it `is_lost`, it is not sent, and the connection is closed.
     """
 
     status: int
@@ -61,19 +61,19 @@ class Reply:
 
 
 def message(status: int, text: str, **more: object) -> Reply:
-    """Answer with `{"message": text}`, the shape of the specification's section 7."""
+    """Build the response `{"message": text}`, as in the specification's section 7."""
     return Reply(status=status, body=validation.write({"message": text, **more}))
 
 
 class Service:
-    """What the service remembers, and its answers.
+    """The service: its orders and its responses.
 
     Args:
-        accounts: who is registered. A poster who is not yet is registered by the first order: the
-            specification asks for a registered account of the beneficiary alone.
+        accounts: the registered accounts. The first order of an unknown poster registers the poster: the
+            specification requires a registered account of the beneficiary only.
         token: the bank account's API token.
-        seed: order ids are drawn from it.
-        now: the time, aware.
+        seed: seeds the order ids.
+        now: returns the time, aware.
     """
 
     def __init__(self, *, accounts: Accounts, token: str, seed: int, now: Callable[[], datetime]) -> None:
@@ -88,37 +88,52 @@ class Service:
         }
 
     def answer(self, call: Call) -> Reply:
-        """Answer one call; never raises, whatever was sent."""
+        """Answer one call; never raises."""
         handlers = self._routes.get(call.path)
         if handlers is None:
             return message(404, "Not Found")
         return refuse_head(call, methods=handlers, token=self._token) or handlers[call.method](call)
 
     def match(self, order_id: str) -> None:
-        """Move one order on to matched."""
+        """Mark one order as matched."""
         order = self.orders[order_id]
         self.orders[order_id] = order.matched(match_id=self.new_id(), at=self._now())
 
-    def knows(self, call: Call) -> bool:
-        """Tell whether a call has the token."""
+    def has_token(self, call: Call) -> bool:
+        """Whether a call has the right token."""
         return _same_token(call.headers.get("Authorization", ""), self._token)
 
-    def refused_head(self, call: Call) -> Reply | None:
-        """Refuse a call for its method, token or `Accept`; `None` when there is nothing against it."""
+    def head_refusal(self, call: Call) -> Reply | None:
+        """Return the refusal of a call's method, token or `Accept`; `None` if they are right."""
         return refuse_head(call, methods=self._routes[call.path], token=self._token)
 
     def problems(self, request: CreateOrder) -> Problems:
-        """What is against an order whose fields are well formed."""
+        """Return the problems of an order whose fields are well formed."""
         poster = self._poster(request)
         beneficiary = self.accounts.get(request.poster_recipient_username)
         return _check_poster(request, poster) | _check_beneficiary(request, beneficiary, poster)
 
-    def recorded(self, request: CreateOrder, *, beneficiary: Account) -> Reply:
-        """Make the order of a request, whatever there is against it."""
-        return self._record(self._made(request, self._poster(request), beneficiary))
+    def create(self, request: CreateOrder, *, beneficiary: Account) -> Reply:
+        """Create the order of a request without any check."""
+        now, poster = self._now(), self._poster(request)
+        order = Order(
+            id=self.new_id(),
+            number=len(self.orders) + 1,
+            request=request,
+            bank=self.accounts.bank,
+            poster=poster,
+            beneficiary=beneficiary,
+            matcher_payment_method_type=_receiving_method(beneficiary, request.matcher_currency),
+            posted_at=now,
+            updated_at=now,
+        )
+        self.orders[order.id] = order
+        if poster.username not in self.accounts:
+            self.accounts.add(poster)
+        return Reply(status=200, body=order.to_json(), order=order)
 
     def new_id(self) -> str:
-        """Draw an order id: `tx-` and twenty lower-case letters and digits."""
+        """Return a new order id: `tx-` and twenty lower-case letters and digits."""
         return "tx-" + "".join(self._random.choices(_ID_ALPHABET, k=20))
 
     def _who_am_i(self, _: Call) -> Reply:
@@ -131,44 +146,20 @@ class Service:
         request, problems = parse(document)
         if request is None or problems:
             return unprocessable(problems)
-        placed = self._place(request)
-        return placed if isinstance(placed, Reply) else self._record(placed)
-
-    def _record(self, order: Order) -> Reply:
-        self.orders[order.id] = order
-        if order.poster.username not in self.accounts:
-            self.accounts.add(order.poster)
-        return Reply(status=200, body=order.to_json(), order=order)
-
-    def _place(self, request: CreateOrder) -> Order | Reply:
         problems = self.problems(request)
         beneficiary = self.accounts.get(request.poster_recipient_username)
         if problems or beneficiary is None:
             return unprocessable(problems)
-        return self._made(request, self._poster(request), beneficiary)
+        return self.create(request, beneficiary=beneficiary)
 
     def _poster(self, request: CreateOrder) -> Account:
         return self.accounts.get(request.poster_username) or _new_poster(request)
 
-    def _made(self, request: CreateOrder, poster: Account, beneficiary: Account) -> Order:
-        now = self._now()
-        return Order(
-            id=self.new_id(),
-            number=len(self.orders) + 1,
-            request=request,
-            bank=self.accounts.bank,
-            poster=poster,
-            beneficiary=beneficiary,
-            matcher_payment_method_type=_receiving_method(beneficiary, request.matcher_currency),
-            posted_at=now,
-            updated_at=now,
-        )
-
 
 def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> Reply | None:
-    """Refuse a call for its method, token or `Accept`; `None` when there is nothing against it.
+    """Return the refusal of a call's method, token or `Accept`; `None` if they are right.
 
-    With `token=None` nobody needs one.
+    With `token=None`, no token is needed.
     """
     if call.method not in methods:
         return evolve(message(405, "Method Not Allowed"), headers={"Allow": ", ".join(methods)})
@@ -180,7 +171,7 @@ def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> R
 
 
 def read_json(call: Call) -> object:
-    """Read a call's JSON body; a `Reply` (413, 415 or 400) when it cannot be."""
+    """Return a call's JSON body, or a `Reply` (413, 415 or 400) if it cannot be read."""
     if call.body is None:
         return message(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
     if _media_type(call.headers.get("Content-Type", "")) != "application/json":
@@ -207,7 +198,7 @@ def _accepts_json(value: str) -> bool:
 
 
 def unprocessable(problems: Problems) -> Reply:
-    """Refuse an order for what is wrong with its fields."""
+    """Refuse an order because of problems with its fields."""
     return message(422, "The order was refused.", errors=problems)
 
 
@@ -273,15 +264,15 @@ def _receiving_method(beneficiary: Account, code: str) -> str:
 
 
 # --- exchange ----------------------------------------------------------------------------------------
-# One request on its connection: what was received, and the means to answer it, well or badly.
+# One request on its connection: what was received, and every way to respond, right or wrong.
 
 
 @frozen
 class Fault(abc.ABC):
-    """A thing that goes wrong.
+    """A fault of the service or of the network; the base class of all faults.
 
-    `name` is its name under `/sandbox/faults`. A `before_body` fault plays before the body is read, so
-    it cannot be restricted to a poster or an amount.
+    `name` is its name under `/sandbox/faults`. A `before_body` fault acts before the body is read, so it
+    cannot be restricted to a poster or an amount.
     """
 
     name: ClassVar[str]
@@ -289,22 +280,22 @@ class Fault(abc.ABC):
 
     @abc.abstractmethod
     async def __call__(self, exchange: "Exchange") -> None:
-        """Play it on ``exchange``."""
+        """Apply the fault to ``exchange``."""
 
 
 @define(kw_only=True, eq=False)
 class RequestRecord:
-    """One request, and what became of it.
+    """One request and its result.
 
     Attributes:
         method, path, headers: as received; `headers` ignores case and holds the token.
-        body: what was read of the body, at most the service's limit; empty until it has been read.
+        body: the part of the body that was read, at most the service's limit; empty before that.
         received_at: when the head was read.
-        fault: the fault that was played on it, if any.
-        processed: whether the service itself looked at the request, whatever was answered.
-        status: the status that was sent, `None` if no whole head was.
-        order_id: the order that it created, if it did.
-        finished: whether the sandbox is done with it.
+        fault: the fault that was applied, if any.
+        processed: whether the service processed the request, whatever the response was.
+        status: the status that was sent; `None` if no complete head was sent.
+        order_id: the order that the request created, if any.
+        finished: whether the sandbox has finished the request.
     """
 
     method: str
@@ -319,7 +310,7 @@ class RequestRecord:
     finished: bool = False
 
     def field_of_body(self, name: str) -> object:
-        """Look up one field of the JSON body; `None` when there is none, or no JSON."""
+        """Return one field of the JSON body; `None` if the field is missing or the body is not JSON."""
         try:
             document = validation.read(self.body)
         except validation.BadJson:
@@ -327,7 +318,7 @@ class RequestRecord:
         return document.get(name) if isinstance(document, dict) else None
 
     def is_for(self, *, username: str | None, amount: Decimal | None) -> bool:
-        """Tell whether the body names this poster and this amount sent; `None` matches everything."""
+        """Whether the body has this poster and this `poster_amount`; `None` matches everything."""
         if username is not None and self.field_of_body("poster_username") != username:
             return False
         return amount is None or _as_decimal(self.field_of_body("poster_amount")) == amount
@@ -341,12 +332,12 @@ def _as_decimal(value: object) -> Decimal | None:
     return number if number is not None and number.is_finite() else None
 
 
-# SO_LINGER on, for zero seconds: the next close is a reset.
+# SO_LINGER on, for zero seconds: the next close resets the connection.
 _RESET = struct.pack("ii", 1, 0)
 
 
 class NoAnswer(web.StreamResponse):
-    """Stands for whatever a fault has already written, or not written: aiohttp adds nothing to it."""
+    """The response after a fault has written, or withheld, its own bytes: aiohttp adds nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -360,9 +351,9 @@ class NoAnswer(web.StreamResponse):
 
 
 class Exchange:
-    """A request, its record, and everything that a fault may do to the connection.
+    """A request, its record, and everything that a fault can do to the connection.
 
-    `answer` is what the handler hands to aiohttp in the end; `new_id` draws an id that no order has.
+    `answer` is the response that the handler returns to aiohttp; `new_id` returns an unused order id.
     """
 
     def __init__(
@@ -391,8 +382,8 @@ class Exchange:
         """Read the request's body, up to the service's limit.
 
         Raises:
-            ConnectionError: the client left first.
-            web.RequestPayloadError: the body breaks HTTP's own rules.
+            ConnectionError: the client closed the connection first.
+            web.RequestPayloadError: the body is not valid HTTP.
         """
         if self._request.headers.get("Expect", "").lower() == "100-continue":
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -403,7 +394,7 @@ class Exchange:
         self._body = bytes(body) if len(body) <= MAX_BODY_BYTES else None
 
     def process(self) -> Reply:
-        """Let the service process the request; from here on the order exists, if the request was good."""
+        """Process the request. If it is valid, the order exists from now on."""
         record = self.record
         call = Call(method=record.method, path=record.path, headers=record.headers, body=self._body)
         reply = self._process(call)
@@ -412,10 +403,10 @@ class Exchange:
         return reply
 
     async def send(self, reply: Reply) -> None:
-        """Send a whole answer; the connection stays open, unless this was the last that it is kept for.
+        """Send a complete response; keep the connection open, unless this was its last request.
 
         Raises:
-            ConnectionError: the client has left.
+            ConnectionError: the client closed the connection.
         """
         if reply.seconds:
             await self.sleep(reply.seconds)
@@ -427,7 +418,7 @@ class Exchange:
         await response.write_eof()
 
     async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:
-        """Send the head of an answer; `length` is its Content-Length, `None` means chunked."""
+        """Send the head of a response; `length` is its Content-Length, `None` means chunked."""
         response = web.StreamResponse(status=reply.status)
         if length is None:
             response.enable_chunked_encoding()
@@ -437,37 +428,37 @@ class Exchange:
         return response
 
     async def stream(self, reply: Reply, parts: Iterable[bytes]) -> None:
-        """Send an answer whose body is these parts instead of its own; the connection stays open."""
+        """Send a response with these parts as its body; the connection stays open."""
         response = await self.begin(reply, length=None)
         for part in parts:
-            # An empty chunk would end the body; a turn of the loop keeps the others alive.
+            # An empty chunk would end the body. Yield to the event loop, so that other requests continue.
             await (response.write(part) if part else asyncio.sleep(0))
         await response.write_eof()
 
     def write(self, data: bytes) -> None:
-        """Put bytes on the connection as they are.
+        """Write raw bytes to the connection.
 
         Raises:
-            ConnectionError: the client has left.
+            ConnectionError: the client closed the connection.
         """
         self._transport().write(data)
 
     async def stall(self, seconds: float | None = None) -> None:
-        """Do nothing for so many seconds; `None`: until released, or until the sandbox closes."""
+        """Wait for so many seconds; `None` waits until released or until the sandbox closes."""
         await (self._stall(self.record) if seconds is None else self.sleep(seconds))
 
     def close(self) -> None:
-        """Close the connection (FIN) after what has been written; nothing more is answered."""
+        """Close the connection (FIN) after the bytes written so far; send nothing more."""
         self.answer = NoAnswer()
         self._request.protocol.force_close()
 
     def end(self) -> None:
-        """Close a connection that is kept for no more, where the answer did not announce it."""
+        """Close the connection after its last request, if the response did not announce that."""
         if self._is_last and not self._announces:
             self._request.protocol.force_close()
 
     def reset(self) -> None:
-        """Break the connection (RST); what has not left yet is lost."""
+        """Reset the connection (RST); unsent bytes are lost."""
         transport = self._transport()
         connection = cast("socket.socket", transport.get_extra_info("socket"))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -486,5 +477,5 @@ class Exchange:
     def _transport(self) -> asyncio.Transport:
         transport = self._request.transport
         if transport is None or transport.is_closing():
-            raise ConnectionResetError("the client has left")
+            raise ConnectionResetError("the client closed the connection")
         return transport

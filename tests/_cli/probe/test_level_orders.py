@@ -198,8 +198,8 @@ async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(s
         assert number_sent(sandbox) == count
         stopped.append(run.stopped)
 
-    assert stopped[0].startswith("not-json (its body is no JSON) was sent, and no response came")
-    assert stopped[1].startswith("empty-object (has no fields) was sent, and no response came")
+    assert stopped[0].startswith("not-json (its body is not JSON) was sent, and no response came")
+    assert stopped[1].startswith("empty-object (it has no fields) was sent, and no response came")
     assert stopped[2] is None
     assert run.profile.answers["not-json"].status is None  # It had no response twice.
     assert run.profile.answers["empty-object"].status == 422
