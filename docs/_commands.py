@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
-from transfer_async._cli import exit_codes
+from transfer_async._cli import process
 from transfer_async._cli.app import app
 
 PROGRAM = "transfer-async"
@@ -53,8 +53,9 @@ def default_of(parameter: Any) -> str:
 def exit_code_rows() -> list[tuple[str, str]]:
     """Return each exit code with its meaning; codes that share a docstring share a row."""
     codes: dict[str, list[int]] = {}
-    for (_, name), lines in ModuleAnalyzer.for_module(exit_codes.__name__).find_attr_docs().items():
-        codes.setdefault(" ".join(lines).strip(), []).append(getattr(exit_codes, name))
+    for (_, name), lines in ModuleAnalyzer.for_module(process.__name__).find_attr_docs().items():
+        if isinstance(code := getattr(process, name, None), int):
+            codes.setdefault(" ".join(lines).strip(), []).append(code)
     return [(", ".join(map(str, sorted(codes[meaning]))), meaning) for meaning in codes]
 
 
