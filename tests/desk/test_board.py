@@ -21,9 +21,9 @@ from transfer_async.desk.pending_keys import (
     Choice,
     PendingKeysCache,
     PendingKeysSnapshot,
-    line_of,
     listing,
     next_after,
+    pending_row,
 )
 from transfer_async.journal.model import Entry, KeyState
 
@@ -51,7 +51,7 @@ def view(number: int) -> KeyView:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading is waited for however slow the machine is; who waits for none says so."""
-    monkeypatch.setattr(pending_keys, "PATIENCE", 60.0)
+    monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 60.0)
 
 
 class Many:
@@ -118,7 +118,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
         snapshot=snapshot,
         choice=choice.at(page.page),
         page=page,
-        lines=page.lines,
+        rows=page.rows,
         address=str,
         **given,
         **words,
@@ -162,7 +162,7 @@ async def test_it_is_read_a_page_at_a_time_and_others_have_their_turn_between():
 
 
 async def test_of_a_large_journal_others_come_first():
-    many, time = Many(pending_keys.PAGE * (pending_keys.AT_ONCE + 3)), Time()
+    many, time = Many(pending_keys.PAGE * (pending_keys.PAGES_AT_ONCE + 3)), Time()
 
     await board_of(many, time).shown()
 
@@ -170,16 +170,16 @@ async def test_of_a_large_journal_others_come_first():
 
 
 async def test_more_than_may_be_kept_is_counted_and_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pending_keys, "MOST", 700)
+    monkeypatch.setattr(pending_keys, "MAX_ROWS", 700)
 
     snapshot = await board_of(Many(1_200)).shown()
 
-    assert (len(snapshot.lines), snapshot.beyond) == (700, 500)
+    assert (len(snapshot.rows), snapshot.beyond) == (700, 500)
     assert "500 more keys not listed" in " ".join(shown_page(snapshot).split())
 
 
 async def test_a_line_keeps_nothing_of_a_person_and_little_else():
-    line = line_of(view(1))
+    line = pending_row(view(1))
 
     assert "example.com" not in repr(line)
     assert not hasattr(line, "__dict__")
@@ -193,9 +193,9 @@ async def test_a_small_journal_is_read_anew_whenever_somebody_looks():
     made = board_of(many, time)
     await made.shown()
     many.views.append(view(3))
-    time.pass_(pending_keys.FRESH + 1)
+    time.pass_(pending_keys.FRESH_FOR + 1)
 
-    assert len((await made.shown()).lines) == 4
+    assert len((await made.shown()).rows) == 4
 
 
 async def test_a_list_that_nobody_looked_at_for_minutes_is_not_shown_as_it_was(
@@ -205,21 +205,21 @@ async def test_a_list_that_nobody_looked_at_for_minutes_is_not_shown_as_it_was(
     many, time = Many(1_200), Time()
     made = board_of(many, time)
     await made.shown()
-    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     many.before_page = asyncio.Event().wait
-    limit = pending_keys.FRESH + pending_keys.PER_KEY * 1_200 + pending_keys.LATE
+    limit = pending_keys.FRESH_FOR + pending_keys.FRESH_PER_KEY * 1_200 + pending_keys.STALE_AFTER
     time.pass_(limit - 1)
     young = await made.shown()
     time.pass_(2)
     old = await made.shown()
 
-    assert (young.is_complete, len(young.lines)) == (True, 1_200)
-    assert (old.is_complete, len(old.lines)) == (False, 0)
+    assert (young.is_complete, len(young.rows)) == (True, 1_200)
+    assert (old.is_complete, len(old.rows)) == (False, 0)
     await made.close()
 
 
 async def test_the_list_says_how_old_it_is():
-    snapshot = PendingKeysSnapshot(lines=[], read_at=NOON - timedelta(seconds=75))
+    snapshot = PendingKeysSnapshot(rows=[], read_at=NOON - timedelta(seconds=75))
 
     assert "UTC</time>, 1 min 15 s ago." in " ".join(shown_page(snapshot).split())
 
@@ -230,7 +230,7 @@ async def test_a_failure_that_nobody_waited_for_is_not_told_to_who_comes_later(
     """The journal is back for an hour, and the first look says that it cannot be reached."""
     many, gate = Many(3), asyncio.Semaphore(0)
     made = board_of(many)
-    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     many.before_page, many.error = gate.acquire, JournalFailed("the journal could not be read")
     await made.shown()
     reading = made._reading
@@ -238,9 +238,9 @@ async def test_a_failure_that_nobody_waited_for_is_not_told_to_who_comes_later(
     gate.release()
     await asyncio.wait([reading])
     many.before_page, many.error = None, None
-    monkeypatch.setattr(pending_keys, "PATIENCE", 60.0)
+    monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 60.0)
 
-    assert len((await made.shown()).lines) == 3
+    assert len((await made.shown()).rows) == 3
 
 
 async def test_a_failure_of_what_began_before_the_look_is_tried_once_more():
@@ -261,20 +261,20 @@ async def test_a_failure_of_what_began_before_the_look_is_tried_once_more():
     await asyncio.wait([first])
 
     assert isinstance(first.exception(), JournalFailed)
-    assert len((await second).lines) == 3
+    assert len((await second).rows) == 3
 
 
 async def test_a_journal_that_never_answers_is_given_up_and_asked_again(monkeypatch: pytest.MonkeyPatch):
     many = Many(3)
     made = board_of(many)
-    monkeypatch.setattr(pending_keys, "ANSWER", 0.0)
+    monkeypatch.setattr(pending_keys, "PAGE_TIMEOUT", 0.0)
     many.before_page = asyncio.Event().wait
     with pytest.raises(JournalFailed, match="did not answer"):
         await made.shown()
-    monkeypatch.setattr(pending_keys, "ANSWER", 60.0)
+    monkeypatch.setattr(pending_keys, "PAGE_TIMEOUT", 60.0)
     many.before_page = None
 
-    assert len((await made.shown()).lines) == 3
+    assert len((await made.shown()).rows) == 3
 
 
 async def test_after_a_decision_one_line_is_changed_and_the_journal_is_not_read_again():
@@ -288,16 +288,16 @@ async def test_after_a_decision_one_line_is_changed_and_the_journal_is_not_read_
         object.__setattr__(ended, "entry", replace(ended.entry, state=KeyState.CREATED, intent=None))
         made.changed(ended)
         with Calls() as calls:
-            following = next_after(await made.at_hand(), ended.key, since=line_of(view(number)).since)  # type: ignore[union-attr]
+            following = next_after(await made.at_hand(), ended.key, since=pending_row(view(number)).since)  # type: ignore[union-attr]
 
         assert following is not None
         assert calls.number < 200
     after = await made.shown()
 
     assert len(many.pages) == asked
-    assert (len(after.lines), after.counts["doubt"]) == (5_980, 5_980)
+    assert (len(after.rows), after.counts["doubt"]) == (5_980, 5_980)
     assert after.stakes["NGN"]["doubt"] == whole.stakes["NGN"]["doubt"] - sum(
-        one.amount for one in whole.lines if one.key < "payment-000020" and one.amount is not None
+        one.amount for one in whole.rows if one.key < "payment-000020" and one.amount is not None
     )
 
 
@@ -308,7 +308,7 @@ async def test_a_keys_page_does_not_wait_for_a_reading():
     time.pass_(30)
     many.before_page = asyncio.Event().wait
 
-    assert len((await made.at_hand()).lines) == 1_200
+    assert len((await made.at_hand()).rows) == 1_200
     await made.close()
 
 
@@ -324,7 +324,7 @@ async def test_a_large_one_is_not_read_for_every_look():
 
 
 async def test_while_it_is_read_what_there_is_is_shown(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     many, gate = Many(1_200), asyncio.Semaphore(0)
     made = board_of(many)
 
@@ -334,8 +334,8 @@ async def test_while_it_is_read_what_there_is_is_shown(monkeypatch: pytest.Monke
     await many.asked(2)
     then = await made.shown()
 
-    assert (first.is_complete, len(first.lines)) == (False, 0)
-    assert (then.is_complete, len(then.lines)) == (False, pending_keys.PAGE)
+    assert (first.is_complete, len(first.rows)) == (False, 0)
+    assert (then.is_complete, len(then.rows)) == (False, pending_keys.PAGE)
     assert "still being read; 100 keys so far" in " ".join(shown_page(then).split())
     await made.close()
 
@@ -351,7 +351,7 @@ async def test_what_is_changed_here_shows_at_once_whatever_is_read_meanwhile():
     object.__setattr__(ended, "entry", replace(ended.entry, state=KeyState.CREATED, intent=None))
     made.changed(ended)
 
-    assert "payment-000000" not in {line.key for line in (await reading).lines}
+    assert "payment-000000" not in {line.key for line in (await reading).rows}
 
 
 async def test_a_journal_that_cannot_be_read_is_told_and_asked_again():
@@ -363,11 +363,11 @@ async def test_a_journal_that_cannot_be_read_is_told_and_asked_again():
             await made.shown()
     many.error = None
 
-    assert len((await made.shown()).lines) == 3
+    assert len((await made.shown()).rows) == 3
 
 
 async def test_a_reading_ends_with_the_desk(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     ended: list[BaseException] = []
 
     async def for_ever(*_: object, **__: object) -> None:
@@ -394,7 +394,7 @@ async def snapshot() -> PendingKeysSnapshot:
 
 
 def keys_of(snapshot: PendingKeysSnapshot, **wanted: str) -> list[str]:
-    return [line.key for line in listing(snapshot, Choice.of(wanted, snapshot)).lines]
+    return [line.key for line in listing(snapshot, Choice.of(wanted, snapshot)).rows]
 
 
 async def test_pages_follow_each_other_without_a_gap(snapshot: PendingKeysSnapshot):
@@ -419,7 +419,7 @@ async def test_a_page_that_is_not_there_is_the_nearest(snapshot: PendingKeysSnap
 )
 @pytest.mark.parametrize("turned", ["", "1"])
 async def test_it_is_sorted_as_wanted(snapshot: PendingKeysSnapshot, sort: str, value: Any, turned: str):
-    lines = listing(snapshot, Choice.of({"sort": sort, "turned": turned}, snapshot)).lines
+    lines = listing(snapshot, Choice.of({"sort": sort, "turned": turned}, snapshot)).rows
 
     assert [value(line) for line in lines] == sorted(map(value, lines), reverse=bool(turned))
 
@@ -448,7 +448,7 @@ async def test_of_many_choices_the_last_ones_are_kept(snapshot: PendingKeysSnaps
 
 
 async def test_the_next_key_is_the_one_that_waits_longest_after_it(snapshot: PendingKeysSnapshot):
-    oldest = sorted(snapshot.lines, key=lambda line: line.since)
+    oldest = sorted(snapshot.rows, key=lambda line: line.since)
 
     following = [next_after(snapshot, line.key, since=line.since) for line in oldest]
 

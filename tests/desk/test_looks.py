@@ -200,7 +200,7 @@ async def test_a_key_is_not_denied_while_the_journal_is_still_being_read(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
     """The operator is told that no such key waits, and pays the order again."""
-    monkeypatch.setattr(pending_keys, "PATIENCE", 0.0)
+    monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     await world.in_doubt("payment-1")
     gate, work = asyncio.Event(), world.journal.work
 

@@ -1268,7 +1268,7 @@ BY_HAND = (
     Fault(
         "list-of-any-age-is-shown",
         "desk_board",
-        "self._age >= self._fresh_for + LATE",
+        "self._age >= self._fresh_for + STALE_AFTER",
         "False",
         "operators work through doubts that others ended long ago",
     ),
@@ -1475,7 +1475,7 @@ BY_HAND = (
     Fault(
         "desk-says-nothing-waits-of-the-wrong-scope",
         "desk_looks",
-        "        others = () if snapshot.lines else await self._office.operators.other_scopes()\n",
+        "        others = () if snapshot.rows else await self._shared.operators.other_scopes()\n",
         "        others = ()\n",
         "with a wrong address 43 doubts look like none, and nobody ends them",
     ),

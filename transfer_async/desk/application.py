@@ -34,12 +34,12 @@ from transfer_async.desk.pending_keys import PendingKeysCache
 from transfer_async.desk.views import (
     OPERATOR,
     REFRESH,
-    SharedHandlers,
+    Shared,
     Views,
     address,
     fields_of,
+    is_list,
     key_page,
-    looks_again,
     operator_at,
 )
 from transfer_async.journal.model import FOUR_EYES, KeyState
@@ -85,27 +85,27 @@ def application(
 ) -> web.Application:
     """The same for the operators' side of a journal; ``holds`` are the names of hooks that place a hold."""
     clock = clock or Clock()
-    board = PendingKeysCache(operators, clock)
-    office = SharedHandlers(operators=operators, board=board, clock=clock, holds=holds | {USUAL_HOLD})
-    door = _AuthMiddleware(office, who=checked_who(who), origin=checked_origin(origin))
+    cache = PendingKeysCache(operators, clock)
+    shared = Shared(operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD})
+    auth = _AuthMiddleware(shared, who=checked_who(who), origin=checked_origin(origin))
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        return await door.answer(request, handler)
+        return await auth.answer(request, handler)
 
     app = web.Application(middlewares=[answer])
-    looks, changes = Views(office), Actions(office)
+    pages, changes = Views(shared), Actions(shared)
     app.router.add_get("", _with_slash)
-    app.router.add_get("/", looks.waiting)
-    app.router.add_get("/key", looks.key)
-    app.router.add_post("/find", looks.find)
-    app.router.add_get("/found", looks.found)
-    app.router.add_post("/parties", looks.parties)
+    app.router.add_get("/", pages.waiting)
+    app.router.add_get("/key", pages.key)
+    app.router.add_post("/find", pages.find)
+    app.router.add_get("/found", pages.found)
+    app.router.add_post("/parties", pages.parties)
     for name, change in changes.by_name.items():
         app.router.add_post(f"/{name}", change)
     for name in _PLAIN:
         app.router.add_get(f"/{name}", _plain)
-    app.on_cleanup.append(lambda _: board.close())
+    app.on_cleanup.append(lambda _: cache.close())
     return app
 
 
@@ -123,8 +123,8 @@ async def _with_slash(request: web.Request) -> web.Response:
 class _AuthMiddleware:
     """Who comes in: nobody from another page, nobody unknown; and what every answer has on it."""
 
-    def __init__(self, office: SharedHandlers, *, who: Who, origin: str | None) -> None:
-        self._office, self._who, self._origin = office, who, origin
+    def __init__(self, shared: Shared, *, who: Who, origin: str | None) -> None:
+        self._shared, self._who, self._origin = shared, who, origin
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """What comes in, and what goes out."""
@@ -136,7 +136,7 @@ class _AuthMiddleware:
                 raise
             response = self._as_page(request, error)
         response.headers.update(HEADERS)
-        if response.status >= 500 and looks_again(request):
+        if response.status >= 500 and is_list(request):
             response.headers["Refresh"] = str(REFRESH)  # a display on a wall must not stop at it
         return response
 
@@ -155,7 +155,7 @@ class _AuthMiddleware:
             return self._told(request, 503, "The journal failed", f"{error}. Look again.")
         except web.HTTPException:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it says may be about people, and is shown to nobody
+        except Exception as error:  # noqa: BLE001 - its text may name people, so it is never shown
             log.error("the desk failed on %s %s (%s)", request.method, request.path, type(error).__name__)
             return self._told(request, 500, "That went wrong", "The log says what kind of error it was.")
 
@@ -174,7 +174,7 @@ class _AuthMiddleware:
             title=title,
             told=told,
             operator=request.get(OPERATOR),
-            scope=self._office.operators.scope,
+            scope=self._shared.operators.scope,
             live=status >= 500,
         )
         return web.Response(text=text, content_type="text/html", status=status)
@@ -215,8 +215,8 @@ class Actions:
         by_name: what answers each.
     """
 
-    def __init__(self, office: SharedHandlers) -> None:
-        self._office = office
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self.by_name: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             name: self._answering(name, roles, change) for name, (roles, change) in _CHANGES.items()
         }
@@ -235,7 +235,7 @@ class Actions:
         return answer
 
     async def _answered(self, form: Form, change: _Change) -> web.StreamResponse:
-        operators = self._office.operators
+        operators = self._shared.operators
         try:
             view = await operators.view(form["key"])
         except ValueError:
@@ -248,7 +248,7 @@ class Actions:
         except (KeyChanged, ApprovalRequired):
             return await self._stale(form)
         except RecordSetAside as error:
-            self._office.board.changed(await operators.view(form["key"]))
+            self._shared.cache.changed(await operators.view(form["key"]))
             return await self._refused(form, views.problem_text(error), status=409)
         except ApproverIsProposer:
             why = "You proposed it: somebody else approves it. Names that look alike count as one person's."
@@ -256,17 +256,17 @@ class Actions:
         except ValueError as error:
             return await self._refused(form, views.problem_text(error), status=422)
         with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, whatever fails now
-            self._office.board.changed(await operators.view(view.key))
+            self._shared.cache.changed(await operators.view(view.key))
         raise web.HTTPSeeOther(address(view.key, done=done))
 
     def _is_current(self, form: Form, view: KeyView, *, four_eyes: bool) -> bool:
-        name, holds = form.operator.name, self._office.holds
+        name, holds = form.operator.name, self._shared.holds
         return is_current(form["stamp"], view, name, four_eyes=four_eyes, holds=holds)
 
     async def _stale(self, form: Form) -> web.Response:
-        operators = self._office.operators
+        operators = self._shared.operators
         view = await operators.view(form["key"])
-        self._office.board.changed(view)
+        self._shared.cache.changed(view)
         history = await operators.history(view.key)
         steps = since(form["stamp"], view, history)
         problem = Sentence("Nothing was changed: the key has moved meanwhile")
@@ -290,14 +290,14 @@ class Actions:
     async def _refused(
         self, form: Form, problem: str | Sentence, *, status: int, **more: Any
     ) -> web.Response:
-        view = await self._office.operators.view(form["key"])
+        view = await self._shared.operators.view(form["key"])
         if status == 422:
-            four_eyes = (await self._office.operators.four_eyes()).demanded
+            four_eyes = (await self._shared.operators.four_eyes()).demanded
             if not self._is_current(form, view, four_eyes=four_eyes):
                 return await self._stale(form)  # that is why it was refused
         tried = {"tried": form.name, "reason": form["reason"], "order_id": form["order_id"]}
         return await key_page(
-            self._office, form.operator, view, status=status, problem=problem, **tried, **more
+            self._shared, form.operator, view, status=status, problem=problem, **tried, **more
         )
 
 

@@ -1,9 +1,10 @@
-"""What waits, a line a key, read from the journal in the background: what a request costs does not grow.
+"""The list of keys that need attention: read in the background, filtered, sorted and cut into pages.
 
-A journal gives its keys a page at a time, each with all that is on record of it. Of that, a line keeps
-what a list shows, some hundred bytes. How often the journal is read again depends on how much there is to
-read, and a list that has become too old is not shown. What somebody changes at this desk replaces one line,
-without another reading, and a key's own page always asks the journal.
+The journal returns its keys in pages, with the whole record of each. A row keeps only what the list shows, a
+few hundred bytes, and nothing about a person. So the cost of a request does not grow with the number of keys.
+The more there is to read, the less often the journal is read again, and a list that is too old is not shown.
+A decision on this page replaces one row without another reading. A key's own page always reads the journal.
+`COLUMNS` defines the list's columns.
 """
 
 from __future__ import annotations
@@ -29,55 +30,55 @@ from attrs import frozen
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
-from transfer_async._support.clock import Clock
+from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.journal.model import FOUR_EYES, KeyState
 
 PAGE = 100
-"""Keys that are asked for at once: all else in the process waits while they are taken from their records."""
+"""The number of keys that are read at once: nothing else in the process runs while they are decoded."""
 
-AT_ONCE, PAUSE = 20, 0.01
-"""After so many pages others come first: seconds between two."""
+PAGES_AT_ONCE, PAUSE = 20, 0.01
+"""The number of pages after which the reading pauses, and the seconds between two pages from then on."""
 
-MOST = 250_000
-"""Keys that are listed at most, some 100 MB; the rest is counted."""
+MAX_ROWS = 250_000
+"""The maximum number of listed keys, some 100 MB; the others are only counted."""
 
-PATIENCE = 1.0
-"""Seconds that a request waits for a reading before it shows what there is."""
+READ_TIMEOUT = 1.0
+"""Seconds that a request waits for a reading before it shows what has been read so far."""
 
-FRESH = 2.0
-"""Seconds for which a reading is believed, and `PER_KEY` for each key beside."""
+FRESH_FOR = 2.0
+"""Seconds for which a reading is shown without another, plus `FRESH_PER_KEY` for each key."""
 
-PER_KEY = 0.003
+FRESH_PER_KEY = 0.003
 
-LATE = 60.0
-"""Seconds after which a list that should have been read again is shown no more."""
+STALE_AFTER = 60.0
+"""Seconds after which a list that should have been read again is no longer shown."""
 
-ANSWER = 60.0
-"""Seconds that a reading waits for one page: then it has failed, and whoever asks next begins another."""
+PAGE_TIMEOUT = 60.0
+"""Seconds that a reading waits for a page of keys. Then it fails, and the next request starts another."""
 
 IN_DOUBT, PROPOSED, OWED = "doubt", "proposed", "owed"
 ABANDONED, UNTOLD, UNREADABLE = "abandoned", "untold", "unreadable"
 KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
-"""Why a key waits; it may be for several reasons."""
+"""Why a key needs attention; there may be several reasons."""
 
 _NOTHING = Decimal(0)
 _SINCE = attrgetter("since")
 
 
 @frozen(kw_only=True)
-class Row:
-    """A key that waits.
+class KeyRow:
+    """A key that needs attention, as the list shows it.
 
     Args:
         key: the key.
-        kinds: of `KINDS`, in their order.
-        since: when work on it began, in seconds since 1970; minus infinity where that cannot be told.
-        amount: what the poster is to pay, if that is still known.
-        weight: about so much, as a float: the lines are sorted by it.
-        currency: of the amount; empty if it is not known.
-        cause: why, in a few words; empty if it is not known.
-        by: who has proposed how it ends.
-        has_candidate: an answer named an order.
+        kinds: why it needs attention: some of `KINDS`, in their order.
+        since: when work on it began, in seconds since 1970; minus infinity if unknown.
+        amount: what the poster pays, if that is still on record.
+        weight: the amount as a float, for sorting.
+        currency: the amount's currency; empty if unknown.
+        cause: why it is in doubt, in a few words; empty if unknown.
+        by: the person who has proposed a decision.
+        has_candidate: whether a response named an order.
     """
 
     key: str
@@ -92,112 +93,112 @@ class Row:
 
     @property
     def is_dated(self) -> bool:
-        """Whether its age can be told."""
+        """Whether its age is known."""
         return math.isfinite(self.since)
 
 
 class PendingKeysSnapshot:
-    """What waited when the journal was read.
+    """The keys that needed attention when the journal was read.
 
     Args:
-        lines: of the keys, the oldest first.
-        beyond: how many keys are not among them, for there are too many.
+        rows: the keys, oldest first.
+        beyond: the number of keys that are not listed, because there are too many.
         read_at: when the reading began.
-        is_complete: whether it has come to its end.
+        is_complete: whether the reading is finished.
 
     Attributes:
-        chosen: lines that somebody has asked for, by how: see `listing`.
+        chosen: the rows of the latest choices: see `listing`.
     """
 
     def __init__(
-        self, *, lines: list[Row], beyond: int = 0, read_at: datetime, is_complete: bool = True
+        self, *, rows: list[KeyRow], beyond: int = 0, read_at: datetime, is_complete: bool = True
     ) -> None:
-        self.lines: list[Row] = lines
+        self.rows: list[KeyRow] = rows
         self.beyond: int = beyond
         self.read_at: datetime = read_at
         self.is_complete: bool = is_complete
-        self.chosen: dict[object, list[Row]] = {}
-        _ = self.counts, self.stakes, self.causes  # counted in the background, and not for a request
+        self.chosen: dict[object, list[KeyRow]] = {}
+        _ = self.counts, self.stakes, self.causes  # counted in the background, not during a request
 
-    def changed(self, key: str, line: Row | None) -> PendingKeysSnapshot:
-        """Return the same with ``line`` in place of the key's; what nobody asks for is not counted anew."""
+    def changed(self, key: str, row: KeyRow | None) -> PendingKeysSnapshot:
+        """Return a copy with ``row`` in place of the key's; its sums are computed only when needed."""
         made = copy.copy(self)
         for name in ("counts", "stakes", "causes"):
             made.__dict__.pop(name, None)
-        made.lines = [item for item in self.lines if item.key != key]
-        if line is not None:
-            bisect.insort(made.lines, line, key=_SINCE)
+        made.rows = [item for item in self.rows if item.key != key]
+        if row is not None:
+            bisect.insort(made.rows, row, key=_SINCE)
         made.chosen = {}
         return made
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """How many keys wait for which reason."""
+        """The number of keys for each reason."""
         counts = dict.fromkeys(KINDS, 0)
-        for line in self.lines:
-            for kind in line.kinds:
+        for row in self.rows:
+            for kind in row.kinds:
                 counts[kind] += 1
         return counts
 
     @cached_property
     def stakes(self) -> dict[str, dict[str, Decimal]]:
-        """By currency, and for which reason, how much is at stake."""
+        """The amounts at stake, by currency and reason."""
         stakes: dict[str, dict[str, Decimal]] = {}
-        for line in self.lines:
-            if line.amount is not None:
-                sums = stakes.setdefault(line.currency, dict.fromkeys(KINDS, _NOTHING))
-                for kind in line.kinds:
-                    sums[kind] += line.amount
+        for row in self.rows:
+            if row.amount is not None:
+                sums = stakes.setdefault(row.currency, dict.fromkeys(KINDS, _NOTHING))
+                for kind in row.kinds:
+                    sums[kind] += row.amount
         return dict(sorted(stakes.items()))
 
     @cached_property
     def causes(self) -> tuple[str, ...]:
-        """Why keys are in doubt, each once."""
-        return tuple(sorted({line.cause for line in self.lines} - {""}))
+        """The causes of all doubts, without duplicates."""
+        return tuple(sorted({row.cause for row in self.rows} - {""}))
 
 
 class PendingKeysCache:
-    """What waits, as it was read last; read again, in the background, when somebody asks and it is old.
+    """The last reading of the journal; an old one is replaced in the background when a request needs it.
 
     Args:
-        operators: where it is read.
-        clock: how old a reading is.
+        operators: the operators' side of the journal.
+        clock: the clock that gives a reading's age.
     """
 
     def __init__(self, operators: Operators, clock: Clock) -> None:
         self._operators, self._clock = operators, clock
-        self._snapshot = PendingKeysSnapshot(lines=[], read_at=clock.utc(), is_complete=False)
+        self._snapshot = PendingKeysSnapshot(rows=[], read_at=clock.utc(), is_complete=False)
         self._reading: asyncio.Task[None] | None = None
         self._as_of = float("-inf")
         """When the reading of a complete list began."""
 
-        self._changed: dict[str, Row | None] = {}
+        self._changed: dict[str, KeyRow | None] = {}
 
     async def shown(self) -> PendingKeysSnapshot:
-        """What there is to show: new if the journal is small, else what the last reading found.
+        """Return the list to show: new if the journal is small, otherwise the last reading.
 
-        A list is shown for no longer than `LATE` seconds after it should have been read again; then what the
-        reading has found so far takes its place.
+        A list is shown for no longer than `STALE_AFTER` seconds after it should have been read again; then
+        what the reading has found so far takes its place.
 
         Raises:
             JournalFailed: the journal could not be read just now.
         """
-        if self._snapshot.is_complete and self._age >= self._fresh_for + LATE:
-            self._snapshot = PendingKeysSnapshot(lines=[], read_at=self._clock.utc(), is_complete=False)
+        if self._snapshot.is_complete and self._age >= self._fresh_for + STALE_AFTER:
+            self._snapshot = PendingKeysSnapshot(rows=[], read_at=self._clock.utc(), is_complete=False)
         joined = self._reading
         reading = self._read_again()
         if reading is not None:
-            await asyncio.wait([reading], timeout=PATIENCE)
+            await asyncio.wait([reading], timeout=READ_TIMEOUT)
             if reading is joined and _has_failed(reading):
-                # It began before anybody asked for this page: the journal may have recovered since.
+                # It began before this request: the journal may have recovered since.
                 reading = self._read_again() or reading
-                await asyncio.wait([reading], timeout=PATIENCE)
+                await asyncio.wait([reading], timeout=READ_TIMEOUT)
             if reading.done():
                 reading.result()
         return self._snapshot
 
     async def at_hand(self) -> PendingKeysSnapshot:
-        """Return the list as it is, without an error: nobody waits for it, but where there is none yet."""
+        """Return the list as it is, without an error; wait only if there is none yet."""
         if self._snapshot.is_complete:
             self._read_again()
         else:
@@ -206,16 +207,16 @@ class PendingKeysCache:
         return self._snapshot
 
     def changed(self, view: KeyView) -> None:
-        """Somebody changed a key at this desk: it shows at once, whatever is read meanwhile."""
+        """Show a decision of this page at once, even if a reading is in progress."""
         if view.key == FOUR_EYES:  # the scope's own entry, which no list shows
             return
-        line = line_of(view)
+        row = pending_row(view)
         if self._reading is not None:
-            self._changed[view.key] = line
-        self._snapshot = self._snapshot.changed(view.key, line)
+            self._changed[view.key] = row
+        self._snapshot = self._snapshot.changed(view.key, row)
 
     async def close(self) -> None:
-        """End a reading that is under way."""
+        """Cancel a reading that is in progress."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
@@ -224,69 +225,69 @@ class PendingKeysCache:
 
     @property
     def _fresh_for(self) -> float:
-        return FRESH + PER_KEY * len(self._snapshot.lines)
+        return FRESH_FOR + FRESH_PER_KEY * len(self._snapshot.rows)
 
     @property
     def _age(self) -> float:
         return self._clock.now() - self._as_of
 
     def _read_again(self) -> asyncio.Task[None] | None:
-        """The reading that is under way, which begins here if what there is has become old."""
+        """Return the reading in progress; start one if the list is old."""
         if self._reading is None and self._age >= self._fresh_for:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._ended)
         return self._reading
 
     def _ended(self, reading: asyncio.Task[None]) -> None:
-        """Forget a reading that has ended: if it has failed, whoever asks next begins another."""
+        """Forget a finished reading: if it has failed, the next request starts another."""
         self._reading = None
-        _has_failed(reading)  # so that asyncio does not report an error that nobody waited for
+        _has_failed(reading)  # so that asyncio does not report an error that no request waited for
 
     async def _read(self) -> None:
         began, read_at, beyond, last = self._clock.now(), self._clock.utc(), 0, ""
-        lines: list[Row] = []
+        rows: list[KeyRow] = []
         self._changed.clear()
         pages = 0
         while page := await self._page(after=last):
-            found = [line for view in page if (line := line_of(view)) is not None]
-            room = MOST - len(lines)
-            lines += found[:room]
+            found = [row for view in page if (row := pending_row(view)) is not None]
+            room = MAX_ROWS - len(rows)
+            rows += found[:room]
             beyond += len(found[room:])
             last = page[-1].key
-            if not self._snapshot.is_complete and len(lines) >= 2 * len(self._snapshot.lines):
-                # What there is, of a large journal that nobody has seen yet.
+            if not self._snapshot.is_complete and len(rows) >= 2 * len(self._snapshot.rows):
+                # The first reading of a large journal: show a part of it.
                 self._snapshot = PendingKeysSnapshot(
-                    lines=self._with_changes(lines), beyond=beyond, read_at=read_at, is_complete=False
+                    rows=self._with_changes(rows), beyond=beyond, read_at=read_at, is_complete=False
                 )
             pages += 1
-            await (asyncio.sleep(0) if pages < AT_ONCE else self._clock.sleep(PAUSE))
-        self._snapshot = PendingKeysSnapshot(lines=self._with_changes(lines), beyond=beyond, read_at=read_at)
+            await (asyncio.sleep(0) if pages < PAGES_AT_ONCE else self._clock.sleep(PAUSE))
+        self._snapshot = PendingKeysSnapshot(rows=self._with_changes(rows), beyond=beyond, read_at=read_at)
         self._as_of = began
 
     async def _page(self, *, after: str) -> tuple[KeyView, ...]:
         try:
-            async with asyncio.timeout(ANSWER):
+            async with asyncio.timeout(PAGE_TIMEOUT):
                 return await self._operators.page(limit=PAGE, after=after)
         except TimeoutError:
-            raise JournalFailed(f"the journal did not answer within {ANSWER:.0f} s") from None
+            raise JournalFailed(f"the journal did not answer within {PAGE_TIMEOUT:.0f} s") from None
 
-    def _with_changes(self, lines: list[Row]) -> list[Row]:
-        """A list of its own, with what was changed at this desk since the reading began; the oldest first."""
-        changed = [line for line in self._changed.values() if line is not None]
-        return sorted([line for line in lines if line.key not in self._changed] + changed, key=_SINCE)
+    def _with_changes(self, rows: list[KeyRow]) -> list[KeyRow]:
+        """Return a new list with the decisions of this page since the reading began, oldest first."""
+        changed = [row for row in self._changed.values() if row is not None]
+        return sorted([row for row in rows if row.key not in self._changed] + changed, key=_SINCE)
 
 
 def _has_failed(reading: asyncio.Task[None]) -> bool:
     return reading.done() and not reading.cancelled() and reading.exception() is not None
 
 
-def line_of(view: KeyView) -> Row | None:
-    """The line of a key; None if it waits for nobody."""
+def pending_row(view: KeyView) -> KeyRow | None:
+    """Return the row of a key; None if it needs no attention."""
     kinds = kinds_of(view)
     if not kinds:
         return None
     order = view.order
-    return Row(
+    return KeyRow(
         key=view.key,
         kinds=kinds,
         since=began_at(view),
@@ -300,12 +301,12 @@ def line_of(view: KeyView) -> Row | None:
 
 
 def began_at(view: KeyView) -> float:
-    """When work on it began; where that cannot be told, it is shown first."""
+    """Return when work on a key began; unknown sorts first."""
     return -math.inf if view.began is None else view.began.timestamp()
 
 
 def kinds_of(view: KeyView) -> tuple[str, ...]:
-    """Why the key waits; empty if it does not."""
+    """Return why a key needs attention; empty if it does not."""
     return _KINDS_OF[
         view.state is KeyState.IN_DOUBT,
         view.proposal is not None,
@@ -317,7 +318,7 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
 
 
 def _every_combination() -> dict[tuple[bool, ...], tuple[str, ...]]:
-    """Each is made once: a hundred thousand lines share them."""
+    """Return every combination once: a hundred thousand rows share them."""
     flags: list[tuple[bool, ...]] = [()]
     for _ in KINDS:
         flags = [(*flag, has) for flag in flags for has in (False, True)]
@@ -328,20 +329,81 @@ _KINDS_OF = _every_combination()
 
 
 # --- listing -----------------------------------------------------------------------------------------
-# The list of what waits: which lines, in which order, which page of them; all of it from the address.
+# The page of the list to show: which rows, in which order. All of it is in the address.
 
 
 PER_PAGE = 50
-KEPT = 8
-"""How many choices of one snapshot are kept: somebody pages through one of them."""
+CACHED_CHOICES = 8
+"""The number of choices of one snapshot that are kept, for a person who pages through one."""
 
-SORTS: dict[str, tuple[Callable[[Row], Any], bool]] = {
-    "age": (attrgetter("since"), False),  # the oldest first
-    "amount": (attrgetter("weight"), True),  # the largest first
-    "cause": (attrgetter("cause"), False),
-    "key": (attrgetter("key"), False),
-}
-"""What may be sorted by, and whether the largest come first: floats and texts, for there may be many."""
+
+@frozen(kw_only=True)
+class Column:
+    """A column of the list.
+
+    Args:
+        name: its name in addresses and templates.
+        heading: its heading.
+        cell: returns the cell's text for a row and the time now; empty if unknown. The template adds links
+            and badges to some.
+        sort: the sort key, if the list can be sorted by it: a float or a text, for there may be many rows.
+        sort_label: the order's name in the filter form.
+        largest_first: whether the default order is descending.
+        is_number: whether the cells are aligned like numbers.
+    """
+
+    name: str
+    heading: str
+    cell: Callable[[KeyRow, float], str]
+    sort: Callable[[KeyRow], Any] | None = None
+    sort_label: str = ""
+    largest_first: bool = False
+    is_number: bool = False
+
+
+def money(amount: Decimal, currency: str) -> str:
+    """Return an amount with all its digits, and with thousands separators."""
+    return f"{amount:,f} {currency}".rstrip()
+
+
+COLUMNS = (
+    Column(
+        name="key",
+        heading="Key",
+        cell=lambda row, _: row.key,
+        sort=attrgetter("key"),
+        sort_label="by key",
+    ),
+    Column(name="kinds", heading="Waits", cell=lambda row, _: ", ".join(row.kinds)),
+    Column(
+        name="amount",
+        heading="Amount",
+        cell=lambda row, _: "" if row.amount is None else money(row.amount, row.currency),
+        sort=attrgetter("weight"),
+        sort_label="largest first",
+        largest_first=True,
+        is_number=True,
+    ),
+    Column(
+        name="age",
+        heading="Age",
+        cell=lambda row, now: in_two_units(now - row.since) if row.is_dated else "",
+        sort=attrgetter("since"),
+        sort_label="oldest first",
+        is_number=True,
+    ),
+    Column(
+        name="cause",
+        heading="Cause",
+        cell=lambda row, _: row.cause or "–",
+        sort=attrgetter("cause"),
+        sort_label="by cause",
+    ),
+)
+"""The columns of the list."""
+
+SORTS = {column.name: column for column in COLUMNS if column.sort is not None}
+"""The columns that the list can be sorted by."""
 
 _DEFAULT = "age"
 _GREATEST_FIRST = ("age", "amount")
@@ -349,9 +411,9 @@ _GREATEST_FIRST = ("age", "amount")
 
 @frozen(kw_only=True)
 class Choice:
-    """What somebody wants to see; what is not known is as if it were not asked for.
+    """The filter, order and page that the address asks for; unknown values are ignored.
 
-    Nothing of it is free text: an address is kept in logs.
+    It has no free text, because addresses are kept in logs.
     """
 
     kind: str = ""
@@ -364,7 +426,7 @@ class Choice:
 
     @classmethod
     def of(cls, query: Mapping[str, str], snapshot: PendingKeysSnapshot) -> Choice:
-        """What an address asks for, of what there is in ``snapshot``."""
+        """Return the choice that an address asks for; values must occur in ``snapshot``."""
         page = query.get("page", "")
         return cls(
             kind=_among(query.get("kind"), KINDS),
@@ -377,11 +439,11 @@ class Choice:
         )
 
     def at(self, page: int) -> Choice:
-        """The same, on that page."""
+        """Return the same choice on another page."""
         return attrs.evolve(self, page=page)
 
     def address(self, **changes: Any) -> str:
-        """The address, within the desk, of this choice with ``changes``."""
+        """Return the address of this choice with ``changes``, relative to the list."""
         wanted = attrs.asdict(attrs.evolve(self, **changes))
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         query = {name: value for name, value in given.items() if value != _UNCHOSEN[name]}
@@ -389,11 +451,11 @@ class Choice:
 
     @property
     def is_descending(self) -> bool:
-        """Whether what the sorted column shows gets smaller: the oldest first is the greatest age first."""
+        """Whether the values of the sorted column decrease; oldest first means the greatest age first."""
         return self.turned != (self.sort in _GREATEST_FIRST)
 
     def sorted_by(self, sort: str) -> str:
-        """The address of the same, sorted by ``sort``; or the other way round, if it is already."""
+        """Return the address of this choice sorted by ``sort``, or in reverse if it is already."""
         return self.address(sort=sort, turned=sort == self.sort and not self.turned, page=1)
 
 
@@ -406,78 +468,78 @@ _UNCHOSEN = attrs.asdict(Choice())
 
 @frozen(kw_only=True)
 class Listing:
-    """A page of what was chosen.
+    """A page of the chosen rows.
 
     Args:
-        lines: of this page.
-        number: how many were chosen, on all pages.
+        rows: the rows of this page.
+        number: the number of rows on all pages.
         page: the page's number, from 1.
-        pages: how many there are; at least one.
+        pages: the number of pages; at least one.
     """
 
-    lines: list[Row]
+    rows: list[KeyRow]
     number: int
     page: int
     pages: int
 
 
 def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
-    """The page of ``snapshot`` that was chosen; the last one for whoever asks for one beyond."""
+    """Return the chosen page of ``snapshot``; the last one if the number is too high."""
     chosen = _chosen(snapshot, choice)
     pages = max(1, -(-len(chosen) // PER_PAGE))
     page = min(max(1, choice.page), pages)
     return Listing(
-        lines=chosen[(page - 1) * PER_PAGE : page * PER_PAGE], number=len(chosen), page=page, pages=pages
+        rows=chosen[(page - 1) * PER_PAGE : page * PER_PAGE], number=len(chosen), page=page, pages=pages
     )
 
 
-def next_after(snapshot: PendingKeysSnapshot, key: str, *, since: float) -> Row | None:
-    """The line after the key's, the oldest first, whether it waits still or not; after the last, the first.
+def next_after(snapshot: PendingKeysSnapshot, key: str, *, since: float) -> KeyRow | None:
+    """Return the row after the key's, oldest first, even if the key is not listed; then the first.
 
     Args:
-        snapshot: what waits.
+        snapshot: the list.
         key: the key.
         since: when work on it began.
     """
-    oldest, by_age = _chosen(snapshot, Choice()), SORTS["age"][0]
+    oldest, by_age = _chosen(snapshot, Choice()), attrgetter("since")
     begin = bisect_left(oldest, since, key=by_age)
     at_once = oldest[begin : bisect_right(oldest, since, key=by_age)]
-    before = next((number + 1 for number, line in enumerate(at_once) if line.key == key), 0)
+    before = next((number + 1 for number, row in enumerate(at_once) if row.key == key), 0)
     there = oldest[begin + before : begin + before + 1] + oldest[:1]
-    return next((line for line in there if line.key != key), None)
+    return next((row for row in there if row.key != key), None)
 
 
-def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[Row]:
-    """Lines whose keys hold ``text``, whatever its case; the oldest first."""
+def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
+    """Return the rows whose keys contain ``text`` in any case, oldest first."""
     wanted = text.casefold()
-    return [line for line in _chosen(snapshot, Choice()) if wanted in line.key.casefold()]
+    return [row for row in _chosen(snapshot, Choice()) if wanted in row.key.casefold()]
 
 
-def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[Row]:
+def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
     which = (choice.kind, choice.currency, choice.cause, choice.sort, choice.turned)
     kept = snapshot.chosen
     if which not in kept:
-        if len(kept) >= KEPT:
+        if len(kept) >= CACHED_CHOICES:
             del kept[next(iter(kept))]
-        kept[which] = _sorted(_wanted(snapshot.lines, choice), choice)
+        kept[which] = _sorted(_wanted(snapshot.rows, choice), choice)
     return kept[which]
 
 
-def _wanted(lines: list[Row], choice: Choice) -> list[Row]:
-    """A list of its own."""
+def _wanted(rows: list[KeyRow], choice: Choice) -> list[KeyRow]:
+    """Return the rows that the filters leave, as a new list."""
     kind, currency, cause = choice.kind, choice.currency, choice.cause
     if kind:
-        lines = [line for line in lines if kind in line.kinds]
+        rows = [row for row in rows if kind in row.kinds]
     if currency:
-        lines = [line for line in lines if line.currency == currency]
+        rows = [row for row in rows if row.currency == currency]
     if cause:
-        lines = [line for line in lines if line.cause == cause]
-    return lines[:]
+        rows = [row for row in rows if row.cause == cause]
+    return rows[:]
 
 
-def _sorted(lines: list[Row], choice: Choice) -> list[Row]:
-    by, largest_first = SORTS[choice.sort]
-    lines.sort(key=by, reverse=choice.turned != largest_first)
+def _sorted(rows: list[KeyRow], choice: Choice) -> list[KeyRow]:
+    column = SORTS[choice.sort]
+    rows.sort(key=column.sort, reverse=choice.turned != column.largest_first)
     if choice.sort == "amount":  # amounts of two currencies are not compared
-        lines.sort(key=attrgetter("currency"))
-    return lines
+        rows.sort(key=attrgetter("currency"))
+    return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role, effects_of_proposal, forms_for, token_of
 from transfer_async.desk.pending_keys import (
+    COLUMNS,
     KINDS,
     PER_PAGE,
     Choice,
@@ -31,9 +31,10 @@ from transfer_async.desk.pending_keys import (
     began_at,
     found_by_text,
     kinds_of,
-    line_of,
     listing,
+    money,
     next_after,
+    pending_row,
 )
 from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_same_person
 from transfer_async.journal.state_machine import latest
@@ -45,7 +46,7 @@ LONGEST_ADDRESS = 4_000
 """Characters of the address of what was found: proxies take 8,000, and some of a browser's headers count."""
 
 
-def looks_again(request: web.Request) -> bool:
+def is_list(request: web.Request) -> bool:
     """Whether ``request`` asks for the list, which a display on a wall may show for days."""
     return request.method == "GET" and request.path.endswith("/")
 
@@ -53,20 +54,20 @@ def looks_again(request: web.Request) -> bool:
 class Views:
     """The pages that change nothing; but that somebody saw the parties is kept in the history."""
 
-    def __init__(self, office: SharedHandlers) -> None:
-        self._office = office
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
 
     async def waiting(self, request: web.Request) -> web.Response:
         """The list of what waits."""
-        snapshot = await self._office.board.shown()
+        snapshot = await self._shared.cache.shown()
         choice = Choice.of(request.query, snapshot)
         page = listing(snapshot, choice)
         choice = choice.at(page.page)
-        others = () if snapshot.lines else await self._office.operators.other_scopes()
+        others = () if snapshot.rows else await self._shared.operators.other_scopes()
         response = answered(
             "list",
             operator=operator_at(request),
-            scope=self._office.operators.scope,
+            scope=self._shared.operators.scope,
             heading="What waits",
             caption="Keys that wait for somebody",
             nothing="Nothing waits." if snapshot.is_complete else "Nothing so far.",
@@ -74,11 +75,11 @@ class Views:
             snapshot=snapshot,
             choice=choice,
             page=page,
-            lines=page.lines,
+            rows=page.rows,
             shown_kinds=[kind for kind in KINDS if snapshot.counts[kind]],
-            four_eyes=await self._office.operators.four_eyes(),
+            four_eyes=await self._shared.operators.four_eyes(),
             four_eyes_key=FOUR_EYES,
-            now=self._office.clock.utc().timestamp(),
+            now=self._shared.clock.utc().timestamp(),
             every=REFRESH,
             address=address,
             live=choice.live,
@@ -90,11 +91,11 @@ class Views:
     async def key(self, request: web.Request) -> web.Response:
         """One key."""
         try:
-            view = await self._office.operators.view(request.query.get("key", ""))
+            view = await self._shared.operators.view(request.query.get("key", ""))
         except ValueError:
             return await self._nothing(request)
         done = request.query.get("done", "")
-        return await key_page(self._office, operator_at(request), view, done=done)
+        return await key_page(self._shared, operator_at(request), view, done=done)
 
     async def find(self, request: web.Request) -> web.Response:
         """Send the browser to the key of that name, or to those that contain the text and wait.
@@ -103,44 +104,44 @@ class Views:
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
-            view = await self._office.operators.view(text)
+            view = await self._shared.operators.view(text)
         except ValueError:
-            snapshot = await self._office.board.shown()
-            keys = [line.key for line in found_by_text(snapshot, text)]
+            snapshot = await self._shared.cache.shown()
+            keys = [row.key for row in found_by_text(snapshot, text)]
             raise web.HTTPSeeOther(address_of_found(keys, is_partial=not snapshot.is_complete)) from None
         raise web.HTTPSeeOther(address(view.key))
 
     async def found(self, request: web.Request) -> web.Response:
         """The keys that are in the address; those that no longer wait are linked beside the list."""
         wanted = set(request.query.getall("key", [])[:PER_PAGE]) - {FOUR_EYES}
-        lines = [line for line in found_by_text(await self._office.board.shown(), "") if line.key in wanted]
+        rows = [row for row in found_by_text(await self._shared.cache.shown(), "") if row.key in wanted]
         ended: list[str] = []
-        for key in sorted(wanted - {line.key for line in lines}):  # not listed, or not read yet
+        for key in sorted(wanted - {row.key for row in rows}):  # not listed, or not read yet
             with contextlib.suppress(ValueError):  # an address may name what nobody has ever used
-                line = line_of(await self._office.operators.view(key))
-                ended += [key] if line is None else []
-                lines += [] if line is None else [line]
-        lines.sort(key=attrgetter("since"))
+                row = pending_row(await self._shared.operators.view(key))
+                ended += [key] if row is None else []
+                rows += [] if row is None else [row]
+        rows.sort(key=attrgetter("since"))
         is_partial = "partial" in request.query
         more = request.query.get("more", "")
         beyond = int(more) if more.isascii() and more.isdigit() and len(more) < 7 else 0
-        caption = count(len(lines), "key")
+        caption = count(len(rows), "key")
         if beyond:
-            caption = f"The oldest {len(lines)} of {count(len(lines) + beyond, 'key')}"
-        others = () if lines or ended else await self._office.operators.other_scopes()
+            caption = f"The oldest {len(rows)} of {count(len(rows) + beyond, 'key')}"
+        others = () if rows or ended else await self._shared.operators.other_scopes()
         return answered(
             "list",
             operator=operator_at(request),
-            scope=self._office.operators.scope,
+            scope=self._shared.operators.scope,
             heading="Found",
             choice=None,
-            lines=lines,
+            rows=rows,
             ended=ended,
             is_partial=is_partial,
             caption=caption,
             nothing="" if ended or is_partial else "No such key, and no key that waits contains this text.",
             other_scopes=other_scopes_text(others) if others else "",
-            now=self._office.clock.utc().timestamp(),
+            now=self._shared.clock.utc().timestamp(),
             address=address,
         )
 
@@ -151,22 +152,22 @@ class Views:
             raise web.HTTPForbidden
         fields = await fields_of(request)
         try:
-            view = await self._office.operators.view(fields.get("key", ""))
+            view = await self._shared.operators.view(fields.get("key", ""))
         except ValueError:
             return await self._nothing(request)
         try:
-            found = await self._office.operators.look(
+            found = await self._shared.operators.look(
                 view.key, by=operator.name, reason=fields.get("reason", "")
             )
         except ValueError as error:
             more = {"problem": problem_text(error), "tried": "parties", "reason": fields.get("reason", "")}
-            return await key_page(self._office, operator, view, status=422, **more)
-        return await key_page(self._office, operator, view, parties=list(_parties(found)))
+            return await key_page(self._shared, operator, view, status=422, **more)
+        return await key_page(self._shared, operator, view, parties=list(_parties(found)))
 
     async def _nothing(self, request: web.Request) -> web.Response:
-        others = await self._office.operators.other_scopes()
+        others = await self._shared.operators.other_scopes()
         told = other_scopes_text(others) if others else NO_RECORD
-        operator, scope = operator_at(request), self._office.operators.scope
+        operator, scope = operator_at(request), self._shared.operators.scope
         return answered("message", status=404, title="No such key", told=told, operator=operator, scope=scope)
 
 
@@ -201,7 +202,7 @@ def _person(role: str, user: User | None) -> Iterator[tuple[str, str]]:
         yield role, ", ".join(part for part in (user.username, names) if part)
 
 
-# --- office ------------------------------------------------------------------------------------------
+# --- shared ------------------------------------------------------------------------------------------
 # What every page of the desk has at hand.
 
 
@@ -216,7 +217,7 @@ LONGEST_FIELD = 10_000
 
 
 @frozen(kw_only=True)
-class SharedHandlers:
+class Shared:
     """The journal's operators' side, and what was read of it.
 
     Args:
@@ -227,13 +228,13 @@ class SharedHandlers:
     """
 
     operators: Operators
-    board: PendingKeysCache
+    cache: PendingKeysCache
     clock: Clock
     holds: frozenset[str]
 
 
 def operator_at(request: web.Request) -> Operator:
-    """Who asks; the door has let nobody else in."""
+    """Who asks; the middleware_ has let nobody else in."""
     found: Operator = request[OPERATOR]
     return found
 
@@ -269,7 +270,7 @@ async def fields_of(request: web.Request) -> dict[str, str]:
 
 
 async def key_page(
-    office: SharedHandlers,
+    shared: Shared,
     operator: Operator,
     view: KeyView,
     *,
@@ -280,35 +281,35 @@ async def key_page(
     """Return the page of one key, as it is now.
 
     Args:
-        office: what the pages share.
+        shared: what the pages share.
         operator: the operator who asks.
         view: the key.
         status: the HTTP status.
         done: what the address says was done; it is shown only if it is on record.
         more: the result of what the operator tried: ``problem``, ``since``, ``tried``, ``parties`` …
     """
-    steps = await office.operators.history(view.key)
+    steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
     told, following = confirmation(done, view, steps, by=operator.name), None
     if told is not None:
-        following = next_after(await office.board.at_hand(), view.key, since=began_at(view))
+        following = next_after(await shared.cache.at_hand(), view.key, since=began_at(view))
     given = {
         "operator": operator,
-        "scope": office.operators.scope,
+        "scope": shared.operators.scope,
         "view": view,
         "name": name_of(view.key),
         "why": kinds_of(view),
         "sealed": ENCRYPTED if view.is_sealed else None,
         "steps": shown,
         "earlier": len(steps) - len(shown),
-        "pending": pending(view, holds=office.holds),
+        "pending": pending(view, holds=shared.holds),
         "nothing_to_do": nothing_to_do(view),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
         "done": told,
         "next": following,
         "at": moment,
         "address": address,
-        **_forms(office, operator, view, four_eyes=(await office.operators.four_eyes()).demanded),
+        **_forms(shared, operator, view, four_eyes=(await shared.operators.four_eyes()).demanded),
         **dict.fromkeys(("problem", "since", "tried", "parties")),
         **dict.fromkeys(("reason", "order_id"), ""),
         **more,
@@ -316,15 +317,15 @@ async def key_page(
     return answered("key", status=status, **given)
 
 
-def _forms(office: SharedHandlers, operator: Operator, view: KeyView, *, four_eyes: bool) -> dict[str, Any]:
+def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool) -> dict[str, Any]:
     """Return what the page's forms show, and what the operator may do with them."""
     proposal = view.proposal
     is_own = proposal is not None and is_same_person(proposal.by, operator.name)
     return {
-        "forms": forms_for(view, four_eyes=four_eyes, holds=office.holds, now=office.clock.utc()),
-        "token": token_of(view, operator.name, four_eyes=four_eyes, holds=office.holds),
+        "forms": forms_for(view, four_eyes=four_eyes, holds=shared.holds, now=shared.clock.utc()),
+        "token": token_of(view, operator.name, four_eyes=four_eyes, holds=shared.holds),
         "proposed": None if proposal is None else row_of(proposal.decision, proposal.order_id).explained,
-        "proposal_effects": effects_of_proposal(view, holds=office.holds),
+        "proposal_effects": effects_of_proposal(view, holds=shared.holds),
         "is_own": is_own,
         "may_change": operator.may(Role.CHANGE),
         "may_approve": operator.may(Role.APPROVE) and not is_own,
@@ -473,11 +474,6 @@ def move_text(name: str) -> str:
     return _MOVES.get(name, name)
 
 
-def money(amount: Decimal, currency: str) -> str:
-    """An amount, every digit of it, with its thousands apart."""
-    return f"{amount:,f} {currency}".rstrip()
-
-
 def count(number: int, thing: str) -> str:
     """How many of them."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
@@ -557,7 +553,7 @@ _environment.filters.update(
     move=move_text,
     time=time_text,
 )
-_environment.globals.update(money=money, kinds=KIND_LABELS, kinds_explained=KIND_HELP)
+_environment.globals.update(columns=COLUMNS, money=money, kinds=KIND_LABELS, kinds_explained=KIND_HELP)
 _TEMPLATES = {name: _environment.get_template(f"{name}.html") for name in ("list", "key", "message")}
 
 
