@@ -1,0 +1,162 @@
+"""Wrong rules, generated over the table of transitions and the classes of transitions: each must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from attrs import frozen
+
+from transfer_async.journal import state_machine, transitions
+from transfer_async.journal.model import Entry, KeyState
+from transfer_async.journal.transitions import Claim, Move, OfAttempt
+
+NOT_MODELLED = {
+    "Propose": "dual control: tests/journal/test_proposal.py, tests/contract",
+    "Withdraw": "dual control: tests/journal/test_proposal.py, tests/contract",
+    "Demand": "the scope's own entry, which no order uses: tests/journal/test_proposal.py",
+    "Waive": "the scope's own entry, which no order uses: tests/journal/test_proposal.py",
+    "Amend": "the model's operator makes no mistakes: tests/journal/test_state_machine.py",
+    "TakeBack": "the model's operator makes no mistakes: tests/journal/test_state_machine.py",
+    "Look": "it changes the history alone: tests/journal/test_state_machine.py",
+    "Quarantine": "the model's store damages no record: tests/journal/test_unreadable.py",
+}
+"""The transitions that no actor of the model makes, and why; these tests cover them."""
+
+
+@frozen
+class Mutant:
+    """One wrong rule.
+
+    Args:
+        name: what is wrong, as an id.
+        planted: a context manager that plants it.
+        kind: the transitions that it concerns; None if it concerns more than the state machine's decisions.
+    """
+
+    name: str
+    planted: Callable[[], AbstractContextManager[Any]]
+    kind: type[Move] | None = Move
+
+
+def _in_table(changes: dict[Any, KeyState | None]) -> Callable[[], AbstractContextManager[Any]]:
+    wrong = {pair: to for pair, to in {**state_machine._TO, **changes}.items() if to is not None}
+    return lambda: patch.object(state_machine, "_TO", wrong)
+
+
+def _modelled() -> list[type[Move]]:
+    kinds = {row.move: None for row in state_machine.TRANSITIONS}
+    return [kind for kind in kinds if kind.__name__ not in NOT_MODELLED]
+
+
+def of_table(asked: frozenset[tuple[type, object]]) -> Iterator[Mutant]:
+    """Yield each row without its target, with each other target, and each row that is lacking.
+
+    Args:
+        asked: the pairs of transition and state that arise; a rule about any other pair is never asked.
+    """
+    for kind in _modelled():
+        if kind is Claim:  # it decides by itself and has no use for the table: see `of_claims`
+            continue
+        usual = next(row.to for row in state_machine.TRANSITIONS if row.move is kind)
+        for state in KeyState:
+            if (kind, state) not in asked:
+                continue
+            to, name = state_machine._TO.get((kind, state)), f"{kind.__name__}-{state.value}"
+            if to is None:
+                for wrong in dict.fromkeys((state, usual)):
+                    yield Mutant(f"{name}-allowed-to-{wrong.value}", _in_table({(kind, state): wrong}), kind)
+                continue
+            yield Mutant(f"{name}-removed", _in_table({(kind, state): None}), kind)
+            for wrong in KeyState:
+                if wrong is not to:
+                    yield Mutant(f"{name}-to-{wrong.value}", _in_table({(kind, state): wrong}), kind)
+
+
+def _patched(kind: type, attribute: str, value: Any) -> Callable[[], AbstractContextManager[Any]]:
+    return lambda: patch.object(kind, attribute, value)
+
+
+def of_classes() -> Iterator[Mutant]:
+    """Yield each class's guard replaced by that of each class above it, and each class without its effect."""
+    made = [kind for kind in vars(transitions).values() if isinstance(kind, type) and issubclass(kind, Move)]
+    assert made
+    for kind in made:
+        if kind is Move or kind.__name__ in NOT_MODELLED:
+            continue
+        if "denial" in vars(kind):
+            for above in kind.__mro__[1:]:
+                if "denial" in vars(above):
+                    name = f"{kind.__name__}-guarded-as-{above.__name__}"
+                    yield Mutant(name, _patched(kind, "denial", vars(above)["denial"]), kind)
+        if "apply" in vars(kind):
+            yield Mutant(f"{kind.__name__}-without-effect", _patched(kind, "apply", Move.apply), kind)
+
+
+def _claimed_in(*states: KeyState) -> Callable[[], AbstractContextManager[Any]]:
+    decide = Claim.decide
+
+    def wrong(self: Claim, entry: Entry | None, now: float) -> Any:
+        if entry is not None and entry.state in states and entry.lease_until <= now:
+            return decide(self, state_machine.replace(entry, state=KeyState.CLAIMED, cause=None), now)
+        return decide(self, entry, now)
+
+    return lambda: patch.object(Claim, "decide", wrong)
+
+
+def _live_claim_taken() -> AbstractContextManager[Any]:
+    decide = Claim.decide
+
+    def wrong(self: Claim, entry: Entry | None, now: float) -> Any:
+        if entry is not None and entry.state is KeyState.CLAIMED:
+            entry = state_machine.replace(entry, lease_until=0.0)
+        return decide(self, entry, now)
+
+    return patch.object(Claim, "decide", wrong)
+
+
+def of_claims() -> Iterator[Mutant]:
+    """Yield the rules of a claim, which decides without the table, each without one of its conditions."""
+    for state in (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED):
+        yield Mutant(f"Claim-takes-{state.value}", _claimed_in(state))
+    yield Mutant("Claim-takes-live-claim", _live_claim_taken)
+    yield Mutant("Claim-forgets-pending-undos", lambda: patch.object(transitions, "due", lambda *_: ()))
+    yield Mutant(
+        "Claim-keeps-the-epoch",
+        lambda: patch.object(
+            Claim,
+            "_go_on",
+            lambda self, entry, now: state_machine.replace(entry, lease_until=now + self.lease),
+        ),
+    )
+    yield Mutant(
+        "suspicion-frees", lambda: patch.object(Entry, "is_suspected", property(lambda _: False)), None
+    )
+    yield Mutant(
+        "program-need-not-wait-longer",
+        lambda: patch.object(Entry, "settled_at", lambda entry, after, _=None: entry.sent_until + after),
+        None,
+    )
+    yield Mutant(
+        "program-frees-a-suspected-key",
+        lambda: patch.object(transitions, "_is_refuted_by_person", lambda _: True),
+    )
+    yield Mutant(
+        "others-undos-are-dropped", lambda: patch.object(transitions, "_pending_for_others", lambda *_: ())
+    )
+    yield Mutant(
+        "own-undos-are-kept",
+        lambda: patch.object(transitions, "_pending_for_others", lambda entry, _: entry.pending_undos),
+    )
+    yield Mutant(
+        "ends-are-not-published",
+        lambda: patch.object(transitions, "with_notification", lambda entry, *_, **__: entry),
+    )
+    yield Mutant("undos-without-a-lease", lambda: patch.object(transitions, "_leased", lambda owed, _: owed))
+    yield Mutant("any-attempt-will-do", lambda: patch.object(OfAttempt, "denial", Move.denial))
+    yield Mutant(
+        "any-claim-will-do",
+        lambda: patch.object(transitions._OfClaim, "_is_its_claim", lambda *_: True),
+    )
