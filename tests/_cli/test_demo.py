@@ -138,7 +138,7 @@ def confused(rush: demo.Rush, result: OrderResult) -> None:
 NOT_SO = {
     "an order that never was is found": (
         (demo, "CloseAfterProcessing", CloseBeforeReading),
-        r"payment-2: it is not so that recover\(\) resolved it",
+        r"payment-2: this is not true: recover\(\) resolved it",
     ),
     "an answer that came is lost": (
         (demo, "CloseAfterProcessing", lambda: SlowBytes(0.0, size=10_000)),
@@ -146,7 +146,7 @@ NOT_SO = {
     ),
     "a hold that stands is released": (
         (Ledger, "release", forget),
-        "payment-3: it is not so that its hold is released",
+        "payment-3: this is not true: its hold is released",
     ),
     "a beneficiary who is paid is refused": (
         (demo, "usd_order", lambda poster, _, amount: ORDER_OF(poster, "ben.okri", amount)),
@@ -154,7 +154,7 @@ NOT_SO = {
     ),
     "an order that is there was never sent": (
         (demo.Rush, "_note", confused),
-        "refused or never sent is not there",
+        "refused or never sent does not exist",
     ),
     "an error nobody thought of is none": ((demo, "_reason", broken), r"^LookupError: what\?is this$"),
 }
@@ -179,7 +179,7 @@ async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
 
 
 async def test_a_demo_that_takes_too_long_is_a_surprise():
-    with pytest.raises(demo.Surprise, match="not done after 0 s"):
+    with pytest.raises(demo.Surprise, match="not finished after 0 s"):
         await played(patience=0)
 
 
@@ -195,7 +195,7 @@ def test_a_refuted_doubt_has_words():
     refuted = Resolved(key="payment-9", intent_id="i", attempt=1, seconds=0.0, outcome=Outcome.REFUSED)
     Narration(lines.append, now=lambda: 0.0).observe(refuted)
 
-    assert lines == ["  0.000 s  client   payment-9  refuted: there is no order, and none to come"]
+    assert lines == ["  0.000 s  client   payment-9  refuted: no order exists, and none can appear"]
 
 
 def test_money_is_shown_in_full():
@@ -233,7 +233,7 @@ def test_a_live_board_shows_the_same_table():
         shown.table(demo.COLUMNS, [("created", "2", "2", "2", "0")])
 
     text = console.export_text()
-    assert "what became of them" in text
+    assert "outcomes" in text
     assert "created" in text
 
 

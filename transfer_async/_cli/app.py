@@ -296,14 +296,14 @@ def verify_hooks(
     with failing("verify-hooks", {ValueError: USAGE}):
         make = _hooks_made_by(options.factory_named(factory, option="MODULE:FACTORY"))
         report = run(testing.verify_hooks(make, seed=seed, sequences=sequences, late=late, patience=patience))
-    tell(shown_lines(str(report)))  # a ledger's own words may be in it
+    tell(shown_lines(str(report)))  # it may quote the ledger
     raise typer.Exit(FAILED if report.broken else DONE)
 
 
 def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """``factory``, whose errors are told in one line."""
+    """Return ``factory`` with its errors reported as a `ValueError` of one line."""
 
-    @functools.wraps(factory)  # a worker in a process of its own imports it by its name
+    @functools.wraps(factory)  # verify_hooks imports it by its name in another process
     async def make() -> object:
         try:
             made = factory()
@@ -346,8 +346,8 @@ async def ask(client: TransferClient) -> User:
 
 def _account_as_json(user: User) -> str:
     """Return ``id``, ``username``, ``role`` and ``active`` as one line of JSON; null if unknown."""
-    told = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
-    return json.dumps(told)
+    account = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
+    return json.dumps(account)
 
 
 def as_lines(user: User) -> list[str]:
@@ -375,5 +375,5 @@ def _explained_failure(error: Exception) -> str:
         advice = _NOT_THERE
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
         advice = _NO_TLS
-    told = in_one_line(error)
-    return f"{told}; {advice}" if advice else told
+    message = in_one_line(error)
+    return f"{message}; {advice}" if advice else message

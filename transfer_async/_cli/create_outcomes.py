@@ -392,10 +392,10 @@ class BarProgress(LineProgress):
 
 def progress_line(what: str, done: int, total: int | None, counts: str, *, rate: float | None) -> str:
     """Return the progress as a line."""
-    told = f"{rate or 0:,.0f} a second"
+    pace = f"{rate or 0:,.0f} a second"
     if total is None:
-        return f"{what}: {done:,} lines, {told}"
-    pace = f"{told}, {duration(math.ceil((total - done) / rate))} left" if rate else "no rate yet"
+        return f"{what}: {done:,} lines, {pace}"
+    pace = f"{pace}, {duration(math.ceil((total - done) / rate))} left" if rate else "no rate yet"
     return f"{what}: {done:,} of {total:,} lines: {counts}; {pace}"
 
 

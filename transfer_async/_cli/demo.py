@@ -1,8 +1,8 @@
-"""The demo: one small bank sends orders to a sandbox of the service, in one process.
+"""The demo: a small bank sends orders to a sandbox of the service, in one process.
 
-Its lines come from the client's observer, from the hold hook, from ``resolve`` and from what the calls
-return, at the moment they happen. Nothing is claimed that has not been compared with what the sandbox
-recorded and what the bank's ledger holds.
+Each line is printed when its event happens: by an observer of the client, by the hold hook, by
+``resolve``, or from the result of a call. Every claim is compared with the orders in the sandbox and the
+holds in the bank's ledger.
 """
 
 from __future__ import annotations
@@ -72,54 +72,57 @@ if TYPE_CHECKING:
 
 
 # --- narration ---------------------------------------------------------------------------------------
-# The demo's lines: what an observer hears from the client, and everybody else says, in plain words.
 
 
 class Surprise(Exception):
-    """Something is not as the demo would claim."""
+    """A claim of the demo is not true."""
 
 
 def expect(claim: str, truth: bool, *, key: str = "") -> None:
-    """Go on if ``claim`` is true.
+    """Continue if ``truth`` is true.
 
     Raises:
-        Surprise: it is not.
+        Surprise: it is false; the message quotes ``claim``.
     """
     if not truth:
-        raise Surprise(f"{key or 'the demo'}: it is not so that {claim}")
+        raise Surprise(f"{key or 'the demo'}: this is not true: {claim}")
 
 
 class Narration:
-    """Lines in columns: seconds since the first, who says it, the key it is about, and what.
+    """Prints lines in columns: the seconds since the start, the source, the key, and the text.
 
     Args:
         say: writes one line.
-        now: seconds.
+        now: returns the time in seconds.
     """
 
     def __init__(self, say: Say, *, now: Callable[[], float] = time.monotonic) -> None:
         self._say, self._now, self._began = say, now, now()
 
     def title(self, text: str) -> None:
-        """Begin a part of the story."""
+        """Print the title of a step."""
         self._say("")
         self._say(text)
 
     def tell(self, who: str, key: str, text: str) -> None:
-        """Tell one thing."""
+        """Print one event."""
         self._say(f"{self._now() - self._began:7.3f} s  {who:<8} {key:<9}  {text}")
 
     def check(self, key: str, claim: str, truth: bool) -> None:
-        """Tell ``claim``, if it is true."""
+        """Print ``claim`` if it is true.
+
+        Raises:
+            Surprise: it is false.
+        """
         expect(claim, truth, key=key)
         self.tell("checked", key, claim)
 
     def plain(self, text: str) -> None:
-        """Write a line as it is."""
+        """Print a line without columns."""
         self._say(text)
 
     def observe(self, event: Event) -> None:
-        """Tell what the client says happened; an observer."""
+        """Print an event of the client; an observer."""
         sentence = SENTENCES.get(type(event))
         if sentence is not None:
             self.tell("client", event.key, sentence(event))
@@ -134,63 +137,61 @@ def _failed(event: AttemptFailed) -> str:
 def _resolved(event: Resolved) -> str:
     if event.outcome is Outcome.CREATED:
         return f"resolved: created, {event.order_id}"
-    return "refuted: there is no order, and none to come"
+    return "refuted: no order exists, and none can appear"
 
 
 SENTENCES: dict[type[Event], Callable[[Any], str]] = {
-    Claimed: lambda _: "key claimed: nobody else can work on it now",
-    RateLimitWaited: lambda event: f"its turn has come, after {event.waited:.3f} s",
+    Claimed: lambda _: "key claimed: no other call can use it now",
+    RateLimitWaited: lambda event: f"waited {event.waited:.3f} s for the rate limit",
     AttemptStarted: lambda event: f"attempt {event.attempt} begins",
     AttemptFailed: _failed,
     RetryScheduled: lambda event: f"another attempt in {event.pause:.3f} s",
     OrderCreated: lambda event: f"created: {event.order_id}",
-    OrderUnrecorded: lambda event: f"the journal could not be told of {event.order_id}",
-    OrderRefused: lambda _: "refused: there is no order",
+    OrderUnrecorded: lambda event: f"the journal could not record {event.order_id}",
+    OrderRefused: lambda _: "refused: no order exists",
     NotSent: lambda event: f"not sent ({event.error})",
     OrderInDoubt: lambda _: "in doubt: the order may exist, so nothing is undone and nothing is sent again",
     Resolved: _resolved,
     HookUndone: lambda event: f"{event.hook} undone",
-    UndoPending: lambda event: f"{event.hook} could not be undone ({event.error}): it is owed",
+    UndoPending: lambda event: f"{event.hook} could not be undone ({event.error}): its undo is pending",
     DuplicateSuspected: lambda event: f"a duplicate is suspected: {event.order_id or 'its id is not known'}",
 }
-"""The words for each event; what is not here (a hook that passed) is told by the bank itself."""
+"""The text for each event; without `HookPassed`, because the hook prints a line itself."""
 
 
-# --- live view ---------------------------------------------------------------------------------------
-# What many orders look like while they run: a live view on a terminal, plain lines everywhere else.
-
+# --- progress of many orders -------------------------------------------------------------------------
 
 Cells = tuple[str, ...]
 
 
 class Board(Protocol):
-    """Shows how far many orders have come, and what became of them."""
+    """Shows the progress and the outcomes of many orders."""
 
     def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Show the state of things."""
+        """Show the progress."""
         ...
 
     def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
-        """Show the end of things: a row for each outcome, and the last for all."""
+        """Show the final table: a row for each outcome, and a last row for all."""
         ...
 
 
 class PlainBoard:
-    """Lines: one for every ``every`` orders, and the table in columns.
+    """Prints a line for every ``every`` orders, and the table as text.
 
     Args:
         say: writes one line.
-        every: how many orders lie between two lines.
+        every: the number of orders between two lines.
     """
 
     def __init__(self, say: Say, *, every: int = 50) -> None:
         self._say, self._every = say, every
 
     def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Write a line now and then."""
+        """Print a line for every ``every`` orders."""
         if done % self._every == 0:
-            told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-            self._say(f"{done:5} of {total} orders: {told}")
+            outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+            self._say(f"{done:5} of {total} orders: {outcomes}")
 
     def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
         """Write the table."""
@@ -199,14 +200,14 @@ class PlainBoard:
 
 
 class LiveBoard:
-    """A table that changes as orders end, by rich."""
+    """Shows a live table on a terminal, with rich."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
 
     def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Redraw: how many, a bar, and the outcomes so far."""
-        from rich.console import Group  # there already, with the view
+        """Draw the number of orders, a bar, and the outcomes so far."""
+        from rich.console import Group  # loaded already by live_or_plain
         from rich.progress_bar import ProgressBar
         from rich.table import Table
 
@@ -216,10 +217,10 @@ class LiveBoard:
         self._live.update(Group(ProgressBar(total=total, completed=done, width=40), table))
 
     def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
-        """Put the last table in the view's place."""
+        """Draw the final table."""
         from rich.table import Table
 
-        table = Table(title="what became of them", title_justify="left")
+        table = Table(title="outcomes", title_justify="left")
         for at, name in enumerate(columns):
             table.add_column(name, justify="right" if at else "left")
         for row in rows:
@@ -229,7 +230,7 @@ class LiveBoard:
 
 @contextmanager
 def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
-    """A live view where that is wanted; plain lines otherwise."""
+    """Yield a live table if ``live``, and plain lines otherwise."""
     if not live:
         yield PlainBoard(say)
         return
@@ -240,34 +241,39 @@ def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
 
 
 # --- beneficiary check -------------------------------------------------------------------------------
-# The demo's beneficiary check: a match, a close match put to the customer, and a name that is another's.
-
+# Three names: a match, a close match that the customer confirms, and the name of another person.
 
 SAME, CLOSE, OTHER = "payment-4", "payment-5", "payment-6"
 
 
 @frozen
 class Payment:
-    """What a customer wants, and what must come of it."""
+    """A payment that a customer wants, and its expected result."""
 
     key: str
     to: PersonName
-    told: str
+    wish: str
     claim: str
     asked: tuple[str, ...]
-    """The keys that customers have been asked about by then."""
+    """The keys that the customer has been asked about by then."""
     result: MatchResult | None = None
-    """Why nothing is sent; None if it is."""
+    """The reason why nothing is sent; None if the order is created."""
 
 
 PAYMENTS = (
-    Payment(SAME, PersonName("Ben", "Okri"), "pays Ben Okri", "the name matched, so nobody was asked", ()),
+    Payment(
+        SAME,
+        PersonName("Ben", "Okri"),
+        "pays Ben Okri",
+        "the name matched, so the customer was not asked",
+        (),
+    ),
     Payment(CLOSE, PersonName("Ben", "Okry"), "pays Ben Okry", "the customer was asked, once", (CLOSE,)),
     Payment(
         OTHER,
         PersonName("Amaka", "Nwosu"),
         "pays Amaka Nwosu, at Ben Okri's username",
-        "it is no match, and no order exists",
+        "the name does not match, and no order exists",
         (CLOSE,),
         MatchResult.NO_MATCH,
     ),
@@ -276,7 +282,7 @@ PAYMENTS = (
 
 
 async def play(lines: Narration) -> None:
-    """Send them, on a sandbox of their own."""
+    """Send the three payments to a sandbox of their own."""
     ledger, customer = Ledger(lines.tell), _Customer(lines)
     async with Sandbox(seed=1) as sandbox:
         verification = BeneficiaryVerification(UserLookup(sandbox.user_path), accept_close=customer.says_yes)
@@ -287,11 +293,11 @@ async def play(lines: Narration) -> None:
             observers=[lines.observe],
         ) as client:
             for payment in PAYMENTS:
-                lines.tell("customer", payment.key, payment.told)
+                lines.tell("customer", payment.key, payment.wish)
                 no = await _no_to(client, payment)
                 if no is not None:
-                    told = no.result.value.replace("_", " ")
-                    lines.tell("client", payment.key, f"the call ends: never sent ({told})")
+                    result = no.result.value.replace("_", " ")
+                    lines.tell("client", payment.key, f"the call ends: never sent ({result})")
                 is_so = (no and no.result) is payment.result and not (no and no.order_may_exist)
                 lines.check(payment.key, payment.claim, is_so and customer.asked == [*payment.asked])
         lines.check(OTHER, "no hold was ever placed", OTHER not in {**ledger.kept, **ledger.released})
@@ -299,7 +305,7 @@ async def play(lines: Narration) -> None:
 
 
 async def _no_to(client: TransferClient, payment: Payment) -> BeneficiaryNotVerified | None:
-    """Why the beneficiary was not the one; None if the order was created."""
+    """Return the error of the beneficiary check, or None if the order was created."""
     order = usd_order("ada.eze", "ben.okri", "80.00")
     try:
         await client.create_order(order, key=payment.key, beneficiary=payment.to)
@@ -309,7 +315,7 @@ async def _no_to(client: TransferClient, payment: Payment) -> BeneficiaryNotVeri
 
 
 class _Customer:
-    """Says yes to whoever is nearly the one, and remembers having been asked."""
+    """A customer who confirms every close match; ``asked`` lists the keys."""
 
     def __init__(self, lines: Narration) -> None:
         self._lines = lines
@@ -324,9 +330,8 @@ class _Customer:
 
 
 # --- many orders -------------------------------------------------------------------------------------
-# The demo's rush: two hundred orders at once with faults mixed in, held at the end against what there is.
-#
-# Every order has an amount of its own, so that the sandbox's orders can be told apart without the client.
+# Two hundred orders at once, with faults. The results are compared with the sandbox and the ledger.
+# Every order has a different amount, which identifies it in the sandbox without the client's help.
 
 
 ORDERS = 200
@@ -344,7 +349,7 @@ FAULTS: dict[Fault, float] = {
     TruncatedBody(): 0.03,
     AnotherOrder(): 0.02,
 }
-"""What goes wrong, and how often; the sandbox draws from its seed."""
+"""The faults and their shares of all orders; the sandbox draws them from its seed."""
 
 NAMES = {
     Outcome.CREATED: "created",
@@ -358,17 +363,17 @@ COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released"
 
 
 async def within_limit(intent: OrderIntent) -> None:
-    """A check of the bank's own, before the hold."""
+    """Refuse an order over the bank's limit; a hook that runs before the hold."""
     if intent.order.poster_amount > LIMIT:
         raise PreflightFailed("over the limit for one order")
 
 
 class Rush:
-    """One run.
+    """Sends many orders at once, and compares the results.
 
     Args:
-        board: shows it.
-        seed: for the sandbox's faults.
+        board: shows the progress.
+        seed: the seed of the faults.
     """
 
     def __init__(self, board: Board, *, seed: int = 0) -> None:
@@ -377,10 +382,10 @@ class Rush:
         self._counts = dict.fromkeys(NAMES.values(), 0)
 
     async def run(self) -> None:
-        """Create the orders, compare, and show a row for each outcome.
+        """Create the orders, compare them, and show a row for each outcome.
 
         Raises:
-            Surprise: what the client says and what there is are not the same.
+            Surprise: the client's results differ from the sandbox or the ledger.
         """
         quiet = Ledger(lambda *_: None)
         async with Sandbox(seed=self._seed, faults=FAULTS) as sandbox:
@@ -400,9 +405,9 @@ class Rush:
         self._board.show(len(self._results), ORDERS, self._counts)
 
     def _compared(self, sandbox: Sandbox, ledger: Ledger) -> dict[str, list[int]]:
-        """How many orders there are, exist, have a hold, and had one, by outcome; the last are all."""
+        """Return, by outcome, how many orders there are, exist, have a hold, and had a hold released."""
         there = Counter(order.poster_amount for order in sandbox.orders.values())
-        expect("no order is there twice", max(there.values()) == 1)
+        expect("no order exists twice", max(there.values()) == 1)
         expect("every request has a result", len(self._results) == ORDERS)
         kept, released = ledger.kept, ledger.released
         rows = {name: [0, 0, 0, 0] for name in (*NAMES.values(), "all")}
@@ -411,7 +416,7 @@ class Rush:
             _compare_one(str(key), outcome, exists=exists, held=key in kept)
             for name in (NAMES[outcome], "all"):
                 rows[name] = [*map(add, rows[name], (1, exists, key in kept, key in released))]
-        expect("every order that is there belongs to a request", rows["all"][1] == len(sandbox.orders))
+        expect("every order in the sandbox belongs to a request", rows["all"][1] == len(sandbox.orders))
         return rows
 
 
@@ -426,17 +431,17 @@ def _outcome(result: OrderResult) -> Outcome:
     if isinstance(result.error, TransferError):
         return result.error.outcome
     kind = type(result.error).__name__
-    expect(f"{kind} is an answer", result.error is None, key=str(result.request.key))
+    expect(f"{kind} is an error of the package", result.error is None, key=str(result.request.key))
     return Outcome.CREATED
 
 
 def _compare_one(key: str, outcome: Outcome, *, exists: bool, held: bool) -> None:
     if outcome is Outcome.CREATED:
-        expect("an order that was created is there", exists, key=key)
+        expect("a created order exists", exists, key=key)
     elif outcome is not Outcome.UNKNOWN:
-        expect("an order that was refused or never sent is not there", not exists, key=key)
+        expect("an order that was refused or never sent does not exist", not exists, key=key)
     wanted = outcome in (Outcome.CREATED, Outcome.UNKNOWN)
-    expect("a hold stands exactly while an order may exist", held is wanted, key=key)
+    expect("a hold is kept exactly if its order may exist", held is wanted, key=key)
 
 
 MATCH_EVERY = 0.5
@@ -447,7 +452,7 @@ ANSWERED, LOST, REFUSED = "payment-1", "payment-2", "payment-3"
 
 @frozen(kw_only=True)
 class Scene:
-    """What the steps are played with: a small bank, its client, and a sandbox of the service."""
+    """What the steps share: a small bank, its client, and a sandbox of the service."""
 
     lines: Narration
     sandbox: Sandbox
@@ -457,15 +462,15 @@ class Scene:
     match_every: float
     board: AbstractContextManager[Board]
     orders: dict[str, Order] = field(factory=dict)
-    """What was created, by key."""
+    """The created orders, by key."""
 
     @property
     def requests(self) -> int:
-        """How many requests for an order the sandbox has received."""
+        """The number of create-order requests that the sandbox has received."""
         return sum(record.path == CREATE_ORDER_PATH for record in self.sandbox.requests)
 
     def check_newest(self, key: str, order: Order) -> None:
-        """Compare the newest order of the sandbox, and how many there are, with what the client says."""
+        """Check that the client's order is the newest in the sandbox, and that no other was added."""
         self.orders[key] = order
         number = len(self.ledger.kept)
         last = list(self.sandbox.orders)[number - 1 :]
@@ -475,16 +480,16 @@ class Scene:
 async def run(
     say: Say, *, live: bool = False, match_every: float = MATCH_EVERY, patience: float = PATIENCE
 ) -> None:
-    """Play the demo.
+    """Run the demo.
 
     Args:
-        say: takes one line.
-        live: show the many orders in a view that changes.
+        say: prints one line.
+        live: show the many orders in a live table.
         match_every: seconds between two runs of the matcher bot.
-        patience: seconds after which the whole counts as failed.
+        patience: seconds after which the demo counts as failed.
 
     Raises:
-        Surprise: says in one line what was not as it should be.
+        Surprise: a claim is not true, or the demo broke off; the message is one line.
     """
     try:
         async with asyncio.timeout(patience):
@@ -492,7 +497,7 @@ async def run(
     except Surprise:
         raise
     except TimeoutError as error:
-        raise Surprise(f"it was not done after {patience:g} s") from error
+        raise Surprise(f"it was not finished after {patience:g} s") from error
     except Exception as error:
         raise Surprise(in_one_line(error)) from error
 
@@ -520,7 +525,7 @@ async def _play(lines: Narration, board: AbstractContextManager[Board], *, match
             for number, (title, step) in enumerate(STEPS, 1):
                 lines.title(f"{number}. {title}")
                 await step(scene)
-    lines.check("", "all of this is what the sandbox and the ledger have", True)
+    lines.check("", "all of this agrees with the sandbox and the ledger", True)
     lines.plain("")
     matched = ", ".join(f"{order.id} matched" for order in scene.orders.values())
     lines.plain(f"demo ok: {matched}, 1 refused, 0 in doubt")
@@ -536,7 +541,7 @@ async def _who_am_i(scene: Scene) -> None:
     active = "active" if me.is_active else "not active"
     scene.lines.tell("client", "", f"who am I: {me.username}, role {me.role}, {active}")
     bank = scene.sandbox.accounts.bank
-    scene.lines.check("", "that is the bank account that owns the token", me.id == bank.id)
+    scene.lines.check("", "that is the account that owns the token", me.id == bank.id)
 
 
 async def _an_order(scene: Scene) -> None:
@@ -590,7 +595,7 @@ async def _a_refusal(scene: Scene) -> None:
 
 
 def _reason(no: Refused) -> str:
-    """Why the sandbox refused, in its own words; what the real service says is not specified."""
+    """Return the sandbox's reasons; the real service's response to a refusal is not specified."""
     errors = json.loads(no.body)["errors"]
     return shown("; ".join(f"{field} {' and '.join(reasons)}" for field, reasons in errors.items()))
 
@@ -631,11 +636,14 @@ STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
     ("Who the caller is", _who_am_i),
     ("An order is created", _an_order),
     ("An answer is lost: the service processes the order and closes the connection", _a_lost_answer),
-    ("The doubt ends, by the bank's own means; here they look into the sandbox", _the_doubt_ends),
+    (
+        "The doubt ends: the bank finds out that the order exists; here it looks into the sandbox",
+        _the_doubt_ends,
+    ),
     ("A refusal: the beneficiary cannot be paid", _a_refusal),
-    ("The matcher bot comes by", _the_matcher_bot),
-    ("What there is in the end", _what_there_is),
+    ("The matcher bot matches the orders", _the_matcher_bot),
+    ("The result", _what_there_is),
     ("Is the beneficiary who the customer means?", _beneficiaries),
-    (f"{ORDERS} orders at once, with faults mixed in", _many_orders),
+    (f"{ORDERS} orders at once, with faults", _many_orders),
 )
-"""What is played, in this order; each step checks what it tells. The last two bring their own sandboxes."""
+"""The steps, in this order; each checks its claims. The last two use sandboxes of their own."""

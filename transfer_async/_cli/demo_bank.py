@@ -1,4 +1,4 @@
-"""The demo's bank: its ledger of holds, and its back office, which can find out what became of an order."""
+"""The bank of ``demo`` and ``worker --try``: a ledger of holds, and a back office."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from transfer_async._models.responses import Order
 from transfer_async.sandbox import Sandbox, rendering
 
 Tell = Callable[[str, str, str], None]
-"""Tells one thing: who says it, the key it is about, and what."""
+"""Prints one event: its source, its key, and a text."""
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """An amount for people to read."""
+    """Return an amount with its currency, for people to read."""
     return f"{amount:,f} {currency}"
 
 
 def usd_order(poster: str, beneficiary: str, amount: Decimal | str) -> NewOrder:
-    """An order of naira for dollars, between two of the sandbox's made-up people."""
+    """Return an order of naira for dollars, between two accounts of the sandbox."""
     return NewOrder.quote(
         poster_username=f"{poster}@example.com",
         poster_recipient_username=f"{beneficiary}@example.com",
@@ -51,14 +51,14 @@ class Hold:
 
 
 class Ledger:
-    """The bank's holds; placing and releasing are idempotent by the intent's id, as a hold hook must be."""
+    """The bank's holds. Both methods are idempotent by the intent's id, as those of a hold hook must be."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._holds: dict[str, Hold] = {}
 
     async def place(self, intent: OrderIntent) -> str:
-        """Hold what the order needs; the reference is the receipt."""
+        """Hold the order's amount; return the reference, which is the receipt."""
         hold = self._holds.get(intent.id)
         if hold is None:
             hold = self._holds[intent.id] = Hold(f"hold-{len(self._holds) + 1}", intent.key)
@@ -68,7 +68,7 @@ class Ledger:
         return hold.reference
 
     async def release(self, intent: OrderIntent, _receipt: str | None) -> None:
-        """Let the intent's hold go, if there is one."""
+        """Release the intent's hold, if there is one."""
         hold = self._holds.get(intent.id)
         if hold is not None and not hold.released:
             self._holds[intent.id] = evolve(hold, released=True)
@@ -76,22 +76,22 @@ class Ledger:
 
     @property
     def kept(self) -> dict[str, str]:
-        """Holds that stand: their references by key."""
+        """The references of the holds that are not released, by key."""
         return {hold.key: hold.reference for hold in self._holds.values() if not hold.released}
 
     @property
     def released(self) -> dict[str, str]:
-        """Holds that were let go: their references by key."""
+        """The references of the released holds, by key."""
         return {hold.key: hold.reference for hold in self._holds.values() if hold.released}
 
 
 class BackOffice:
-    """Stands for the bank's own means to learn what became of an order: a look-up, a statement, a person.
+    """The bank's way to find out what became of an order: a look-up, a statement, or a person.
 
-    Here it looks into the sandbox. The service has no documented call that would tell.
+    Here it looks into the sandbox. The service has no documented call for it.
 
     Attributes:
-        at_work: whether anybody looks; nobody knows anything before.
+        at_work: whether it looks; until then, no order is found.
     """
 
     def __init__(self, sandbox: Sandbox, tell: Tell) -> None:
@@ -100,20 +100,20 @@ class BackOffice:
         self._tell = tell
 
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
-        """Answer the client: the order of ``intent``, or None while nobody knows."""
+        """Return the order of ``intent``, or None while it is not known; the client's ``resolve``."""
         if not self.at_work:
-            self._tell("bank", intent.key, "the back office was asked, and nobody has looked yet: not known")
+            self._tell("bank", intent.key, "the back office has not looked yet: not known")
             return None
         found = [order for order in self._sandbox.orders.values() if _is_of(order, intent.order)]
         if len(found) != 1:
-            # None found proves nothing: a request that stalled may still take effect.
+            # If none is found, that proves nothing: a request that stalled may still take effect.
             self._tell("bank", intent.key, f"the back office sees {len(found)} orders that fit: not known")
             return None
         self._tell("bank", intent.key, f"the back office (here: the sandbox) has found it: {found[0].id}")
         return self.order(found[0].id)
 
     def order(self, order_id: str) -> Order:
-        """The order as the service has it now."""
+        """Return the order in its current state at the service."""
         return Order.from_json(self._sandbox.orders[order_id].to_json())
 
 

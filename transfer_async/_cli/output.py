@@ -76,8 +76,8 @@ def in_words(error: Exception) -> str:
 
 def in_one_line(error: BaseException, words: str | None = None) -> str:
     """Return the type and the text of ``error``; pass ``words`` if its own text may hold too much."""
-    told = str(error) if words is None else words
-    return f"{type(error).__name__}: {shown(told)}".removesuffix(": ")
+    text = str(error) if words is None else words
+    return f"{type(error).__name__}: {shown(text)}".removesuffix(": ")
 
 
 def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> Iterator[str]:
