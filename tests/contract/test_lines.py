@@ -13,8 +13,14 @@ from transfer_async.integrations.faststream.nats import JetStreamBroker
 from transfer_async.integrations.faststream.redis import RedisStreamsBroker
 from transfer_async.testing import broker_contract
 from transfer_async.testing.broker_contract import BrokerContract, broker_harness, given
-from transfer_async.testing.broker_contract.broker_harness import Crew, LineTrial
-from transfer_async.testing.broker_contract.killed_worker import PARKING, PAUSES, POINTS, Mortal, put_aside
+from transfer_async.testing.broker_contract.broker_harness import BrokerHarness, WorkerGroup
+from transfer_async.testing.broker_contract.killed_worker import (
+    DEAD_LETTERING,
+    PAUSES,
+    POINTS,
+    KilledWorker,
+    dead_letter_some,
+)
 
 
 def stopping(server):
@@ -47,9 +53,9 @@ class OurContract(BrokerContract):
 
     @pytest.mark.timeout(3000)
     @pytest.mark.trial(ci=3, long=300)
-    async def test_workers_that_are_killed_one_after_the_other_lose_nothing(self, size, line_crew):
+    async def test_workers_that_are_killed_one_after_the_other_lose_nothing(self, size, workers):
         self.kills = size
-        await self.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(line_crew)
+        await self.test_the_messages_of_a_killed_worker_are_carried_out_by_another(workers)
 
 
 class TestNats(OurContract):
@@ -97,8 +103,8 @@ async def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
     contract = BrokerContract()
     contract.kills = 0
     for killed in (
-        contract.test_what_a_killed_worker_had_in_hand_is_carried_out_by_another,
-        contract.test_what_a_killed_worker_was_putting_aside_is_still_there,
+        contract.test_the_messages_of_a_killed_worker_are_carried_out_by_another,
+        contract.test_a_message_survives_a_worker_killed_while_dead_lettering_it,
     ):
         with pytest.raises(pytest.skip.Exception, match="kills = 0"):
             await killed(None)
@@ -107,35 +113,35 @@ async def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
 
 
 @pytest.fixture
-async def crew(tmp_path):
+async def workers(tmp_path):
     async with (
-        LineTrial(partial(TableLine, tmp_path / "messages.db"), ack_wait=0.5) as trial,
-        Crew(trial, tmp_path) as crew,
+        BrokerHarness(partial(TableLine, tmp_path / "messages.db"), ack_wait=0.5) as harness,
+        WorkerGroup(harness, tmp_path) as workers,
     ):
-        yield crew
+        yield workers
 
 
-async def test_a_line_that_cannot_go_to_another_process_is_told(crew):
-    crew.trial.new_line = lambda settings: None
+async def test_a_line_that_cannot_go_to_another_process_is_told(workers):
+    workers.harness.new_line = lambda settings: None
 
     with pytest.raises(AssertionError, match="a partial of a class can; or say kills = 0"):
-        await BrokerContract().test_what_a_killed_worker_had_in_hand_is_carried_out_by_another(crew)
+        await BrokerContract().test_the_messages_of_a_killed_worker_are_carried_out_by_another(workers)
 
 
-async def test_a_worker_that_does_not_stop_is_cut_off_and_its_client_closed(crew, monkeypatch):
-    at_work = await crew.worker(is_awaited=False)
-    monkeypatch.setattr(at_work.worker, "run", lambda _: asyncio.Event().wait())  # it hears of no stop
+async def test_a_worker_that_does_not_stop_is_cut_off_and_its_client_closed(workers, monkeypatch):
+    worker = await workers.start(is_awaited=False)
+    monkeypatch.setattr(worker.worker, "run", lambda _: asyncio.Event().wait())  # it hears of no stop
     await asyncio.sleep(0)  # it begins
-    monkeypatch.setattr(broker_harness, "PATIENCE", 0.1)  # which must run out
+    monkeypatch.setattr(broker_harness, "TIMEOUT", 0.1)  # which must run out
 
     with pytest.raises(AssertionError, match="the worker has stopped: not within"):
-        await at_work.stop()
+        await worker.stop()
 
     with pytest.raises(ClientClosed):
-        await at_work.client.who_am_i()
+        await worker.client.who_am_i()
 
 
-async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(crew, tmp_path):
+async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(workers, tmp_path):
     made = []
 
     class ClosedAtFirst(TableLine):
@@ -145,44 +151,43 @@ async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(crew
             super().__init__(tmp_path / "messages.db", settings)
             made.append(self)
 
-    crew.trial.new_line = ClosedAtFirst
-    await crew.worker(is_awaited=False)
-    await crew.order("k")
+    workers.harness.new_line = ClosedAtFirst
+    await workers.start(is_awaited=False)
+    await workers.order("k")
 
-    assert (await crew.trial.outcome())["outcome"] == "created"
+    assert (await workers.harness.outcome())["outcome"] == "created"
 
 
-async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(crew):
-    place, reached = broker_contract.place_of(crew, POINTS), asyncio.Queue()
+async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(workers):
+    place, reached = broker_contract.workplace_of(workers, POINTS), asyncio.Queue()
     reached.send = reached.put_nowait
-    mortal = asyncio.create_task(Mortal(place, reached).run())
+    running = asyncio.create_task(KilledWorker(place, reached).run())
     for key in (*POINTS, "nowhere"):
-        await crew.order(key)
+        await workers.order(key)
 
     assert {await reached.get() for _ in POINTS} == set(POINTS)
-    mortal.cancel()
-    await asyncio.wait([mortal])
-    assert mortal.cancelled()
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
 
 
-async def test_a_worker_that_is_to_be_killed_stands_still_while_it_puts_messages_aside(crew):
+async def test_a_worker_that_is_to_be_killed_stands_still_while_it_puts_messages_aside(workers):
     for number in range(len(PAUSES)):
-        await crew.trial.send(b"%d" % number)
-    stood_still = []
-    await put_aside(
-        broker_contract.place_of(crew, [PARKING]), lambda: stood_still.append(len(asyncio.all_tasks()))
-    )
+        await workers.harness.send(b"%d" % number)
+    stood_still, place = [], broker_contract.workplace_of(workers, [DEAD_LETTERING])
+    await dead_letter_some(place, lambda: stood_still.append(len(asyncio.all_tasks())))
+    found = {(await workers.harness.dead_lettered()).body for _ in PAUSES}
 
-    assert {(await crew.trial.parked()).body for _ in PAUSES} == {b"%d" % at for at in range(len(PAUSES))}
+    assert found == {b"%d" % at for at in range(len(PAUSES))}
     assert max(stood_still) > 2, "some were on their way"
 
 
 def test_a_process_that_does_not_come_to_its_points_or_ends_by_itself_is_told(monkeypatch):
-    monkeypatch.setattr(broker_contract, "PATIENCE", 0.0)
+    monkeypatch.setattr(broker_contract, "TIMEOUT", 0.0)
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader:
-        with pytest.raises(AssertionError, match=r"a worker has not come to \['holding-0'\] within 0 s"):
-            broker_contract.reached_in(reader, {"holding-0"})
+        with pytest.raises(AssertionError, match=r"has not reached \['holding-0'\] within 0 s"):
+            broker_contract.next_reached(reader, {"holding-0"})
         writer.close()
-        with pytest.raises(AssertionError, match="a worker of its own process ended by itself"):
-            broker_contract.reached_in(reader, {"holding-0"})
+        with pytest.raises(AssertionError, match="a worker process ended by itself"):
+            broker_contract.next_reached(reader, {"holding-0"})

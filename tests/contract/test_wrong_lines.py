@@ -14,7 +14,7 @@ import pytest
 from tests.contract.own_line import MINE, SEND, TableBroker, TableDelivery, TableLane, TableLine
 from tests.contract.test_lines import moving
 from transfer_async.testing.broker_contract import BrokerContract
-from transfer_async.testing.broker_contract.broker_harness import Crew, LineTrial
+from transfer_async.testing.broker_contract.broker_harness import BrokerHarness, WorkerGroup
 
 NEVER = 1e12
 
@@ -352,45 +352,45 @@ class CannotBeLookedAt(WrongLine):
             return None
 
 
-PARKED = "test_what_is_parked_is_put_aside_whole_with_the_reason_and_never_comes_again"
-CUT_OFF = "test_what_is_cut_off_while_it_is_put_aside_or_given_back_is_still_there"
+PARKED = "test_a_message_is_dead_lettered_unchanged_with_its_reason"
+CUT_OFF = "test_a_message_survives_a_cancelled_dead_letter_or_retry"
 
 WRONG = {
-    AcknowledgesWhatItTakes: "test_what_nobody_answers_comes_again_whole_and_says_so",
-    GivesEachMessageOnlyOnce: "test_what_a_worker_has_in_hand_when_it_ends_comes_to_another",
-    GivesAMessageToTwo: "test_each_message_goes_to_one_of_the_workers",
-    FetchesAhead: "test_what_nobody_works_on_is_not_fetched",
-    TellsNobodyThatItWaited: "test_who_waits_in_vain_is_told_so_in_the_end_and_not_at_once",
-    HearsOnlyWhatIsSentWhileItListens: "test_what_was_sent_before_there_was_a_worker_comes",
-    MakesItsQueueAnew: "test_what_is_made_again_is_left_as_it_is",
-    CarriesTextOnly: "test_a_message_comes_as_it_was_sent",
-    DropsHeaders: "test_a_trace_goes_from_a_message_into_its_outcome",
-    CountsNoDeliveries: "test_what_could_not_be_carried_out_now_is_tried_again",
-    GivesUpAfterFive: "test_there_is_no_end_of_deliveries_and_each_is_counted",
-    TakesAMessageAlong: "test_who_stops_waiting_takes_no_message_along",
-    SaysThatItAcknowledged: "test_what_is_acknowledged_never_comes_again",
-    NeverBeats: "test_a_hook_that_takes_long_is_not_run_twice",
-    ForgetsTheDelay: "test_what_is_given_back_comes_again_whole_and_not_before_its_delay",
-    SleepsThroughTheDelay: "test_what_waits_out_its_delay_keeps_nothing_back",
-    KeepsTheDelayInMind: "test_what_is_given_back_waits_at_the_broker_and_not_in_the_worker",
-    LosesTheBodyOfWhatIsParked: "test_what_can_never_be_carried_out_is_parked_and_the_next_goes_on",
+    AcknowledgesWhatItTakes: "test_an_unacknowledged_message_is_delivered_again_unchanged_and_counted",
+    GivesEachMessageOnlyOnce: "test_the_message_of_a_worker_that_ends_is_delivered_to_another",
+    GivesAMessageToTwo: "test_each_message_is_delivered_to_one_worker",
+    FetchesAhead: "test_no_message_is_fetched_ahead",
+    TellsNobodyThatItWaited: "test_waiting_without_a_message_ends_at_its_timeout",
+    HearsOnlyWhatIsSentWhileItListens: "test_a_message_that_was_sent_before_any_worker_is_delivered",
+    MakesItsQueueAnew: "test_preparing_the_broker_again_changes_nothing",
+    CarriesTextOnly: "test_a_message_is_delivered_as_it_was_sent",
+    DropsHeaders: "test_a_trace_continues_from_a_message_to_its_outcome",
+    CountsNoDeliveries: "test_a_command_that_failed_for_now_is_tried_again",
+    GivesUpAfterFive: "test_deliveries_are_counted_and_not_limited",
+    TakesAMessageAlong: "test_a_cancelled_wait_loses_no_message",
+    SaysThatItAcknowledged: "test_an_acknowledged_message_is_never_delivered_again",
+    NeverBeats: "test_a_slow_hook_is_not_run_twice",
+    ForgetsTheDelay: "test_a_retried_message_is_delivered_unchanged_and_not_before_its_delay",
+    SleepsThroughTheDelay: "test_a_delayed_message_holds_up_no_other",
+    KeepsTheDelayInMind: "test_a_delayed_message_waits_in_the_broker_and_not_in_the_worker",
+    LosesTheBodyOfWhatIsParked: "test_an_invalid_command_is_dead_lettered_and_the_next_is_carried_out",
     LosesTheHeadersOfWhatIsParked: PARKED,
     ParksWithoutAReason: PARKED,
-    RejectsWithoutACopy: "test_what_can_never_be_carried_out_is_parked_and_the_next_goes_on",
-    AcknowledgesThenParks: f"{CUT_OFF}[park]",
-    FinishesWhatItParks: "test_what_a_killed_worker_was_putting_aside_is_still_there",
-    DeletesWaitsThenParks: f"{CUT_OFF}[park]",
+    RejectsWithoutACopy: "test_an_invalid_command_is_dead_lettered_and_the_next_is_carried_out",
+    AcknowledgesThenParks: f"{CUT_OFF}[dead_letter]",
+    FinishesWhatItParks: "test_a_message_survives_a_worker_killed_while_dead_lettering_it",
+    DeletesWaitsThenParks: f"{CUT_OFF}[dead_letter]",
     DeletesThenGivesBack: f"{CUT_OFF}[retry]",
     DeletesWaitsThenGivesBack: f"{CUT_OFF}[retry]",
     ParksAndKeeps: PARKED,
-    TakesAReasonForAHeader: "test_whatever_the_reason_a_message_can_be_parked",
-    PublishesWithoutAQueue: "test_an_outcome_that_was_published_is_there_with_its_headers",
-    TellsOneOutcomeOfAnIntent: "test_an_outcome_that_says_more_of_an_intent_is_not_taken_for_the_one_before",
-    SwallowsWhatCouldNotBePublished: "test_whatever_the_broker_did_not_confirm_is_an_error",
-    AcknowledgesWithoutAConfirmation: "test_whatever_the_broker_did_not_confirm_is_an_error",
-    KeepsWhatItParksInMemory: "test_whatever_the_broker_did_not_confirm_is_an_error",
-    StaysBrokenOnce: "test_a_broker_that_goes_and_comes_back_under_a_worker_loses_nothing",
-    SaysThatItIsThere: "test_whatever_the_broker_did_not_confirm_is_an_error",
+    TakesAReasonForAHeader: "test_a_message_is_dead_lettered_whatever_the_reason",
+    PublishesWithoutAQueue: "test_a_published_outcome_is_stored_with_its_headers",
+    TellsOneOutcomeOfAnIntent: "test_a_later_outcome_of_an_intent_is_not_taken_for_a_duplicate",
+    SwallowsWhatCouldNotBePublished: "test_everything_that_the_broker_does_not_confirm_is_an_error",
+    AcknowledgesWithoutAConfirmation: "test_everything_that_the_broker_does_not_confirm_is_an_error",
+    KeepsWhatItParksInMemory: "test_everything_that_the_broker_does_not_confirm_is_an_error",
+    StaysBrokenOnce: "test_workers_lose_nothing_while_the_broker_restarts",
+    SaysThatItIsThere: "test_everything_that_the_broker_does_not_confirm_is_an_error",
     CannotBeLookedAt: "test_a_command_is_carried_out_and_its_outcome_published",
 }
 """By each wrong line, a test that finds it."""
@@ -400,7 +400,7 @@ KILLED = WRONG[FinishesWhatItParks]
 EXPIRE = "UPDATE messages SET due = 0 WHERE deliveries > 0 AND due > ?"
 
 
-class ExpiringTrial(LineTrial):
+class ExpiringHarness(BrokerHarness):
     """Whatever is in hand comes again with the next hand, however slow the machine is; by the clock, never.
 
     Where messages come again meanwhile, few are in hand when their worker is cut off or killed.
@@ -409,9 +409,9 @@ class ExpiringTrial(LineTrial):
     def __init__(self, new_line):
         super().__init__(new_line, ack_wait=3600.0)
 
-    async def hand(self, **changes):
-        made = await super().hand(**changes)
-        await made.line.broker.run((EXPIRE, (time.time() + 1800.0,)))
+    async def consumer(self, **changes):
+        made = await super().consumer(**changes)
+        await made.broker.broker.run((EXPIRE, (time.time() + 1800.0,)))
         return made
 
 
@@ -424,14 +424,14 @@ async def passes(kind, name, directory):
     name, _, row = name.partition("[")
     test = getattr(contract, name)
     async with AsyncExitStack() as stack:
-        trial = ExpiringTrial(new_line) if is_lost else LineTrial(new_line, ack_wait=0.1)
+        harness = ExpiringHarness(new_line) if is_lost else BrokerHarness(new_line, ack_wait=0.1)
         fixtures = {
             "answer": row.rstrip("]"),
-            "line_trial": await stack.enter_async_context(trial),
+            "harness": await stack.enter_async_context(harness),
             "broker_away": moving(here),
         }
-        if "line_crew" in inspect.signature(test).parameters:
-            fixtures["line_crew"] = await stack.enter_async_context(Crew(trial, directory))
+        if "workers" in inspect.signature(test).parameters:
+            fixtures["workers"] = await stack.enter_async_context(WorkerGroup(harness, directory))
         try:
             await test(**{name: fixtures[name] for name in inspect.signature(test).parameters})
         except (AssertionError, pytest.fail.Exception):
@@ -439,7 +439,7 @@ async def passes(kind, name, directory):
     return True
 
 
-@pytest.mark.parametrize("name", [f"{CUT_OFF}[park]", f"{CUT_OFF}[retry]", KILLED])
+@pytest.mark.parametrize("name", [f"{CUT_OFF}[dead_letter]", f"{CUT_OFF}[retry]", KILLED])
 async def test_a_right_line_passes_where_messages_come_again_with_the_next_hand(name, tmp_path):
     assert await passes(TableLine, name, tmp_path)
 
@@ -454,6 +454,6 @@ def test_no_wrong_line_is_forgotten():
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
 async def test_a_wrong_line_is_found(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("transfer_async.testing.broker_contract.broker_harness.PATIENCE", 0.4)
+    monkeypatch.setattr("transfer_async.testing.broker_contract.broker_harness.TIMEOUT", 0.4)
 
     assert not await passes(kind, WRONG[kind], tmp_path)

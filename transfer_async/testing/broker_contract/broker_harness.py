@@ -1,4 +1,4 @@
-"""What a trial of a line has in its hands: names of its own at the broker, and workers' hands there."""
+"""What the broker contract works with: consumers of a broker, and whole workers with a service and a bank."""
 
 from __future__ import annotations
 
@@ -23,32 +23,36 @@ from transfer_async.worker import Delays, Delivery, Handled, Handler
 
 T = TypeVar("T")
 
-NewLine = Callable[[WorkerSettings], Broker]
-"""Makes a line with the settings it is given, not opened yet: each is another worker's, at one broker."""
+NewBroker = Callable[[WorkerSettings], Broker]
+"""Makes a broker, not opened yet, from settings; each belongs to another worker, and all use one server."""
 
-PATIENCE = 60.0
-"""Seconds after which what should have happened long ago is a failure: ten times a busy machine's."""
+TIMEOUT = 60.0
+"""Seconds after which a step has failed: ten times what a busy machine needs."""
 
-MARK, LAST = b"left unanswered", b"sent in the end"
+UNACKNOWLEDGED, LAST = b"left unacknowledged", b"sent last"
 
 
 async def soon(work: Awaitable[T], what: str) -> T:
-    """What ``work`` gives; should that last too long, a failure that says ``what`` did not happen."""
-    scope = asyncio.timeout(PATIENCE)
+    """Await ``work``.
+
+    Raises:
+        AssertionError: it took longer than `TIMEOUT`; the message says that ``what`` did not happen.
+    """
+    scope = asyncio.timeout(TIMEOUT)
     try:
         async with scope:
             return await work
     except TimeoutError:
         if not scope.expired():
             raise
-        raise AssertionError(f"{what}: not within {PATIENCE:g} s") from None
+        raise AssertionError(f"{what}: not within {TIMEOUT:g} s") from None
 
 
-class Taken:
-    """One message in hand: what came of it, and the lane that took it, which is done once it is answered."""
+class TakenMessage:
+    """One message that was delivered; its subscriber is stopped once it is acknowledged."""
 
-    def __init__(self, delivery: Delivery, lane: Any) -> None:
-        self._lane = lane
+    def __init__(self, delivery: Delivery, subscriber: Any) -> None:
+        self._subscriber = subscriber
         self.delivery: Delivery = delivery
         self.body: bytes = bytes(delivery.body)
         self.headers: dict[str, str] = dict(delivery.headers)
@@ -56,91 +60,92 @@ class Taken:
 
     async def ack(self) -> None:
         """Acknowledge it."""
-        await self._answered(self.delivery.ack())
+        await self._settle(self.delivery.ack())
 
     async def retry(self, after: float) -> None:
-        """Give it back, to come again after that many seconds."""
-        await self._answered(self.delivery.retry(after))
+        """Return it, to be delivered again after that many seconds."""
+        await self._settle(self.delivery.retry(after))
 
     async def dead_letter(self, reason: str) -> None:
-        """Put it aside."""
-        await self._answered(self.delivery.dead_letter(reason))
+        """Dead-letter it."""
+        await self._settle(self.delivery.dead_letter(reason))
 
-    async def _answered(self, answer: Awaitable[None]) -> None:
-        await soon(answer, "the broker took note of an answer")
-        await self._lane.stop()
+    async def _settle(self, call: Awaitable[None]) -> None:
+        await soon(call, "the broker confirmed")
+        await self._subscriber.stop()
 
     @asynccontextmanager
-    async def beaten(self, every: float) -> AsyncIterator[None]:
-        """Give signs of life as long as this is open."""
-        beating = asyncio.create_task(_again(every, self.delivery.beat))
+    async def heartbeats(self, every: float) -> AsyncIterator[None]:
+        """Send a heartbeat every so many seconds."""
+        sending = asyncio.create_task(_repeat(every, self.delivery.beat))
         try:
             yield
         finally:
-            await _end([beating])
+            await _cancel([sending])
 
 
-class Hand:
-    """One worker's hand: a line that is open, its chores, and a lane for each message."""
+class Consumer:
+    """One worker's open broker, its background tasks, and a subscriber for each message."""
 
-    def __init__(self, line: Broker) -> None:
-        self.line = line
-        self._lanes: list[Any] = []
-        self._chores: list[asyncio.Task[None]] = []
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._subscribers: list[Any] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        await soon(self.line.open(), "the line is open")
-        self._chores = [asyncio.create_task(_again(every, do)) for every, do in self.line.chores]
+        await soon(self.broker.open(), "the broker is open")
+        self._tasks = [asyncio.create_task(_repeat(every, do)) for every, do in self.broker.chores]
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.go()
+        await self.close()
 
-    async def lane(self) -> Any:
-        """A subscriber that has been started."""
-        lane = self.line.subscriber()
-        self._lanes.append(lane)
-        await soon(lane.start(), "a lane has begun")
-        return lane
+    async def subscriber(self) -> Any:
+        """Start a subscriber."""
+        subscriber = self.broker.subscriber()
+        self._subscribers.append(subscriber)
+        await soon(subscriber.start(), "a subscriber has started")
+        return subscriber
 
-    async def take(self) -> Taken:
-        """The next message, on a lane of its own: no lane asks for more than it works on."""
-        lane = await self.lane()
-        return Taken(self.line.delivery(await soon(self._next(lane), "a message came")), lane)
+    async def take(self) -> TakenMessage:
+        """Take the next message, with a subscriber of its own: none may fetch ahead."""
+        subscriber = await self.subscriber()
+        message = await soon(self._next(subscriber), "a message was delivered")
+        return TakenMessage(self.broker.delivery(message), subscriber)
 
-    async def _next(self, lane: Any) -> Any:
+    async def _next(self, subscriber: Any) -> Any:
         while True:
-            message = await lane.get_one(timeout=self.line.settings.poll)
+            message = await subscriber.get_one(timeout=self.broker.settings.poll)
             if message is not None:
                 return message
             await asyncio.sleep(0)  # it may not have waited
 
-    async def go(self) -> None:
-        """Let go of all, as a worker that ends; what is in hand is left as it is."""
-        await _end(self._chores)
-        lanes, self._lanes, self._chores = self._lanes, [], []
-        for end in (*(lane.stop for lane in lanes), self.line.close):
-            with contextlib.suppress(Exception):  # its connection may be gone
-                await soon(end(), "a line has ended")
+    async def close(self) -> None:
+        """End as a worker does; messages that were taken stay unacknowledged."""
+        await _cancel(self._tasks)
+        subscribers, self._subscribers, self._tasks = self._subscribers, [], []
+        for end in (*(subscriber.stop for subscriber in subscribers), self.broker.close):
+            with contextlib.suppress(Exception):  # its connection may be closed
+                await soon(end(), "a broker was closed")
 
 
-class LineTrial:
-    """A trial of one line.
+class BrokerHarness:
+    """Sends messages to a broker and takes them from it.
 
     Args:
-        new_line: see `NewLine`.
-        ack_wait: as of `WorkerSettings`.
+        new_line: see `NewBroker`.
+        ack_wait: see `WorkerSettings`.
 
     Attributes:
-        settings: of all lines, with subjects that no other trial has.
+        settings: those of all brokers, with subjects that no other test uses.
     """
 
-    def __init__(self, new_line: NewLine, *, ack_wait: float) -> None:
-        mine = f"t{secrets.token_hex(5)}"
+    def __init__(self, new_line: NewBroker, *, ack_wait: float) -> None:
+        prefix = f"t{secrets.token_hex(5)}"
         self.settings: WorkerSettings = WorkerSettings(
-            commands=f"{mine}.commands",
-            outcomes=f"{mine}.outcomes",
-            dead_letters=f"{mine}.parked",
+            commands=f"{prefix}.commands",
+            outcomes=f"{prefix}.outcomes",
+            dead_letters=f"{prefix}.dead",
             ack_wait=ack_wait,
             poll=0.05,
             concurrency=2,
@@ -148,7 +153,7 @@ class LineTrial:
         )
         self.new_line = new_line
         self._stack = AsyncExitStack()
-        self._readers: dict[str, Hand] = {}
+        self._readers: dict[str, Consumer] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,71 +161,69 @@ class LineTrial:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    def line(self, **changes: Any) -> Broker:
-        """One more line, not opened yet."""
+    def broker(self, **changes: Any) -> Broker:
+        """Make another broker, not opened yet."""
         return self.new_line(attrs.evolve(self.settings, **changes))
 
-    async def hand(self, **changes: Any) -> Hand:
-        """One more worker's hand."""
-        return await self._stack.enter_async_context(Hand(self.line(**changes)))
+    async def consumer(self, **changes: Any) -> Consumer:
+        """Open another consumer."""
+        return await self._stack.enter_async_context(Consumer(self.broker(**changes)))
 
     async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send what is taken for a command, as somebody who does nothing else."""
-        async with self.sender() as line:
-            await soon(line.send(line.settings.commands, body, headers or {}), "a message is sent")
+        """Send a message to the workers, from a process that only sends."""
+        async with self.sender() as broker:
+            await soon(broker.send(broker.settings.commands, body, headers or {}), "a message is sent")
 
     @asynccontextmanager
     async def sender(self) -> AsyncIterator[Broker]:
-        """A line that is open for sending only."""
-        line = self.line()
-        await soon(line.open(only_to_send=True), "the line is open")
+        """Open a broker for sending only."""
+        broker = self.broker()
+        await soon(broker.open(only_to_send=True), "the broker is open")
         try:
-            yield line
+            yield broker
         finally:
-            await line.close()
-
-    # --- what was published ---------------------------------------------------------------------
+            await broker.close()
 
     async def published(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """The next outcome, as a tree, and its headers."""
+        """Return the next outcome, as JSON, and its headers."""
         taken = await self._read(self.settings.outcomes)
         return json.loads(taken.body), taken.headers
 
     async def outcome(self) -> dict[str, Any]:
-        """The next outcome, as a tree."""
+        """Return the next outcome, as JSON."""
         return (await self.published())[0]
 
-    async def parked(self) -> Taken:
-        """The next of what was put aside."""
+    async def dead_lettered(self) -> TakenMessage:
+        """Return the next dead letter."""
         return await self._read(self.settings.dead_letters)
 
-    async def _read(self, subject: str) -> Taken:
-        """The next message of a subject, by a line of the same kind for which it is where commands are."""
+    async def _read(self, subject: str) -> TakenMessage:
+        """Take the next message of a subject, through a consumer that uses it for its commands."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
-            self._readers[subject] = await self.hand(commands=subject, group="readers", **names)
+            self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
         taken = await self._readers[subject].take()
         await taken.ack()
         return taken
 
-    async def forget_readers(self) -> None:
-        """Let those go who read what is published: the next look is another's."""
+    async def close_readers(self) -> None:
+        """Close the consumers of outcomes and dead letters; the next read opens others."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
-            await reader.go()
+            await reader.close()
 
-    async def come_again(self, keeper: Hand) -> list[bytes]:
-        """What comes again of all that has been taken: it has done so when what is taken last comes again.
+    async def redelivered(self, consumer: Consumer) -> list[bytes]:
+        """Return every message that is delivered again, up to one that is taken last.
 
         Args:
-            keeper: whose hand leaves one unanswered.
+            consumer: leaves that last one unacknowledged.
         """
         found: list[bytes] = []
-        await self.send(MARK)
-        while (await keeper.take()).body != MARK:
+        await self.send(UNACKNOWLEDGED)
+        while (await consumer.take()).body != UNACKNOWLEDGED:
             pass
-        other = await self.hand()
-        for wanted in (MARK, LAST):
+        other = await self.consumer()
+        for wanted in (UNACKNOWLEDGED, LAST):
             if wanted is LAST:
                 await self.send(LAST)
             while (taken := await other.take()).body != wanted:
@@ -230,15 +233,15 @@ class LineTrial:
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Which of them neither come again nor are among the dead letters, once nobody has any in hand."""
-        left = set(bodies).difference(await self.come_again(await self.hand()))
-        with contextlib.suppress(AssertionError):  # no more are dead-lettered
+        """Return those that are neither delivered again nor dead-lettered; no consumer may have any."""
+        left = set(bodies).difference(await self.redelivered(await self.consumer()))
+        with contextlib.suppress(AssertionError):  # there are no more dead letters
             while left:
-                left.discard((await self.parked()).body)
+                left.discard((await self.dead_lettered()).body)
         return left
 
 
-async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
     pending = set(tasks)
     while pending:
         for task in pending:
@@ -246,61 +249,60 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
         _, pending = await asyncio.wait(pending, timeout=0.05)  # a broker's driver may swallow a cancellation
 
 
-async def _again(every: float, do: Callable[[], Awaitable[object]]) -> None:
+async def _repeat(every: float, do: Callable[[], Awaitable[object]]) -> None:
     while True:
         await asyncio.sleep(every)
-        with contextlib.suppress(Exception):  # the next time may go well, as with a worker
+        with contextlib.suppress(Exception):  # the next time may succeed, as in a worker
             await do()
 
 
-# --- crew --------------------------------------------------------------------------------------------
-# Workers at a line on trial, with a service, a journal and a bank that a trial can hold up.
+# --- workers -----------------------------------------------------------------------------------------
 
 
 DELAYS = Delays(first=0.05, longest=0.1)
 LEASE = 15.0
 RETRY = RetryPolicy(attempts=1, deadline=10.0)
-"""Long enough for a busy machine: a call cut short by its deadline would be one more delivery."""
+"""Long enough for a busy machine: a call that its deadline ends would be one more delivery."""
 
 
 class SlowHolds(Holds):
-    """A ledger whose holds can be kept waiting, and broken.
+    """A ledger whose holds can be blocked, and can fail.
 
     Attributes:
-        breaks: how many of the next holds fail.
+        failures: how many of the next holds fail.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.breaks: int = 0
-        self._open, self._came = asyncio.Event(), asyncio.Semaphore(0)
+        self.failures: int = 0
+        self._open, self._requests = asyncio.Event(), asyncio.Semaphore(0)
         self._open.set()
 
-    def hold_up(self) -> None:
-        """Let every hold wait from now on."""
+    def block(self) -> None:
+        """Block every hold from now on."""
         self._open.clear()
 
-    def let_through(self) -> None:
-        """Let them through again."""
+    def unblock(self) -> None:
+        """Let all holds continue."""
         self._open.set()
 
-    async def has_come(self, count: int = 1) -> None:
-        """Return once so many more holds were asked for."""
+    async def requested(self, count: int = 1) -> None:
+        """Return once so many more holds were requested."""
         for _ in range(count):
-            await soon(self._came.acquire(), "a command came to the hold")
+            await soon(self._requests.acquire(), "a hold was requested")
 
     async def place(self, intent: OrderIntent) -> str:
-        """Hold, once it is let through."""
-        self._came.release()
+        """Hold, once it is not blocked."""
+        self._requests.release()
         await self._open.wait()
-        if self.breaks:
-            self.breaks -= 1
-            raise OSError("the ledger is out of reach")
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the ledger is unreachable")
         return await super().place(intent)
 
 
-class _Watched(Handler):
-    """Notes what comes: the key, and how often it has been delivered."""
+class _RecordingHandler(Handler):
+    """Records the key of each message, and its number of deliveries."""
 
     def __init__(self, client: TransferClient, seen: list[tuple[str | None, int]]) -> None:
         super().__init__(client, delays=DELAYS)
@@ -312,18 +314,18 @@ class _Watched(Handler):
         return handled
 
 
-class AtWork:
-    """One worker, which is started anew when its connection is closed for good, as whoever runs one does."""
+class RunningWorker:
+    """One worker; a supervisor starts it again when its connection is closed for good."""
 
-    def __init__(self, crew: Crew, make: Callable[[], Broker], options: Mapping[str, Any]) -> None:
-        self._crew, self._make, self._options = crew, make, options
-        self.client: TransferClient = crew.client()
+    def __init__(self, group: WorkerGroup, make: Callable[[], Broker], options: Mapping[str, Any]) -> None:
+        self._group, self._make, self._options = group, make, options
+        self.client: TransferClient = group.client()
         self._stopping = asyncio.Event()
-        self.worker: OrderWorker = self._employed()
+        self.worker: OrderWorker = self._new_worker()
         self._task = asyncio.create_task(self._run())
 
-    def _employed(self) -> OrderWorker:
-        handler = _Watched(self.client, self._crew.seen)
+    def _new_worker(self) -> OrderWorker:
+        handler = _RecordingHandler(self.client, self._group.seen)
         return OrderWorker(self.client, self._make(), handler=handler, **self._options)
 
     async def _run(self) -> None:
@@ -331,55 +333,55 @@ class AtWork:
             try:
                 await self.worker.run(self._stopping)
             except ConnectionError:
-                self.worker = self._employed()
+                self.worker = self._new_worker()
 
     async def is_ready(self, *, so: bool = True) -> None:
-        """Return once it says that it could take a message; or, if not ``so``, that it could not."""
+        """Return once its health check says that it is ready; or, if not ``so``, that it is not."""
 
-        async def says() -> None:
-            while bool(await self.worker.health.not_ready()) is so:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.01)  # between two looks
+        async def polled() -> None:
+            while bool(await self.worker.health.not_ready()) is so:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
 
-        await soon(says(), f"the worker is {'' if so else 'not '}ready")
+        await soon(polled(), f"the worker is {'' if so else 'not '}ready")
 
     async def stop(self) -> None:
-        """Let it finish what is in flight, and go; what does not go is cut off."""
+        """Let it finish its messages and stop; cancel it if it does not."""
         self._stopping.set()
         try:
             await soon(asyncio.wait([self._task]), "the worker has stopped")
         except AssertionError:
-            await self.cut_off()
+            await self.cancel()
             raise
         await self.client.close()
 
-    async def cut_off(self) -> None:
+    async def cancel(self) -> None:
         """End it at once, as a second signal does."""
         self._stopping.set()
         self._task.cancel()
         try:
-            await soon(asyncio.wait([self._task]), "the worker was cut off")
+            await soon(asyncio.wait([self._task]), "the worker was cancelled")
         finally:
             await self.client.close(timeout=0)
 
 
-class Crew:
-    """Workers at one line.
+class WorkerGroup:
+    """Workers at one broker.
 
     Attributes:
-        trial: the line's, where commands are sent and outcomes read.
+        harness: sends commands and reads outcomes.
         sandbox: the service.
         bank: the ledger.
-        seen: of each message that was handled, its key, and how often it had been delivered.
+        seen: for each message that was handled, its key and its number of deliveries.
     """
 
-    def __init__(self, trial: LineTrial, directory: Path) -> None:
-        self.trial: LineTrial = trial
+    def __init__(self, harness: BrokerHarness, directory: Path) -> None:
+        self.harness: BrokerHarness = harness
         self.bank: SlowHolds = SlowHolds()
         self.path: Path = directory / "journal.db"
         self.sandbox: Sandbox = Sandbox()
         self.journal: SQLiteJournal = SQLiteJournal(self.path)
         self.seen: list[tuple[str | None, int]] = []
-        self._workers: list[AtWork] = []
+        self._workers: list[RunningWorker] = []
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -388,14 +390,14 @@ class Crew:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self.bank.let_through()
+        self.bank.unblock()
         for worker in self._workers:
-            with contextlib.suppress(AssertionError):  # the test has said what was wrong
+            with contextlib.suppress(AssertionError):  # the test has reported what was wrong
                 await worker.stop()
         await self._stack.aclose()
 
     def client(self) -> TransferClient:
-        """A client as each of the workers has one."""
+        """Make a client, as each of the workers has one."""
         return TransferClient(
             self.sandbox.base_url,
             self.sandbox.token,
@@ -405,34 +407,34 @@ class Crew:
             retry=RETRY,
         )
 
-    async def worker(
+    async def start(
         self,
         *,
-        lanes: int | None = None,
-        spoil: Callable[[Broker], None] = lambda _: None,
+        slots: int | None = None,
+        change: Callable[[Broker], None] = lambda _: None,
         is_awaited: bool = True,
         **options: Any,
-    ) -> AtWork:
-        """One more worker, that takes messages.
+    ) -> RunningWorker:
+        """Start another worker.
 
         Args:
-            lanes: how many it takes at once; as the trial's settings say by default.
-            spoil: what is done to its line first.
-            is_awaited: false if it cannot begin yet.
-            options: as `OrderWorker` takes them.
+            slots: how many messages it takes at once; by default, as the harness's settings say.
+            change: changes its broker first.
+            is_awaited: wait until it takes messages.
+            options: those of `OrderWorker`.
         """
 
         def make() -> Broker:
-            line = self.trial.line(concurrency=lanes or self.trial.settings.concurrency)
-            spoil(line)
-            return line
+            broker = self.harness.broker(concurrency=slots or self.harness.settings.concurrency)
+            change(broker)
+            return broker
 
-        at_work = AtWork(self, make, options)
-        self._workers.append(at_work)
+        running = RunningWorker(self, make, options)
+        self._workers.append(running)
         if is_awaited:
-            await soon(at_work.worker.started.wait(), "the worker takes messages")
-        return at_work
+            await soon(running.worker.started.wait(), "the worker takes messages")
+        return running
 
     async def order(self, key: str, headers: Mapping[str, str] | None = None) -> None:
-        """Send the command of an order."""
-        await self.trial.send(OrderCommand(key=key, order=make_new_order()).to_json(), headers)
+        """Send the command for an order."""
+        await self.harness.send(OrderCommand(key=key, order=make_new_order()).to_json(), headers)
