@@ -1638,7 +1638,7 @@ BY_HAND = (
     Fault(
         "probe-goes-on-after-a-refusal-that-was-none",
         "probe_orders",
-        "            if item.case.level == REFUSALS and is_created(answer):\n",
+        "            if item.case.level == REFUSALS and _is_created(answer):\n",
         '            if item.case.level == REFUSALS and answer.order == "same":\n',
         "orders that nobody wanted are created one after the other",
     ),

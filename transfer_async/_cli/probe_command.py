@@ -94,8 +94,8 @@ def probe(
         fail(NOT_LIVE, USAGE)
     if not (is_positive(patience) and patience <= MAX_PATIENCE):
         fail(f"--patience: must be more than 0 seconds, and at most {MAX_PATIENCE:g}", USAGE)
-    codes = {ValueError: USAGE, probe_run.Declined: USAGE, Stopped: FAILED, OSError: FAILED}
-    with failing("probe", {**codes, JournalFailed: FAILED}, words=_message):
+    codes = {ValueError: USAGE, Stopped: FAILED, OSError: FAILED, JournalFailed: FAILED}
+    with failing("probe", codes, words=_message):
         levels = frozenset(level or [0])
         base_url = _checked(normalised, base_url, options.BASE_URL)
         token = _checked(request.checked, token, options.TOKEN)

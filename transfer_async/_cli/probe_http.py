@@ -41,20 +41,11 @@ from transfer_async.sandbox import SeenAnswer, profile
 from transfer_async.sandbox.profile import NOT_KEPT, BodyKind, OrderSeen, rung
 from transfer_async.sandbox.validation import decimal_of
 
-MAX_BODY = 1 << 20
-"""Maximum bytes read from a response's body; the client has the same limit."""
-
-BUSY = (429, 503)
-"""Statuses after which the probe repeats the request later."""
-
-MAX_RETRY_AFTER = 120.0
-"""Maximum seconds of ``Retry-After`` that the probe waits."""
-
-FIRST_WAIT = 1.0
-"""Seconds to wait if a busy service does not say how long; each further wait is twice as long."""
-
-MAX_BUSY = 5
-"""Number of busy responses in a row after which the probe stops."""
+MAX_BODY = 1 << 20  # maximum bytes read from a response's body; the client has the same limit
+BUSY = (429, 503)  # statuses after which the probe repeats the request later
+MAX_BUSY = 5  # number of busy responses in a row after which the probe stops
+MAX_RETRY_AFTER = 120.0  # maximum seconds of ``Retry-After`` that the probe waits
+FIRST_WAIT = 1.0  # seconds to wait if a busy service does not say how long; then twice as long each time
 
 _LATER = "run the probe again later: it continues where it stopped"
 _NOT_RECORDED = "The profile records nothing of it"
@@ -115,14 +106,9 @@ class Connection:
             self._http = http.client.HTTPConnection(host, port, timeout=timeout)
 
     async def send(self, request: Request, *, cut: bool = False) -> Response:
-        """Send a request and return the response.
+        """Send a request and return the response, or with ``cut`` close the connection instead of reading it.
 
-        Args:
-            request: the request.
-            cut: close the connection as soon as the request is sent, instead of reading the response.
-
-        Returns:
-            The response; without a status if the connection is closed or lost, or the time is over.
+        The response has no status if the connection is closed or lost, or the time is over.
         """
         try:
             async with asyncio.timeout(2 * self._timeout):
@@ -258,15 +244,7 @@ class Service:
     async def ask(
         self, request: Request, answers: dict[str, SeenAnswer] | None = None
     ) -> tuple[Response, SeenAnswer]:
-        """Send a request that creates no order; repeat it while the service is busy.
-
-        Args:
-            request: the request.
-            answers: takes a busy response, if there was one.
-
-        Raises:
-            Stopped: the service is busy for too long.
-        """
+        """Send a request that creates no order, again while the service is busy; save that in ``answers``."""
         times = 0
         while True:
             response, seconds = await self.exchange(request)
@@ -279,11 +257,7 @@ class Service:
             times += 1
 
     async def wait(self, response: Response, *, times: int) -> None:
-        """Wait as a busy response asks; ``times`` is the number of busy responses just before it.
-
-        Raises:
-            Stopped: the wait would be too long, or one of too many.
-        """
+        """Wait as a busy response asks, after ``times`` others; raise `Stopped` if that takes too long."""
         if times >= MAX_BUSY:
             raise Stopped(f"the service answered {response.status} {MAX_BUSY} times in a row; {_LATER}")
         asked = retry_after(response.headers.get("Retry-After"), now=self.clock.utc())
@@ -293,21 +267,13 @@ class Service:
         await self.clock.sleep(seconds)
 
     async def check(self) -> None:
-        """Send who-am-i, to find a wrong base URL or token before any order is sent.
-
-        Raises:
-            Stopped: see `check_user`.
-        """
+        """Send who-am-i, so that a wrong base URL or token stops the probe before any order is sent."""
         response, _ = await self.ask(self.request("GET", WHO_AM_I))
         check_user(response)
 
 
 def check_user(response: Response) -> None:
-    """Check a response to who-am-i: if the client cannot read it, the profile would be of no use.
-
-    Raises:
-        Stopped: the client cannot read it.
-    """
+    """Raise `Stopped` if the client cannot read a response to who-am-i: a profile would be of no use."""
     check_reached(response)
     if classify_response(response, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
         raise Stopped(
@@ -321,11 +287,7 @@ def check_user(response: Response) -> None:
 
 
 def check_reached(response: Response) -> None:
-    """Check that the service was reached and accepted the token.
-
-    Raises:
-        Stopped: it was not reached, or rejected the token.
-    """
+    """Raise `Stopped` if the service was not reached, or rejected the token."""
     if not response.sent or response.status is None:
         trouble = "no response came" if response.sent else "no connection could be opened"
         raise Stopped(f"{trouble}: check {BASE_URL}, and that the service is up. {_NOT_RECORDED}")
@@ -375,7 +337,7 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
     """Find the order in a response, with the client's own reader.
 
     Args:
-        response: the response.
+        response: the response to an order.
         known: the ids of orders that are known.
         sent: the order that was sent; None if its body was changed on purpose.
     """
@@ -401,16 +363,13 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
     return FoundOrder("none" if is_refusal or judgement is Classification.WRONG_TOKEN else "unknown")
 
 
-def seen_answer(response: Response, *, seconds: float, found: FoundOrder | None = None) -> SeenAnswer:
-    """Return what a profile keeps of a response.
+NO_ORDER = FoundOrder("none")
 
-    Args:
-        response: the response.
-        seconds: the time that it took.
-        found: the order in it; None if no order was sent.
-    """
+
+def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_ORDER) -> SeenAnswer:
+    """Return what a profile keeps of a response that took so many seconds, and of the order found in it."""
     if response.status is None:
-        return SeenAnswer(order="none" if found is None else "unknown")
+        return SeenAnswer(order=found.order)
     document = _decoded(response.body)
     return SeenAnswer(
         status=response.status,
@@ -419,9 +378,9 @@ def seen_answer(response: Response, *, seconds: float, found: FoundOrder | None 
         unauthorized=document == WRONG_TOKEN,
         headers=_kept_headers(response.headers),
         within=rung(seconds),
-        order="none" if found is None else found.order,
-        unreadable=None if found is None else found.unreadable,
-        amount=None if found is None else found.amount,
+        order=found.order,
+        unreadable=found.unreadable,
+        amount=found.amount,
     )
 
 

@@ -54,8 +54,7 @@ try:
 except ImportError:  # pragma: no cover - Windows has none; there, start only one probe on a journal
     fcntl = None  # type: ignore[assignment]
 
-REFUSALS, ORDERS = 1, 2
-"""The levels."""
+REFUSALS, ORDERS = 1, 2  # the levels
 
 AMOUNT_STEP = profile.NEAR
 _WIDE = Context(prec=100)
@@ -209,22 +208,15 @@ class Plan:
 
 @frozen(kw_only=True)
 class Cap:
-    """How much all runs on one journal may send together.
-
-    Args:
-        orders: the number of orders, whatever their outcome.
-        amount: the sum of their amounts, in the poster's currency.
-    """
+    """How many orders, and what sum in the poster's currency, all runs on one journal may send together."""
 
     orders: int
     amount: Decimal
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return those of the wanted orders, in sequence, that there is room for.
+        """Return those of the wanted orders, in sequence, that there is room for beside those sent.
 
-        Args:
-            wanted: the orders to send.
-            sent: the orders that all runs sent, or may have sent; one in doubt counts in full.
+        Every order that was, or may have been, sent by any run counts in full, whatever its outcome.
         """
         before = [item.amount for item in sent]
         count, amount = len(before), sum(before, Decimal(0))
@@ -237,28 +229,19 @@ class Cap:
         return found
 
 
-class OtherPlan(ValueError):
-    """The journal belongs to a probe with another order, or with other amounts."""
-
-
 @frozen
 class Ledger:
-    """The orders in the journal that were, or may have been, sent.
-
-    Args:
-        journal: a durable one, so that orders still count after a kill.
-        scope: the scope of the service.
-    """
+    """The orders in a durable journal that were, or may have been, sent; they count even after a kill."""
 
     journal: Journal
     scope: str
     _entries: dict[str, Entry] = field(factory=dict, init=False, repr=False)
 
     async def sent(self, plan: Plan) -> list[PlannedOrder]:
-        """Return the orders that were, or may have been, sent; each attempt is one.
+        """Return the orders that were, or may have been, sent.
 
         Raises:
-            OtherPlan: an order in the journal differs from the plan's, so nothing would add up.
+            ValueError: one differs from the plan, so nothing would add up.
         """
         found: list[PlannedOrder] = []
         for name in NAMES:
@@ -269,7 +252,7 @@ class Ledger:
                     break
                 planned = plan.next(name, found)
                 if planned is None or fingerprint(planned.order) != entry.fingerprint:
-                    raise OtherPlan(
+                    raise ValueError(
                         "--journal: its orders do not match --order, --apart or the profile's limits; "
                         "use those again, or another journal, which has a cap of its own"
                     )
@@ -286,11 +269,7 @@ class Ledger:
         return any(step.state is KeyState.SENDING for step in await self.journal.history(self.scope, key))
 
     def recorded(self, sent: Iterable[PlannedOrder]) -> dict[str, SeenAnswer]:
-        """Return the answers that the journal has for orders which the profile no longer has.
-
-        Raises:
-            Stopped: an order may cost more than was counted, and its amount is unknown.
-        """
+        """Return the journal's answers; raise `Stopped` if an order may cost more than was counted."""
         answers = {item.name: _recorded_answer(item, self._entries[item.key]) for item in sent}
         return {name: answer for name, answer in answers.items() if answer is not None}
 
@@ -318,11 +297,7 @@ def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
 
 @contextmanager
 def locked(journal: Path) -> Iterator[None]:
-    """Keep other probes away from a journal; the lock of a killed process is released.
-
-    Raises:
-        ValueError: another probe has the lock.
-    """
+    """Keep other probes away from a journal; a killed process loses its lock."""
     file = os.open(journal.with_name(journal.name + ".probe"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:  # pragma: no branch - as above
@@ -336,10 +311,6 @@ def locked(journal: Path) -> Iterator[None]:
 
 
 # --- a level -----------------------------------------------------------------------------------------
-
-
-KeepAnswer = Callable[[str, SeenAnswer], Awaitable[None]]
-"""Saves the answer to an order before the next one is sent."""
 
 
 @define(kw_only=True)
@@ -401,16 +372,12 @@ class LevelOrders:
         return case.repeats is None or case.repeats in self.answers
 
     def check(self) -> None:
-        """Check that the answers so far allow another order.
-
-        Raises:
-            Stopped: they do not.
-        """
+        """Raise `Stopped` if an answer forbids another order."""
         for item in self.sent:
             answer = self.answers.get(item.name)
             if answer is None:
                 continue
-            if item.case.level == REFUSALS and is_created(answer):
+            if item.case.level == REFUSALS and _is_created(answer):
                 raise Stopped(
                     f"{item.name} ({item.case.why}) was created, or answered with a success, but must be "
                     "refused. Look at the order in the test environment; nothing more is sent"
@@ -436,7 +403,7 @@ def _invalid(answer: SeenAnswer) -> str:
     )
 
 
-def is_created(answer: SeenAnswer) -> bool:
+def _is_created(answer: SeenAnswer) -> bool:
     """Whether an answer shows an order, or is a success without one."""
     return answer.order in ("new", "same") or (answer.status is not None and 200 <= answer.status <= 299)
 
@@ -469,16 +436,14 @@ def _left_out(planned: PlannedOrder) -> str:
 
 
 async def send_orders(
-    service: Service, ledger: Ledger, orders: LevelOrders, *, keep: KeepAnswer, say: Say
+    service: Service,
+    ledger: Ledger,
+    orders: LevelOrders,
+    *,
+    keep: Callable[[str, SeenAnswer], Awaitable[None]],
+    say: Say,
 ) -> None:
-    """Send the orders of a level that the cap has room for, one after the other.
-
-    Args:
-        service: the service.
-        ledger: counts each order before it is sent.
-        orders: the orders.
-        keep: saves each answer.
-        say: takes a line of output.
+    """Send the orders of a level that the cap has room for, each after ``keep`` saved the answer to the last.
 
     Raises:
         Stopped: an order was created that must be refused, the valid one was not, the cap is exceeded, there
@@ -512,11 +477,7 @@ async def send_orders(
 
 
 def _check_answered(planned: PlannedOrder, response: Response) -> None:
-    """Check that the response, or its absence, says something about the order.
-
-    Raises:
-        Stopped: it does not.
-    """
+    """Raise `Stopped` if the response, or its absence, says nothing about the order."""
     if response.status is not None or not response.sent:
         check_reached(response)
     elif not planned.case.is_cut and planned.attempt == 1:
@@ -575,14 +536,11 @@ _NOT_FORWARDED = frozenset(
 
 
 class Relay:
-    """Forwards one order at a time to the service.
+    """Forwards one order at a time to the service, and keeps its last ``response``.
 
     Args:
         service: the service.
         known: the ids of orders that are known.
-
-    Attributes:
-        response: the last response of the service.
     """
 
     def __init__(self, service: Service, known: Collection[str]) -> None:

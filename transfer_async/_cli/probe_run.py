@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -44,20 +43,9 @@ from transfer_async.sandbox import profile as names
 from transfer_async.sandbox.profile import IDLE
 
 
-class Declined(Exception):
-    """Nobody confirmed a level."""
-
-
 @frozen(kw_only=True)
 class OrderSettings:
-    """What levels 1 and 2 need.
-
-    Args:
-        order: a valid order.
-        apart: see `Plan`.
-        cap: see `Cap`.
-        journal: the file in which each order counts before it is sent.
-    """
+    """What levels 1 and 2 need: see `Plan` and `Cap`; in the journal, each order counts before it is sent."""
 
     order: NewOrder
     apart: Decimal
@@ -91,17 +79,18 @@ class ProbeRun:
         """Run the levels, keep the profile, and print the proposed settings.
 
         Raises:
-            ValueError: an option is invalid; nothing more was sent.
+            ValueError: an option is invalid, or nobody confirmed a level; nothing more was sent.
             OSError: the profile cannot be read or written.
-            Declined: nobody confirmed a level.
             Stopped: nothing more is sent.
         """
         if LEVEL in self.levels:
             await self._run_reads()
         if self.orders is not None:
-            async with _ledger(self.orders.journal, self.service.base_url) as ledger:
-                for level in sorted(self.levels - {LEVEL}):
-                    await self._run_orders(self.orders, ledger, level)
+            with locked(self.orders.journal):
+                async with journal_named(str(self.orders.journal)) as journal:
+                    ledger = Ledger(journal, scope=self.service.base_url)
+                    for level in sorted(self.levels - {LEVEL}):
+                        await self._run_orders(self.orders, ledger, level)
         for line in as_lines(proposed(await self._load())):
             self.say(line)
         self.say(f"profile: {self.path}")
@@ -140,7 +129,7 @@ class ProbeRun:
         for line in lines:
             self.say(line)
         if not await asyncio.to_thread(self.confirm, "begin?"):
-            raise Declined("not confirmed; nothing more was sent")
+            raise ValueError("not confirmed; nothing more was sent")
 
     async def _load(self) -> ServiceProfile:
         try:
@@ -162,30 +151,17 @@ def is_answer(seen: SeenAnswer) -> bool:
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
-@asynccontextmanager
-async def _ledger(path: Path, base_url: str) -> AsyncIterator[Ledger]:
-    with locked(path):
-        async with journal_named(str(path)) as journal:  # encrypted, if the environment says so
-            yield Ledger(journal, scope=base_url)
-
-
 # --- level 0 -----------------------------------------------------------------------------------------
 # What can be found out without an order.
 
 
 LEVEL = 0
-TIMES = 2
-"""How often each request is sent: a header whose value changes between two responses may be an id."""
+TIMES = 2  # how often each request is sent: a header whose value changes in between may be an id
 
 
 @frozen(kw_only=True)
 class ReadLimits:
-    """How far level 0 goes.
-
-    Args:
-        requests: the maximum number of requests on one connection.
-        idle: the maximum seconds for which an idle connection is watched.
-    """
+    """How far level 0 goes: maximum requests on one connection, and seconds to watch an idle one."""
 
     requests: int = 20
     idle: float = 60.0
@@ -308,25 +284,15 @@ def _are_amounts(values: Iterable[object]) -> bool:
 # The client's settings that a profile suggests, each with its reason. A person applies them.
 
 
-MAX_WAIT = 300.0
-"""Maximum seconds of ``Retry-After`` that the proposal makes room for; the client skips a longer wait."""
-
-SLOW = 4.0
-"""A timeout is so many times the slowest response: rare ones are slower than the few that were seen."""
+MAX_WAIT = 300.0  # maximum seconds of Retry-After that the proposal makes room for
+SLOW = 4.0  # A timeout is so many times the slowest response: rare ones are slower than the few seen.
 
 _DEFAULT = "the default; nothing that was seen suggests another value"
 
 
 @frozen(kw_only=True)
 class Proposal:
-    """Proposed settings with their reasons.
-
-    Args:
-        retry: the retry policy.
-        timeouts: the timeouts.
-        reasons: the reason of each value, by its name.
-        notes: what no setting can correct.
-    """
+    """Proposed settings, the reason of each by its name, and notes about what no setting can correct."""
 
     retry: RetryPolicy
     timeouts: Timeouts
@@ -339,7 +305,8 @@ def proposed(profile: ServiceProfile) -> Proposal:
     base = RetryPolicy()
     refused, refused_reason = _refused(profile)
     timeouts, timeout_reason = _timeouts(profile)
-    wait = _longest_retry_after(profile)
+    waits = [wait for wait in map(_retry_after, profile.answers.values()) if wait <= MAX_WAIT]
+    wait = max(waits, default=0.0)
     is_long = wait > base.max_delay
     room = max(
         timeouts.total + 5.0 if timeouts != Timeouts() else 0.0, 2 * wait + timeouts.total if wait else 0.0
@@ -383,11 +350,6 @@ def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
         return Timeouts(), f"all responses came within {slowest:g} s"
     reason = f"a response took up to {slowest:g} s: {SLOW:g} times that, and 5 s to connect"
     return Timeouts(sock_read=sock_read, total=sock_read + 5.0), reason
-
-
-def _longest_retry_after(profile: ServiceProfile) -> float:
-    waits = [_retry_after(answer) for answer in profile.answers.values()]
-    return max((wait for wait in waits if wait <= MAX_WAIT), default=0.0)
 
 
 def _retry_after(answer: SeenAnswer) -> float:

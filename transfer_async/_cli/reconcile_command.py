@@ -319,8 +319,10 @@ def _csv_rows(lines: TextLines, columns: Columns) -> Iterator[tuple[int, Any]]:
             return
         if header is None:
             header = cells
-            if problem := _header_problem(header, columns):
-                yield line, BadLine(line, problem)
+            try:
+                _check_header(header, columns)
+            except ValueError as error:
+                yield line, BadLine(line, str(error))
                 return  # Every row would have the same fault.
         elif cells and len(cells) != len(header):
             yield line, BadLine(line, "has another number of cells than the header")
@@ -328,26 +330,14 @@ def _csv_rows(lines: TextLines, columns: Columns) -> Iterator[tuple[int, Any]]:
             yield line, dict(zip(header, cells, strict=True))
 
 
-def _header_problem(header: Sequence[str], columns: Columns) -> str | None:
-    """Return what is wrong with a header; it names only the columns that are looked for."""
-    found = {name: [column for column in header if column in wanted] for name, wanted in columns.items()}
-    if missing := [name for name, given in found.items() if not given]:
-        return _missing(missing, columns)
-    for name, given in found.items():
-        if len(set(given)) > 1:
-            return _several(name, given)
-        if len(given) > 1:
-            return f"{name}: two columns have the name {given[0]}; rename one of them in the export"
-    return None
-
-
-def _missing(names: Sequence[str], columns: Columns) -> str:
-    looked_for = ", ".join(f"{name} (looked for as {' or '.join(columns[name])})" for name in names)
-    return f"missing: {looked_for}. If a column has another name, give --column {names[0]}=COLUMN"
-
-
-def _several(name: str, given: Sequence[str]) -> str:
-    return f"{name}: is in {' and in '.join(given)}; choose one with --column {name}={given[0]}"
+def _check_header(header: Sequence[str], columns: Columns) -> None:
+    _cells(dict(zip(header, header, strict=True)), columns)
+    for name, wanted in columns.items():
+        for column in wanted:
+            if header.count(column) > 1:
+                raise ValueError(
+                    f"{name}: two columns have the name {column}; rename one of them in the export"
+                )
 
 
 def _json_rows(lines: TextLines, _: Columns) -> Iterator[tuple[int, Any]]:
@@ -366,9 +356,7 @@ _READERS = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
 
 def _order(line: int, row: Any, columns: Columns) -> ExportedOrder | BadLine:
     try:
-        cells = {name: _cell(row, name, wanted) for name, wanted in columns.items()}
-        if missing := [name for name, value in cells.items() if value is None]:
-            return BadLine(line, _missing(missing, columns))
+        cells = _cells(row, columns)
         time = _time(cells["posted_at"])
         sums = [(_amount(name, cells[name]), cells[currency]) for name, currency in _SUMS.items()]
         return ExportedOrder(
@@ -382,6 +370,17 @@ def _order(line: int, row: Any, columns: Columns) -> ExportedOrder | BadLine:
 
 
 _SUMS = {"poster_amount": "poster_currency", "matcher_amount": "matcher_currency"}
+
+
+def _cells(row: Any, columns: Columns) -> dict[str, Any]:
+    """Return the values of all fields; a fault names only columns that were looked for."""
+    cells = {name: _cell(row, name, wanted) for name, wanted in columns.items()}
+    if missing := [name for name, value in cells.items() if value is None]:
+        looked_for = ", ".join(f"{name} (looked for as {' or '.join(columns[name])})" for name in missing)
+        raise ValueError(
+            f"missing: {looked_for}. If a column has another name, give --column {missing[0]}=COLUMN"
+        )
+    return cells
 
 
 def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
@@ -400,7 +399,10 @@ def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
                 raise ValueError(f"{name}: must be text")
             found[column] = value
     if len(set(map(str, found.values()))) > 1:
-        raise ValueError(_several(name, [*found]))
+        given = [*found]
+        raise ValueError(
+            f"{name}: is in {' and in '.join(given)}; choose one with --column {name}={given[0]}"
+        )
     return next(iter(found.values()), None)
 
 

@@ -24,8 +24,7 @@ from transfer_async.journal.model import Entry, HistoryEvent, KeyState
 from transfer_async.journal.protocol import ScopedJournal
 from transfer_async.journal.transitions import Create, MarkSending, Refute
 
-MAX_NAMED = 5
-"""Maximum number of orders, or keys, that one finding names."""
+MAX_NAMED = 5  # maximum number of orders, or keys, that one finding names
 
 _TABLES = """
 CREATE TABLE orders (
@@ -93,13 +92,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A doubt that several orders fit, or whose order fits several keys.
-
-    Args:
-        key: the key in doubt.
-        order_ids: the first orders that fit.
-        refuted: some refuted keys that may have sent one of these.
-    """
+    """A doubt that several orders fit, or whose order several keys may have sent, among them refuted ones."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -117,13 +110,7 @@ class NotFound:
 
 @frozen
 class Unknown:
-    """An order that no key has: that of another system, or a duplicate.
-
-    Args:
-        order_id: the order.
-        like: an order with the same users, currencies and amounts that a key has.
-        like_key: that key.
-    """
+    """An order that no key has: another system's, or a duplicate of ``like``, which ``like_key`` has."""
 
     kind: ClassVar[str] = "unknown"
     order_id: str
@@ -142,13 +129,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key that was resolved with the id of an order of other users, amounts or time.
-
-    Args:
-        key: the key.
-        order_id: the order that it was resolved with.
-        fitting: the first orders that fit it, and that no key has.
-    """
+    """A key resolved with an order of other users, amounts or time; ``fitting`` orders have no key yet."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -346,15 +327,8 @@ def content_of(order: NewOrder) -> str:
 # --- the journal -------------------------------------------------------------------------------------
 
 
-PAGE = 500
-"""Number of keys that are read at once."""
-
-ROUNDING = 1.0
-"""Seconds: an export may show times in whole seconds."""
-
-
-class ClocksDiffer(ValueError):
-    """The export and the journal have different times for an order, so no order can be found by its time."""
+PAGE = 500  # number of keys that are read at once
+ROUNDING = 1.0  # seconds: an export may show times in whole seconds
 
 
 @frozen(kw_only=True)
@@ -420,9 +394,8 @@ async def add_journal(
         Whether an order that both sides know shows that the export's times are right.
 
     Raises:
-        ClocksDiffer: the times differ by more than ``slack``.
+        ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
         JournalFailed: the journal could not be read.
-        ValueError: the journal cannot list its orders.
     """
     utc = await operators.times()
     times = PostingTime(
@@ -447,11 +420,7 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Compare the times of the orders that the service itself responded with; return if there are any.
-
-    Raises:
-        ClocksDiffer: one was posted neither while it was sent nor within ``slack`` of that.
-    """
+    """Compare the times of the orders that the service itself responded with; return if there are any."""
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # The others may be known since days later, for example if somebody resolved them.
     last = ""
@@ -459,7 +428,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
         for order_id, key, posted_at in others:
             difference = _time_difference(order_id, posted_at, await journal.history(key))
             if difference is not None and difference > slack:
-                raise ClocksDiffer(
+                raise ValueError(
                     f"EXPORT: nothing was compared: posted_at of {order_id} is {difference:,.0f} s from the "
                     f"time at which the journal has it created, for {key}. A time without a zone is read as "
                     "UTC: export the times in UTC, or with their zone (2026-01-31T13:00:00+01:00). If the "

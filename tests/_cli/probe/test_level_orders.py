@@ -21,7 +21,6 @@ from transfer_async._cli.probe_orders import (
     NAMES,
     Cap,
     LevelOrders,
-    OtherPlan,
     Plan,
     PlannedOrder,
     Relay,
@@ -402,7 +401,7 @@ async def test_a_valid_order_that_is_not_created_is_the_last(sandbox, tmp_path, 
 async def test_a_journal_of_another_plan_is_refused(sandbox, tmp_path, watch):
     await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=1)
 
-    with pytest.raises(OtherPlan):
+    with pytest.raises(ValueError, match="--journal: its orders do not match --order"):
         await probe(sandbox, tmp_path / "a", watch, levels=(1,), order=new_order(poster_country="GH"))
     assert number_sent(sandbox) == 1
 

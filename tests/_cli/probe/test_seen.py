@@ -7,7 +7,7 @@ from multidict import CIMultiDict
 
 from tests.support import samples
 from tests.support.cases import each
-from transfer_async._cli.probe_http import Response, find_order, request_ids, seen_answer
+from transfer_async._cli.probe_http import NO_ORDER, Response, find_order, request_ids, seen_answer
 from transfer_async.sandbox import SeenAnswer
 
 BODY = json.dumps(
@@ -98,7 +98,7 @@ def test_a_request_id_has_the_name_of_an_id_and_another_value_in_each_response()
 
 @pytest.mark.parametrize("is_order", [False, True])
 def test_without_a_response_nothing_but_its_absence_is_kept(is_order):
-    found = find_order(Response(), set()) if is_order else None
+    found = find_order(Response(), set()) if is_order else NO_ORDER
     kept = seen_answer(Response(), seconds=3.0, found=found)
 
     assert (kept.status, kept.within) == (None, None)

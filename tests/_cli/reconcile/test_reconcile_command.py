@@ -424,7 +424,7 @@ def row(**changes: Any) -> str:
         (f"{HEADER},poster_amount\n", "line 1: poster_amount: two columns have the name poster_amount"),
         (
             f"{HEADER},order_id\n",
-            "line 1: order_id: is in id and in order_id; choose one with --column order_id=id",
+            "line 1: order_id: is in order_id and in id; choose one with --column order_id=order_id",
         ),
     ],
 )
