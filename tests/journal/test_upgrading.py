@@ -421,7 +421,7 @@ async def test_while_a_transaction_of_an_old_program_is_open_it_is_refused(
     before = await content(store)
     other = await asyncpg.connect(database)
     await other.execute("BEGIN; UPDATE transfer_async.keys SET token = token")
-    with pytest.raises(JournalFailed, match="somebody is using the journal: stop every program"):
+    with pytest.raises(JournalFailed, match="the journal is in use: stop every program"):
         await upgrade(store)
     await other.close()
 

@@ -1,12 +1,13 @@
 """The journal in PostgreSQL: any number of machines.
 
-Nothing that matters is kept in a session, so that it works behind a proxy that pools transactions. Times
-are the database's own. What a commit wrote is on the disk, and on the synchronous standbys, when a move
-returns; a commit whose reply was lost is looked up afterwards.
+It needs no session state, so it works behind a proxy that pools transactions. All times are the database's.
+When a transition returns, its commit is on the disk and on the synchronous standbys. If the reply to a commit
+is lost, the commit is looked up afterwards.
 
-A worker mostly knows what is stored of its keys: it wrote it itself a moment ago, or nothing is. So a move
-is first judged on that, at the time as it is reckoned, and stored in one round trip where both prove right.
-Whatever is left is judged once more, within a transaction that has looked, and has locked what it saw.
+A worker usually knows the stored entry: it has just written the entry itself, or there is none. So a
+transition is first decided optimistically, from the cached entry and the estimated server time. If both turn
+out to be right, it is stored in one round trip. The other transitions are decided again in a transaction that
+reads and locks the stored entries.
 """
 
 from __future__ import annotations
@@ -60,33 +61,33 @@ from transfer_async.journal.transitions import Refute, Resolve
 T = TypeVar("T")
 
 CONCURRENT_COMMITS = 3
-"""How many commits are on their way at most: while one waits for the disk, the next is put together."""
+"""The maximum number of concurrent commits: while one waits for the disk, the next is prepared."""
 
 MAX_CONNECTIONS = CONCURRENT_COMMITS + 2
-"""How many are open at most; the others are for whoever reads."""
+"""The maximum number of open connections; two are left for readers."""
 
 HISTORY_PAGE = 100_000
-"""How many lines of the history one statement looks through: no index says what moves were made."""
+"""The number of history lines that one statement searches; no index finds them by transition."""
 
 MAX_CLOCK_ERROR = 1.0
-"""Seconds that the server's time, as it is reckoned, may be wrong, and what is judged by it late, at most."""
+"""The maximum error of the estimated server time, in seconds; an older estimate is not used either."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 class PostgresJournal(DurableJournal):
-    """Keys and their states in a PostgreSQL database, durable when a move returns.
+    """Keys and their states in a PostgreSQL database, durable when a transition returns.
 
     Needs ``pip install 'transfer_async[postgres]'``.
 
     Args:
         dsn: ``postgresql://user:password@host:port/database``, special characters percent-encoded.
-        schema: where the tables are; made if they are not there and the user may.
-        prepared: whether statements are prepared once for each connection. By itself it finds out whether
-            the server keeps them, or a proxy between here and there may not.
-        timeout: how long a move waits for the database, lost connections included, in seconds or
-            as ``timedelta``.
-        seal: for what is stored of persons: a `KeySeal`.
+        schema: the schema of the tables. Missing tables are created if the user has the right.
+        prepared: whether statements are prepared once for each connection. By default they are, unless a
+            proxy is between the journal and the server.
+        timeout: how long a transition waits for the database, including reconnections, in seconds or as
+            ``timedelta``.
+        seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -137,15 +138,15 @@ class PostgresJournal(DurableJournal):
         try:
             connection = await driver().connect(
                 self._dsn,
-                statement_cache_size=0,  # it would give them names that may be another program's, too
+                statement_cache_size=0,  # asyncpg's names could clash with another program's behind a proxy
                 timeout=self._timeout,
                 command_timeout=one_statement or self._timeout,
             )
         except BaseException as error:
-            without_frames(error)  # they have the password in their variables
+            without_frames(error)  # The frames' variables contain the password.
             raise
         try:
-            return await self._checked(connection)  # each connection may lead to another server
+            return await self._checked(connection)  # A later connection may lead to another server.
         except BaseException:
             connection.terminate()
             raise
@@ -154,26 +155,30 @@ class PostgresJournal(DurableJournal):
         asked = asyncio.get_running_loop().time()
         is_safe, is_standby, process, has_safe_defaults, now = await connection.fetchrow(self._sql.server)
         if not is_safe:
-            raise JournalFailed("the database server runs with fsync=off: what it says it wrote may be lost")
+            raise JournalFailed(
+                "the database server runs with fsync=off, so commits may be lost: switch fsync on"
+            )
         if is_standby:
-            raise JournalFailed("the database server is a standby, and cannot be written to")
+            raise JournalFailed(
+                "the database server is a standby, which cannot be written to: connect to the primary"
+            )
         self._server_time.update(now, asked=asked)
-        # A proxy greets in its own name: the process that answers is not the one that greeted.
+        # Behind a proxy, the process that runs a query is not the one that accepted the connection.
         is_direct = process == connection.get_server_pid()
         keeps = is_direct if self._prepared is None else self._prepared
-        if keeps and is_direct:  # behind a proxy, the setting would be another program's
+        if keeps and is_direct:  # Behind a proxy, the setting would affect other programs.
             await connection.execute(self._sql.plan_for_large_tables)
         return Session(connection, prepares=keeps, has_safe_defaults=has_safe_defaults)
 
     async def _make_tables(self, session: Session) -> None:
         if not await session.fetch_value(self._sql.is_there):
-            await session.execute(self._sql.begin)  # what others make is to be seen
+            await session.execute(self._sql.begin)  # It must see what others create.
             await session.execute(self._sql.one_maker_at_a_time)
             if not await session.fetch_value(self._sql.is_there):
                 try:
                     await session.execute(self._sql.tables)
                 except driver().InsufficientPrivilegeError as error:
-                    why = f"the schema {self._schema} is not there, and the user may not make it"
+                    why = f"the schema {self._schema} does not exist, and the user may not create it"
                     raise JournalFailed(why) from error
             await session.execute("COMMIT")
         refuse_another_version(self._name, await session.fetch_value(self._sql.version))
@@ -188,7 +193,7 @@ class PostgresJournal(DurableJournal):
         try:
             yield UpgradableTables(session, schema=self._schema, sql=self._sql)
         finally:
-            session.terminate()  # with whatever was begun, and not committed
+            session.terminate()  # This rolls back an unfinished transaction.
 
     async def _close(self) -> None:
         sessions, self._sessions = self._sessions, None
@@ -196,7 +201,7 @@ class PostgresJournal(DurableJournal):
             await sessions.close()
 
     async def _with_retries(self, work: Callable[[], Awaitable[T]], *, patience: Backoff | None = None) -> T:
-        """What ``work`` gives; tried again while the database cannot be reached, or says to."""
+        """Run ``work``; try again while the database is unreachable or asks for it, until the timeout."""
         patience = patience or Backoff(self._timeout)
         async with asyncio.timeout_at(patience.end):
             while True:
@@ -237,9 +242,9 @@ class PostgresJournal(DurableJournal):
             self._settle(await self._with_retries(decided, patience=patience))
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
-        """Store what is what this process believes it is; the moves that are left, which may be all.
+        """Store the transitions whose cached entries are the stored ones; return the others.
 
-        Whatever went wrong, and whether all of it happened or nothing, the look that follows finds out.
+        After any error all of them are returned, and the transaction that follows finds out what was stored.
         """
         transaction = Transaction(wanted, self._cache, seal=self._seal)
         try:
@@ -248,7 +253,7 @@ class PostgresJournal(DurableJournal):
                 transaction.decide_optimistically(self._time(now))
                 if transaction.writes:
                     transaction.restrict_to(await self._store_optimistically(session, transaction, now))
-        except Exception:  # noqa: BLE001 - it comes again if it is not over by then
+        except Exception:  # noqa: BLE001 - a lasting error is raised again by the next attempt
             _mark_commit_unknown(wanted)
             return list(wanted)
         self._settle(transaction)
@@ -257,11 +262,11 @@ class PostgresJournal(DurableJournal):
     async def _store_optimistically(
         self, session: Session, transaction: Transaction, now: float
     ) -> set[RecordId]:
-        """Store it in a transaction that is this one statement, if the session's own kind of it will do."""
+        """Store in one statement, which is its own transaction if the session's default settings are safe."""
         if session.has_safe_defaults:
-            return await self._store(session, transaction, reckoned=now)
+            return await self._store(session, transaction, estimated_at=now)
         await session.execute(self._sql.begin)
-        stored = await self._store(session, transaction, reckoned=now)
+        stored = await self._store(session, transaction, estimated_at=now)
         await session.execute("COMMIT")
         return stored
 
@@ -279,24 +284,24 @@ class PostgresJournal(DurableJournal):
             await session.execute("COMMIT")
 
     async def _committed_tokens(self, session: Session, transaction: Transaction) -> list[str]:
-        """The tokens of the moves that an earlier try committed, its reply being lost."""
-        # What is found must be as durable as what is written: with a write, this commit waits for both.
+        """Return the tokens of the transitions that a commit with a lost reply did commit."""
+        # The found commit must be durable too: this write makes our commit wait for both.
         await session.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
         found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
         committed = [token for (token,) in found]
         if transaction.tokens_without_entry.intersection(committed):
-            raise Conflict  # by the very commit in question: it arrived after the rows were looked for
+            raise Conflict  # The unknown commit arrived after the rows were read.
         return committed
 
     async def _lock_rules(self, session: Session, rules: dict[str, bool]) -> None:
-        """Keep those who change a scope's rule of four eyes apart from those who decide by it."""
+        """Lock the rule of dual control: shared to decide by it, exclusively to change it."""
         for lock, is_changed in ((self._sql.share_rules, False), (self._sql.lock_rules, True)):
             if scopes := [scope for scope, changes in rules.items() if changes is is_changed]:
                 await session.fetch(lock, scopes)
 
     async def _load(self, session: Session, transaction: Transaction) -> float:
-        """Lock and load every place; the time on the journal's clock."""
+        """Lock and load every place, and return the time on the journal's clock."""
         places = transaction.places
         known = [transaction.known_token(place) for place in places]
         ids = _columns(transaction.ids, 2)
@@ -310,18 +315,18 @@ class PostgresJournal(DurableJournal):
         return self._time(now)
 
     async def _store(
-        self, session: Session, transaction: Transaction, *, reckoned: float | None = None
+        self, session: Session, transaction: Transaction, *, estimated_at: float | None = None
     ) -> set[RecordId]:
-        """Store its writes, each where what it replaces is still there; the places of those that were.
+        """Store each write if the entry that it replaces is still stored; return the places of those stored.
 
         Args:
-            session: to store in.
-            transaction: whose writes they are.
-            reckoned: the server's time at which they were judged, unless the server was asked.
+            session: the connection.
+            transaction: the transaction with the writes.
+            estimated_at: the estimated server time of the decision; None if the server gave the time.
         """
         asked = asyncio.get_running_loop().time()
         writes, steps = _written(transaction)
-        [(stored, now, _)] = await session.fetch(self._sql.store, writes, steps, reckoned)
+        [(stored, now, _)] = await session.fetch(self._sql.store, writes, steps, estimated_at)
         self._server_time.update(now, asked=asked)
         return set(zip(*[iter(stored)] * 2, strict=True))
 
@@ -334,7 +339,7 @@ class PostgresJournal(DurableJournal):
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Session]:
-        """A connection within a transaction; whoever leaves it early has written nothing."""
+        """Return a connection in a transaction, which is rolled back unless the block commits it."""
         async with self._session() as session:
             await session.execute(self._sql.begin)
             try:
@@ -344,7 +349,7 @@ class PostgresJournal(DurableJournal):
                 raise
 
     def _time(self, database: float) -> float:
-        """The journal's time, given the database's; for tests."""
+        """Return the journal's time for the database's time; tests override it."""
         return database
 
     # --- reading --------------------------------------------------------------------------------
@@ -366,7 +371,7 @@ class PostgresJournal(DurableJournal):
         return await self._ask(lambda session: session.fetch_value(sql, *values))
 
     async def now(self) -> float:
-        """See `Journal.now`: the database's, in seconds since 1970."""
+        """Return the database's time in seconds since 1970; see `Journal.now`."""
         return self._time(await self._value(self._sql.now))
 
     async def read(self, scope: str, key: str) -> Entry | None:
@@ -426,12 +431,12 @@ class PostgresJournal(DurableJournal):
 
 
 def _columns(rows: Any, width: int) -> list[list[Any]]:
-    """``rows`` as columns, for ``unnest``."""
+    """Return ``rows`` as columns, for ``unnest``."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
 def _written(transaction: Transaction) -> tuple[str, str]:
-    """The writes and the lines of the history, for `Statements.store`."""
+    """Return the writes and the history lines as JSON, for `Statements.store`."""
     writes = []
     for write in transaction.writes:
         row = write.row
@@ -452,14 +457,14 @@ def _mark_commit_unknown(moves: Sequence[PendingMove]) -> None:
 
 
 # --- postgres upgrade --------------------------------------------------------------------------------
-# A journal's tables in PostgreSQL, of whatever version, as an upgrade uses them.
+# The tables of a journal of any version, opened for its upgrade.
 
 
 LOCK_TIMEOUT = 3.0
-"""Seconds that it waits for others to let the tables go: whoever comes meanwhile waits behind it."""
+"""Seconds to wait for the lock on the tables; others that use them queue behind it."""
 
 STATEMENT_TIMEOUT = 600.0
-"""Seconds that one statement of it may take: all keys of a large journal are counted."""
+"""Seconds that one statement of an upgrade may take; it counts all keys of a large journal."""
 
 _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL::bytea"
 
@@ -468,8 +473,8 @@ class UpgradableTables(Upgradable):
     """See `Upgradable`.
 
     Args:
-        session: which nobody else uses.
-        schema: where the tables are.
+        session: a connection of its own.
+        schema: the schema of the tables.
         sql: the statements for that schema.
     """
 
@@ -481,7 +486,9 @@ class UpgradableTables(Upgradable):
     async def version(self) -> int | None:
         """See `Upgradable`."""
         if not await self._session.fetch_value(self._sql.is_there):
-            raise JournalFailed(f"there is no journal in the schema {self._schema} yet: nothing to upgrade")
+            raise JournalFailed(
+                f"there is no journal in the schema {self._schema}, so there is nothing to upgrade"
+            )
         found: int | None = await self._session.fetch_value(self._sql.version)
         return found
 
@@ -491,12 +498,12 @@ class UpgradableTables(Upgradable):
         return [(number, EntryRow(*row)) for number, *row in await self._session.fetch(sql, after)]
 
     async def carry_out(self, upgrade: Upgrade) -> bool:
-        """See `Upgradable`; whoever leaves in between loses the session, and with it what was begun."""
+        """See `Upgradable`; if it ends early, the session ends too, which rolls everything back."""
         asyncpg = driver()
         try:
             return await self._carried_out(upgrade)
         except asyncpg.LockNotAvailableError as error:
-            raise JournalFailed(f"somebody is using the journal: {STOP}") from error
+            raise JournalFailed(f"the journal is in use: {STOP}") from error
         except asyncpg.InsufficientPrivilegeError as error:
             why = f"only the owner of the tables in the schema {self._schema} may upgrade them"
             raise JournalFailed(why) from error
@@ -510,7 +517,7 @@ class UpgradableTables(Upgradable):
         await session.execute(self._sql.one_maker_at_a_time)
         if await session.fetch_value(self._sql.version) != upgrade.found:
             return False
-        # Before `meta`, for so do those who write: each would wait for the other.
+        # Before `meta`, in the same order as writers, so that there is no deadlock.
         await session.execute(f"LOCK TABLE {entries} IN ACCESS EXCLUSIVE MODE")
         for statement in statements_from(upgrade.found, self._schema):
             await session.execute(statement)

@@ -1,7 +1,7 @@
 """The SQL of the journal in PostgreSQL.
 
-Parameters are text, arrays of text and numbers, which need no look at the server's types. What is written
-comes as JSON: one text is put together, and taken apart, at a fraction of what arrays cost.
+Parameters are texts, arrays of texts and numbers, so asyncpg need not read the server's types. Writes are
+passed as JSON, which costs a fraction of arrays on both sides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transfer_async.journal.rows import ENTRY_TABLE, STEP_COLUMNS, VERSION
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body::text, k.intent::text, k.reply"
 _STEP = ", ".join(STEP_COLUMNS)
 _TYPES = {"at": "float8", "epoch": "bigint", "due_at": "float8", "ended_at": "float8"}
-"""Of what is not text."""
+"""The SQL types of the columns that are not text."""
 
 
 def _unnest(*names: str, first: int = 1) -> str:
@@ -43,10 +43,10 @@ WRITTEN = (
     "new_intent",
     "new_reply",
 )
-"""What is said of an entry that is stored; ``known`` is the token that it replaces, if it is not new."""
+"""The members of an entry to store; ``known`` is the token that it replaces, or null if it is new."""
 
 STEPPED = ("scope", "key", "token", *STEP_COLUMNS)
-"""What is said of a line of the history."""
+"""The members of a history line to store."""
 
 _CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 
@@ -60,9 +60,9 @@ class Statements:
     """Every statement, for the tables in ``schema``.
 
     Args:
-        schema: a plain name, for it stands in the text itself; quoted, for it may be a word of SQL.
-        idle: seconds that a transaction of ours may lie idle.
-        slack: seconds by which the time at which moves were judged without a look may not be the server's.
+        schema: a plain name, because it is put into the text; quoted, because it may be an SQL keyword.
+        idle: the seconds that one of our transactions may be idle.
+        slack: the maximum error, in seconds, of the estimated time of an optimistic decision.
     """
 
     def __init__(self, schema: str, *, idle: float, slack: float) -> None:
@@ -72,7 +72,7 @@ class Statements:
             "current_setting('default_transaction_isolation') = 'read committed' "
             f"AND current_setting('default_transaction_read_only') = 'off', {_CLOCK}"
         )
-        # Not by to_regclass: within a transaction it does not see what others made since it was last asked.
+        # to_regclass would not see tables that others created during this transaction.
         self.is_there: str = (
             f"SELECT EXISTS (SELECT FROM pg_catalog.pg_tables "
             f"WHERE schemaname = '{schema}' AND tablename = 'meta')"
@@ -80,14 +80,14 @@ class Statements:
         self.one_maker_at_a_time: str = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
         self.tables: str = _TABLES.format(schema=schema, entries=ENTRY_TABLE, version=VERSION)
         self.version: str = f"SELECT version FROM {meta}"
-        # Should the connection be lost and nobody notice, the locks are let go soon all the same.
+        # If a connection is lost unnoticed, the server still releases its locks soon.
         self.begin: str = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
             f"SET LOCAL idle_in_transaction_session_timeout = {max(1, int(1000 * idle))}"
         )
-        # A prepared statement keeps its plan: one of a time with few keys would read whole tables for long.
+        # A prepared statement keeps its plan; one made for few keys would read whole tables later.
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
-        # A rule that is not stored yet has no row to be locked. These are never taken after a row is locked.
+        # A rule that is not stored yet has no row to lock. These locks are always taken before row locks.
         rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
         self.share_rules: str = f"SELECT pg_advisory_xact_lock_shared({rule}"
         self.lock_rules: str = f"SELECT pg_advisory_xact_lock({rule}"
@@ -102,7 +102,7 @@ class Statements:
         select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
         self.find: str = f"{select} AND k.key = $2"
         self.work: str = (
-            # What is due later than any lease can be is due now: see `state_machine.is_waiting`.
+            # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
             f"{select} AND k.key > $2 AND k.ended_at IS NULL "
             f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {BELIEVED}) ORDER BY k.key LIMIT $4"
         )
@@ -123,7 +123,7 @@ class Statements:
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
-        # From one scope to the next, by the index: there may be millions of keys, and two scopes.
+        # It steps from scope to scope by the index: there may be millions of keys in two scopes.
         self.scopes: str = f"""
             WITH RECURSIVE found AS (
                 (SELECT scope FROM {keys} WHERE key <> $1 ORDER BY scope, key LIMIT 1)
@@ -136,8 +136,8 @@ class Statements:
 
 
 def _load(keys: str) -> str:
-    # Whoever locks several keys does so in the order of `w.n`, which is the same for all. That an
-    # order id is bound may be seen too late, for it is looked for first: the index then refuses it.
+    # Keys are always locked in the order of `w.n`, so there is no deadlock. An order id that another
+    # transaction binds after this lookup is rejected by the unique index.
     return f"""
         SELECT w.scope, w.key, {_CLOCK},
             ARRAY(SELECT unnest(ARRAY[b.scope, b.order_id, b.key])
@@ -154,8 +154,8 @@ def _load(keys: str) -> str:
 
 
 def _store(keys: str, history: str, slack: float) -> str:
-    # What was judged without a look is stored neither later, once nobody waits for it any more, nor over
-    # what others have written. The statement may be a transaction by itself, whose commit must be waited for.
+    # An optimistic decision is not stored if it is late, when no caller waits for it any more, nor over
+    # another worker's write. The statement may be its own transaction, so it makes its own commit durable.
     of_step = ", ".join(f"w.{name}{'::json' if name == 'ending' else ''}" for name in STEP_COLUMNS)
     return f"""
         WITH wanted AS MATERIALIZED (
@@ -236,16 +236,16 @@ CREATE INDEX steps ON "{schema}".history (key_id);
 """
 
 
-# --- postgres patience -------------------------------------------------------------------------------
-# What PostgreSQL's errors mean for a move, and how long it goes on trying.
+# --- retries -----------------------------------------------------------------------------------------
+# Which of PostgreSQL's errors are retried, and for how long.
 
 
 class Conflict(Exception):
-    """A key came in between looking and writing: look again."""
+    """Another worker wrote between our read and our write: read again."""
 
 
 class Backoff:
-    """How long a move waits for a database that cannot be reached, and how often it looks."""
+    """The time limit and the pauses of the attempts to reach the database."""
 
     def __init__(self, seconds: float) -> None:
         self.end: float = asyncio.get_running_loop().time() + seconds
@@ -253,17 +253,17 @@ class Backoff:
 
     @property
     def has_time_left(self) -> bool:
-        """Whether there is time for another look."""
+        """Whether there is time for another attempt."""
         return asyncio.get_running_loop().time() + self._pause < self.end
 
     async def pause(self) -> None:
-        """Wait until the next look, each time for longer."""
+        """Wait before the next attempt, longer each time."""
         await asyncio.sleep(self._pause)
         self._pause = min(0.5, self._pause * 2)
 
 
 def is_retryable(error: Exception) -> bool:
-    """Whether the same may well succeed in a moment: the server is away, or two were in each other's way."""
+    """Return whether another attempt may succeed: the server was away, or two transactions collided."""
     asyncpg = driver()
     return is_statement_name_error(error) or isinstance(
         error,
@@ -280,17 +280,17 @@ def is_retryable(error: Exception) -> bool:
 
 
 def is_statement_name_error(error: Exception) -> bool:
-    """Whether what was prepared is not what is there: another connection than before has answered."""
+    """Return whether a prepared statement's name was wrong, because another connection answered."""
     asyncpg = driver()
     names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     return isinstance(error, names)
 
 
 def driver() -> Any:
-    """The package asyncpg, which is an extra.
+    """Return the package asyncpg, which is an optional dependency.
 
     Raises:
-        JournalFailed: it is not installed.
+        JournalFailed: asyncpg is not installed.
     """
     try:
         import asyncpg
@@ -301,21 +301,22 @@ def driver() -> Any:
     return asyncpg
 
 
-# --- postgres sessions -------------------------------------------------------------------------------
-# Connections to PostgreSQL, what is kept in them, and the server's time as it is reckoned in between.
+# --- connections -------------------------------------------------------------------------------------
+# Not `asyncpg.Pool`: it costs about six times the CPU per use, and after a cancelled statement it waits for
+# the server to confirm the cancellation, where this pool ends the connection at once.
 
 
 IDLE = 300.0
-"""Seconds after which a connection that nobody used is not trusted: a firewall may have dropped it."""
+"""Seconds after which an idle connection is not used again, because a firewall may have dropped it."""
 
 
 class Session:
     """One connection.
 
     Args:
-        connection: asyncpg's.
-        keeps: the server keeps prepared statements in it.
-        has_safe_defaults: one statement is a transaction as the journal needs it, without a word before it.
+        connection: asyncpg's connection.
+        prepares: whether statements are prepared; only if the server keeps them for this connection.
+        has_safe_defaults: whether a single statement is a transaction with the settings that we need.
     """
 
     def __init__(self, connection: Any, *, prepares: bool, has_safe_defaults: bool) -> None:
@@ -327,15 +328,15 @@ class Session:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the connection is closed."""
         return bool(self._connection.is_closed())
 
     async def execute(self, sql: str) -> None:
-        """Say what has neither parameters nor an answer."""
+        """Run a statement that has no parameters and no rows."""
         await self._connection.execute(sql)
 
     async def fetch(self, sql: str, *values: object) -> list[Any]:
-        """The rows that ``sql`` gives: in one round trip, where it is prepared."""
+        """Return the rows of a query; a prepared one needs one round trip."""
         if not self.prepares:
             return list(await self._connection.fetch(sql, *values))
         statement = self._prepared.get(sql)
@@ -345,33 +346,33 @@ class Session:
         return list(await statement.fetch(*values))
 
     async def fetch_value(self, sql: str, *values: object) -> Any:
-        """The first value of the first row, if there is one."""
+        """Return the first value of the first row, or None."""
         found = await self.fetch(sql, *values)
         return found[0][0] if found else None
 
     def terminate(self) -> None:
-        """End it at once."""
+        """Close the connection at once."""
         self._connection.terminate()
 
     async def close(self) -> None:
-        """End it in order."""
+        """Close the connection gracefully."""
         await self._connection.close()
 
 
 def _name_of(sql: str) -> str:
-    """A name that means this text and no other, whoever prepared it, in whatever connection.
+    """Return a statement name that is derived from the text.
 
-    Behind a proxy that pools transactions, a counted name may be another program's, for another text.
+    Behind a proxy that pools transactions, a numbered name may belong to another program's statement.
     """
     return f"transfer_async_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
 
 
 class Sessions:
-    """A few connections, opened as they are needed; the one that was used last is used next.
+    """A pool of connections, opened when needed; the one that was used last is used next.
 
     Args:
-        connect: opens one.
-        limit: how many there are at most.
+        connect: opens a connection.
+        limit: the maximum number of connections.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
@@ -381,7 +382,7 @@ class Sessions:
 
     @asynccontextmanager
     async def one(self, *, unharmed_by: tuple[type[Exception], ...] = ()) -> AsyncIterator[Session]:
-        """A connection for the block; whatever else than those errors leaves it, it is not used again."""
+        """Lend a connection to the block; it is used again after success or one of the ``unharmed_by``."""
         async with self._places:
             session = self._waiting() or await self._connect()
             try:
@@ -390,7 +391,7 @@ class Sessions:
                 self._free.append(session)
                 raise
             except BaseException:
-                # It may be waiting for anything: the server gives up the transaction of a lost connection.
+                # Its state is unknown. The server rolls back the transaction of a closed connection.
                 session.terminate()
                 raise
             session.used = asyncio.get_running_loop().time()
@@ -405,12 +406,12 @@ class Sessions:
         return None
 
     async def close(self) -> None:
-        """Close those that are free: nothing is under way."""
+        """Close the free connections; none is in use when this is called."""
         while self._free:
             session = self._free.pop()
             try:
                 await session.close()
-            except Exception:  # noqa: BLE001 - nothing is under way: a server that is gone loses nothing by it
+            except Exception:  # noqa: BLE001 - nothing is in progress, so nothing can be lost
                 session.terminate()
             except BaseException:
                 session.terminate()
@@ -418,21 +419,21 @@ class Sessions:
 
 
 class EstimatedServerClock:
-    """The server's time, reckoned from what it said: wrong by no more than a round trip.
+    """An estimate of the server's time, wrong by at most one round trip.
 
-    It goes on as the loop's does, and is put right only as far as an answer proves it wrong, so that of two
-    moves the later one is mostly the one with the later time.
+    It advances with the loop's clock. An answer corrects it only as far as the answer proves it wrong, so
+    later transitions mostly get later times.
     """
 
     def __init__(self) -> None:
-        self._ahead = -math.inf  # before it has said anything, it is no time at all
+        self._ahead = -math.inf  # no valid time before the first answer
 
     def update(self, said: float, *, asked: float) -> None:
-        """The server, asked at ``asked`` on the loop's clock, has answered so just now."""
+        """Take an answer of the server that arrived now; ``asked`` is the loop's time of the request."""
         least, most = said - asyncio.get_running_loop().time(), said - asked
         self._ahead = min(max(self._ahead, least), most)
 
     @property
     def now(self) -> float:
-        """The time that it is there now."""
+        """The estimated time on the server."""
         return asyncio.get_running_loop().time() + self._ahead
