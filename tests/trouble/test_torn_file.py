@@ -27,7 +27,7 @@ from tests.support.journalling import (
     undos,
 )
 from transfer_async import JournalFailed, SQLiteJournal
-from transfer_async.journal import transitions
+from transfer_async.journal import sqlite, transitions
 from transfer_async.journal.sqlite import _File
 
 IN_MEMORY = Path("/dev/shm")
@@ -61,7 +61,8 @@ class Written:
 
 def content(file: _File) -> Any:
     """All entries, with their histories."""
-    return [(key, entry, file.history(SCOPE, key)) for key, entry in file.find("1 ORDER BY k.key")]
+    entries = file.query(f"SELECT k.key, {sqlite._ROW} FROM {sqlite._KEYS} ORDER BY k.key")
+    return [(key, row, file.query(sqlite._HISTORY, SCOPE, key)) for key, *row in entries]
 
 
 async def _written(path: Path) -> Written:

@@ -363,16 +363,16 @@ class PostgresJournal(DurableJournal):
 
         return await self._with_retries(answered)
 
-    async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
-        found = await self._ask(lambda session: session.fetch(sql, *values))
-        return [(key, EntryRow(*row)) for key, *row in found]
+    async def _query(self, sql: str, *values: object) -> list[Any]:
+        return await self._ask(lambda session: session.fetch(sql, *values))
 
-    async def _value(self, sql: str, *values: object) -> Any:
-        return await self._ask(lambda session: session.fetch_value(sql, *values))
+    async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
+        return [(key, EntryRow(*row)) for key, *row in await self._query(sql, *values)]
 
     async def now(self) -> float:
         """Return the database's time in seconds since 1970; see `Journal.now`."""
-        return self._time(await self._value(self._sql.now))
+        [(now,)] = await self._query(self._sql.now)
+        return self._time(now)
 
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
@@ -389,36 +389,34 @@ class PostgresJournal(DurableJournal):
 
     async def count_in_doubt(self, scope: str) -> int:
         """See `Journal.count_in_doubt`."""
-        return int(await self._value(self._sql.count_in_doubt, scope))
+        [(count,)] = await self._query(self._sql.count_in_doubt, scope)
+        return int(count)
 
     async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
         """See `Journal`."""
-        sql = self._sql.orders
-        found = await self._ask(lambda connection: connection.fetch(sql, scope, after, limit))
+        found = await self._query(self._sql.orders, scope, after, limit)
         return [(order_id, key, at) for order_id, key, at in found]
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`: in the order of the history, so many lines of it at a time."""
+        """See `Journal`; a page searches `HISTORY_PAGE` lines of the history, in its order."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; as `refuted`."""
+        """See `Journal`; pages as in `refuted`."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         sql, begin = self._sql.with_move, int(after or 0)
-        [(keys, last)] = await self._ask(lambda session: session.fetch(sql, scope, begin, HISTORY_PAGE, move))
+        [(keys, last)] = await self._query(sql, scope, begin, HISTORY_PAGE, move)
         return list(keys), "" if last is None else str(last)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""
-        found = await self._ask(lambda session: session.fetch(self._sql.history, scope, key))
-        return tuple(step_of(tuple(row)) for row in found)
+        return tuple(step_of(tuple(row)) for row in await self._query(self._sql.history, scope, key))
 
     async def scopes(self) -> list[str]:
         """See `Journal`."""
-        found = await self._ask(lambda session: session.fetch(self._sql.scopes, FOUR_EYES))
-        return [scope for (scope,) in found]
+        return [scope for (scope,) in await self._query(self._sql.scopes, FOUR_EYES)]
 
     async def _prune_some(self, scope: str, before: float) -> int:
         async def pruned() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -134,7 +134,7 @@ class SQLiteJournal(DurableJournal):
         open_it = partial(FileOfAnyVersion, self._path, timeout=self._timeout, make=False)
         file = await self._in_thread(open_it)
         try:
-            yield UpgradableFile(file, self._in_thread)
+            yield UpgradableFile(file, self)
         finally:
             await self._in_thread(file.close)
 
@@ -219,52 +219,58 @@ class SQLiteJournal(DurableJournal):
         """Return the time in seconds since 1970; see `Journal.now`."""
         return self._now()
 
+    async def _query(self, sql: str, *values: object) -> list[Any]:
+        return await self._ask(lambda file: file.query(sql, *values))
+
+    async def _rows(self, where: str, *values: object) -> list[tuple[str, EntryRow]]:
+        found = await self._query(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", *values)
+        return [(key, EntryRow(*row)) for key, *row in found]
+
     async def read(self, scope: str, key: str) -> Entry | None:
         """See `Journal.read`."""
-        found = await self._ask(lambda file: file.one(scope, key))
-        return None if found is None else entry_of(found, self._seal, place=(scope, key))
+        found = await self._rows("s.name = ? AND k.key = ?", scope, key)
+        return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
         is_due = "NOT (k.due_at > ? AND k.due_at <= ?)"
         where = f"s.name = ? AND k.key > ? AND k.ended_at IS NULL AND {is_due} ORDER BY k.key LIMIT ?"
         now = self._now()
-        values = (scope, after, now, now + BELIEVED, limit)
-        return await self._ask(lambda file: file.find(where, *values))
+        return await self._rows(where, scope, after, now, now + BELIEVED, limit)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""
-        where = "s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
-        found = entries_of(scope, await self._ask(lambda file: file.find(where, scope)), self._seal)
+        found = entries_of(scope, await self._rows(_IS_DOUBT, scope), self._seal)
         return sorted(found, key=lambda doubt: doubt[1].sent_until)
 
     async def count_in_doubt(self, scope: str) -> int:
         """See `Journal.count_in_doubt`."""
-        return await self._ask(lambda file: file.count_in_doubt(scope))
+        [(count,)] = await self._query(f"SELECT count(*) FROM {_KEYS} WHERE {_IS_DOUBT}", scope)
+        return int(count)
 
     async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
         """See `Journal`."""
-        return await self._ask(lambda file: file.orders(scope, after, limit))
+        return await self._query(_ORDERS, scope, after, limit)
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`: in the order of the refutations, those of some keys at a time."""
+        """See `Journal`; a page has `HISTORY_PAGE` keys, in the order of the history."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; as `refuted`."""
+        """See `Journal`; pages as in `refuted`."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
-        found = await self._ask(lambda file: file.with_move(move, scope, int(after or 0), HISTORY_PAGE))
+        found = await self._query(_WITH_MOVE, int(after or 0), move, scope, HISTORY_PAGE)
         return [key for _, key in found], str(found[-1][0]) if len(found) == HISTORY_PAGE else ""
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""
-        return await self._ask(lambda file: file.history(scope, key))
+        return tuple(map(step_of, await self._query(_HISTORY, scope, key)))
 
     async def scopes(self) -> list[str]:
         """See `Journal`."""
-        return await self._ask(lambda file: file.scopes())
+        return [scope for (scope,) in await self._query(_SCOPES, FOUR_EYES)]
 
     async def _prune_some(self, scope: str, before: float) -> int:
         return await self._ask(lambda file: file.prune(scope, before))
@@ -331,7 +337,7 @@ class _File(OpenFile):
         for place in transaction.places:
             number, token = found.get(place, (None, None))
             known = number is None or token == transaction.known_token(place)
-            row = None if known else EntryRow(*self._read(_FIND_ROW, number)[0])
+            row = None if known else EntryRow(*self.query(_FIND_ROW, number)[0])
             transaction.load(place, token, row)
         return {place: number for place, (number, _) in found.items()}
 
@@ -388,7 +394,7 @@ class _File(OpenFile):
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _read(self, sql: str, *values: object) -> list[Any]:
+    def query(self, sql: str, *values: object) -> list[Any]:
         """Return all rows, even if a damaged text is no longer valid UTF-8.
 
         SQLite's own error would hide the other rows, and would show the whole text with its personal data.
@@ -404,37 +410,12 @@ class _File(OpenFile):
         finally:
             self._db.text_factory = str
 
-    def one(self, scope: str, key: str) -> EntryRow | None:
-        found = self._read(f"SELECT {_ROW} FROM {_KEYS} WHERE s.name = ? AND k.key = ?", scope, key)
-        return EntryRow(*found[0]) if found else None
 
-    def find(self, where: str, *values: object) -> list[tuple[str, EntryRow]]:
-        found = self._read(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", *values)
-        return [(key, EntryRow(*row)) for key, *row in found]
-
-    def scopes(self) -> list[str]:
-        return [scope for (scope,) in self._db.execute(_SCOPES, (FOUR_EYES,))]
-
-    def count_in_doubt(self, scope: str) -> int:
-        sql = f"SELECT count(*) FROM {_KEYS} WHERE s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
-        return self._value(sql, scope)
-
-    def orders(self, scope: str, after: str, limit: int) -> list[tuple[str, str, float | None]]:
-        return self._db.execute(_ORDERS, (scope, after, limit)).fetchall()
-
-    def with_move(self, move: str, scope: str, after: int, limit: int) -> list[tuple[int, str]]:
-        return self._db.execute(_WITH_MOVE, (after, move, scope, limit)).fetchall()
-
-    def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
-        found = self._read(
-            f"SELECT {_OF_STEP} FROM history h JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
-            "JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id",
-            scope,
-            key,
-        )
-        return tuple(map(step_of, found))
-
-
+_IS_DOUBT = "s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
+_HISTORY = (
+    f"SELECT {_OF_STEP} FROM history h JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
+    "JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id"
+)
 _OLD = f"SELECT id FROM {ENTRY_TABLE} WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
 _SCOPES = (
     f"SELECT name FROM scopes s WHERE EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = s.id AND key <> ?) "
@@ -529,27 +510,22 @@ class UpgradableFile(Upgradable):
     """See `Upgradable`.
 
     Args:
-        file: opened in the journal's thread.
-        in_thread: does something there.
+        file: the file, opened in the journal's thread.
+        journal: the journal, whose thread does the work.
     """
 
-    def __init__(
-        self, file: FileOfAnyVersion, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
-    ) -> None:
+    def __init__(self, file: FileOfAnyVersion, journal: SQLiteJournal) -> None:
         self._file = file
-        self._in_thread = in_thread
+        self._in_thread = journal._in_thread
 
     async def version(self) -> int | None:
         """See `Upgradable`."""
-        found: int = await self._in_thread(lambda: self._file.version)
-        return found
+        return await self._in_thread(lambda: self._file.version)
 
     async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
         """See `Upgradable`."""
-        found: list[tuple[int, EntryRow]] = await self._in_thread(lambda: self._file.page(table, after))
-        return found
+        return await self._in_thread(lambda: self._file.page(table, after))
 
     async def carry_out(self, upgrade: Upgrade) -> bool:
         """See `Upgradable`."""
-        is_ours: bool = await self._in_thread(lambda: self._file.carry_out(upgrade))
-        return is_ours
+        return await self._in_thread(lambda: self._file.carry_out(upgrade))
