@@ -198,7 +198,7 @@ def list_waiting(*, target: JournalTarget, as_json: AsJson = False) -> None:
     These are keys in doubt, keys that a dead worker left claimed or sending, and keys with a pending undo, a
     pending notification, or a proposal to approve.
     """
-    views = target.at_desk(lambda at: at.operators.waiting())
+    views = target.with_journal(lambda at: at.operators.waiting())
     totals = journal_output.totals(views)
     if as_json:
         keys = [journal_output.view_json(view) for view in views]
@@ -224,9 +224,9 @@ def show(
     parties: dict[str, str | None] = {}
     if with_order:
         by, why = person.name, person.reason or "journal show --with-order"
-        seen = target.at_desk(lambda at: at.operators.look(key, by=by, reason=why))
+        seen = target.with_journal(lambda at: at.operators.look(key, by=by, reason=why))
         parties = journal_output.parties(seen)
-    view, steps = target.at_desk(lambda at: at.one(key))
+    view, steps = target.with_journal(lambda at: at.one(key))
     if as_json:
         record = (
             {"scope": target.scope} | journal_output.view_json(view) | {"receipts": view.entry.all_receipts}
@@ -267,7 +267,7 @@ def _register(decision: Decision) -> None:
             if yes:
                 warn_of_sender(view)  # otherwise the question says so
             confirmed(f"{told_effects(view, row)} Are you certain?", yes=yes)
-        record = target.at_desk(
+        record = target.with_journal(
             lambda at: at.operators.decide(
                 key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
             ),
@@ -378,7 +378,7 @@ def propose(
     if row_of(decision, order_id).frees_key:
         warn_of_sender(view)
     said = person.said()
-    proposal = target.at_desk(
+    proposal = target.with_journal(
         lambda at: at.operators.propose(
             key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
         ),
@@ -414,7 +414,7 @@ def approve(
     said = person.said()
     effects = told_effects(view, row, order_id=seen.order_id)
     confirmed(f"{effects}\n{_in_words(key, seen)} Do you approve?", yes=yes)
-    record = target.at_desk(lambda at: _approved(at, key, seen, said), settle_after=settle_after)
+    record = target.with_journal(lambda at: _approved(at, key, seen, said), settle_after=settle_after)
     tell_record(target, key, record, as_json=as_json)
 
 
@@ -431,7 +431,7 @@ def withdraw(
     seen = _seen(target, target.view(key), proposal)
     said = person.said()
     confirmed(f"{_in_words(key, seen)} Is it to be turned down?", yes=yes)
-    record = target.at_desk(lambda at: at.operators.withdraw(key, proposal=seen.id, **said))
+    record = target.with_journal(lambda at: at.operators.withdraw(key, proposal=seen.id, **said))
     if as_json:
         tell_record(target, key, record, as_json=True)
     else:
@@ -468,23 +468,23 @@ def four_eyes(
     elif action is not Action.SHOW:
         said = person.said()
         if action is Action.DEMAND:  # also before the first order of a scope
-            target.at_desk(lambda at: at.operators.demand_four_eyes(**said), in_any_scope=True)
+            target.with_journal(lambda at: at.operators.demand_four_eyes(**said), in_any_scope=True)
         else:
-            target.at_desk(lambda at: at.operators.propose(FOUR_EYES, Decision.WAIVE, **said))
+            target.with_journal(lambda at: at.operators.propose(FOUR_EYES, Decision.WAIVE, **said))
     is_new = action is Action.DEMAND
-    found = target.at_desk(lambda at: at.operators.four_eyes(), in_any_scope=is_new)
+    found = target.with_journal(lambda at: at.operators.four_eyes(), in_any_scope=is_new)
     _tell_four_eyes(target.scope, found, as_json=as_json)
 
 
 def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
-    waiver = target.at_desk(lambda at: at.operators.four_eyes()).proposal
+    waiver = target.with_journal(lambda at: at.operators.four_eyes()).proposal
     if waiver is None:
         fail("journal: four-eyes: nobody proposes to waive them", FAILED)
     said = person.said()
     if action is Action.APPROVE:
-        target.at_desk(lambda at: _approved(at, FOUR_EYES, waiver, said))
+        target.with_journal(lambda at: _approved(at, FOUR_EYES, waiver, said))
     else:
-        target.at_desk(lambda at: at.operators.withdraw(FOUR_EYES, proposal=waiver.id, **said))
+        target.with_journal(lambda at: at.operators.withdraw(FOUR_EYES, proposal=waiver.id, **said))
 
 
 async def _approved(at: OpenJournal, key: str, proposal: Proposal, said: dict[str, str]) -> KeyRecord:
@@ -505,7 +505,7 @@ def _seen(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposa
     """Return the key's proposal, if it is the one that was named, or the person can be asked."""
     key, proposal = view.key, view.proposal
     if proposal is None:
-        already = target.at_desk(lambda at: _already(at, key))
+        already = target.with_journal(lambda at: _already(at, key))
         fail(f"journal: {shown(key)}: nothing is proposed, or the key has moved since{already}", FAILED)
     if named_id is None and not somebody_is_there():
         fail("journal: --proposal is required when not interactive", USAGE)
@@ -599,7 +599,7 @@ def prune(
         yes=yes,
     )
     # A ValueError is about the time.
-    forgotten = target.at_desk(lambda at: at.operators.prune(before=time), says_no=USAGE)
+    forgotten = target.with_journal(lambda at: at.operators.prune(before=time), says_no=USAGE)
     tell(
         journal_output.as_json({"forgotten": forgotten})
         if as_json

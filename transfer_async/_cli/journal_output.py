@@ -1,4 +1,4 @@
-"""What an operator reads: tables by rich on a terminal, plain columns elsewhere, JSON for machines."""
+"""What the journal commands show: texts and tables, JSON, and times; and how they open a journal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from transfer_async.journal.sqlite import SQLiteJournal
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NOBODY: Mapping[str, str | None] = {}
-"""No parties are to be shown."""
+"""The default: no parties are shown."""
 
 WAITING = ("key", "state", "age", "order", "order id", "owed")
 HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason")
@@ -47,7 +47,7 @@ HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason
 
 
 def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
-    """One row a key."""
+    """Return one row for each key."""
     return [
         (
             shown(view.key),
@@ -62,19 +62,19 @@ def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
 
 
 def _left(view: KeyView) -> list[str]:
-    """What must still be done: undos, ends that must be told, a proposal that somebody must approve."""
+    """Return what is pending: undos, notifications, and a proposal to approve."""
     left = [*map(shown, view.owed), *(f"to tell: {end}" for end in view.untold)]
     return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
 
 def state_of(view: KeyView) -> str:
-    """Where the key stands, in words."""
+    """Return the state of a key as text."""
     state = view.entry.state.value.replace("_", " ")
     return state if view.entry.is_readable else f"{state} (unreadable)"
 
 
 def total_told(totals: Totals) -> str:
-    """The sums, in one line."""
+    """Return the sums in one line."""
     if not totals.keys:
         return "nothing waits: nothing in doubt, nothing owed, nothing left behind"
     told = [f"{count} {state.replace('_', ' ')}" for state, count in sorted(totals.states.items())]
@@ -88,12 +88,12 @@ def total_told(totals: Totals) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """How many of them."""
+    """Return a number with its noun."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> list[str]:
-    """What is on record of a key, one thing a line; and of the parties what is to be shown."""
+    """Return a key's record, one field per line, with the parties if they are given."""
     entry = view.entry
     told = {
         "key": view.key,
@@ -139,7 +139,7 @@ def _proposal_told(proposal: Proposal) -> str:
 
 
 def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
-    """Who pays whom, by what is on record."""
+    """Return the parties of an order, as far as they are on record."""
     if isinstance(seen, OrderIntent):
         name, order = seen.beneficiary, seen.order
         words = () if name is None else (name.first, name.middle, name.last)
@@ -161,7 +161,7 @@ def _ended_in(ending: Ending) -> str:
 
 
 def history_rows(steps: Sequence[HistoryEvent]) -> list[tuple[str, ...]]:
-    """One row a move."""
+    """Return one row for each line of the history."""
     return [
         (
             step_time(step),
@@ -178,7 +178,7 @@ def history_rows(steps: Sequence[HistoryEvent]) -> list[tuple[str, ...]]:
 
 
 def report_lines(report: RecoveryReport) -> list[str]:
-    """What a recovery did, one number a line."""
+    """Return the numbers of a recovery, one per line."""
     return [f"{name.replace('_', ' '):<13}{count:>5}" for name, count in attrs.asdict(report).items()]
 
 
@@ -186,12 +186,12 @@ def report_lines(report: RecoveryReport) -> list[str]:
 
 
 def as_json(told: Any) -> str:
-    """``told`` as one JSON document."""
+    """Return a value as one JSON document."""
     return shown_json(json.dumps(told, indent=2, ensure_ascii=False))
 
 
 def view_json(view: KeyView) -> dict[str, Any]:
-    """What is on record of a key; what is not known is null."""
+    """Return a key's record for JSON; unknown values are null."""
     entry, order = view.entry, view.order
     return {
         "key": view.key,
@@ -237,7 +237,7 @@ def _cause_json(cause: Cause) -> dict[str, Any]:
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Any]:
-    """What is proposed."""
+    """Return a proposal for JSON."""
     return {
         "id": proposal.id,
         "decision": proposal.decision.value,
@@ -248,12 +248,12 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
 
 
 def report_json(report: RecoveryReport) -> dict[str, Any]:
-    """What a recovery did."""
+    """Return the numbers of a recovery for JSON."""
     return attrs.asdict(report)
 
 
 def totals_json(totals: Totals) -> dict[str, Any]:
-    """The sums."""
+    """Return the sums for JSON."""
     return {
         "keys": totals.keys,
         "states": dict(totals.states),
@@ -263,7 +263,7 @@ def totals_json(totals: Totals) -> dict[str, Any]:
 
 
 def step_json(step: HistoryEvent) -> dict[str, Any]:
-    """One move of a key."""
+    """Return a line of the history for JSON."""
     return {
         "at": iso(_utc(step.at)),
         "move": step.move,
@@ -282,14 +282,14 @@ def step_json(step: HistoryEvent) -> dict[str, Any]:
 
 
 def iso(time: datetime | None) -> str | None:
-    """``time`` as ISO 8601 in UTC."""
+    """Return ``time`` in ISO 8601, in UTC."""
     if time is None:
         return None
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def step_time(step: HistoryEvent) -> str:
-    """When a step of the history was made; a dash if that is damaged."""
+    """Return the time of a line of the history; a dash if it is invalid."""
     return iso(_utc(step.at)) or "-"
 
 
@@ -298,14 +298,13 @@ def _utc(seconds: float) -> datetime | None:
 
 
 def age_told(seconds: float | None) -> str:
-    """An age in its two largest units."""
+    """Return an age in its two largest units."""
     if seconds is None:
         return "-"
     return in_two_units(seconds, ("d", "h", "m", "s"))
 
 
-# --- terminal ----------------------------------------------------------------------------------------
-# What an operator does at a terminal, and what there is to see of a key; never who pays whom.
+# --- an open journal ------------------------------------------------------------------------------
 
 
 _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -313,16 +312,16 @@ _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 @frozen(kw_only=True)
 class OpenJournal:
-    """A journal, opened for one scope, and what operators may do with it."""
+    """An open journal for one scope, and its `Operators`."""
 
     journal: ScopedJournal
     operators: Operators
 
     async def one(self, key: str) -> tuple[KeyView, tuple[HistoryEvent, ...]]:
-        """What is on record of ``key``, and its history.
+        """Return the record of ``key`` and its history.
 
         Raises:
-            ValueError: nothing is.
+            ValueError: the key has no record.
             JournalFailed: the journal could not be read.
         """
         return await self.operators.view(key), await self.operators.history(key)
@@ -333,7 +332,7 @@ class OpenJournal:
 
 @frozen(kw_only=True)
 class Totals:
-    """How many keys wait in which state, and what is at stake."""
+    """The number of keys in each state, the pending undos, and the amounts in doubt."""
 
     keys: int
     states: Counter[str]
@@ -342,7 +341,7 @@ class Totals:
 
 
 def totals(views: Sequence[KeyView]) -> Totals:
-    """What ``views`` add up to."""
+    """Return the sums of ``views``."""
     amounts: dict[str, Decimal] = {}
     for view in views:
         if view.entry.state is KeyState.IN_DOUBT and view.order is not None:
@@ -360,10 +359,10 @@ def totals(views: Sequence[KeyView]) -> Totals:
 
 
 def scope_of(scope: str | None, base_url: str | None) -> str:
-    """The scope that was named, or the one of the service's address.
+    """Return the given scope, or the one of the service's base URL.
 
     Raises:
-        ValueError: neither was, or the address is none.
+        ValueError: neither is given, or the URL is invalid.
     """
     if scope:
         return scope
@@ -377,10 +376,10 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """The journal at ``address``; a file must be there: a wrong path would show an empty journal.
+    """Return the journal at ``address``; a file must exist, because a wrong path would show an empty journal.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no journal.
     """
     if "://" not in address and not Path(address).is_file():
         raise ValueError(f"--journal: there is no file {shown(util.public(address))}")
@@ -391,7 +390,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
 async def opened(
     journal: Journal, scope: str, *, settle_after: float = SETTLE_AFTER
 ) -> AsyncIterator[OpenJournal]:
-    """``journal``, to be closed in the end."""
+    """Open a journal for one scope, and close it at the end."""
     try:
         yield OpenJournal(
             journal=ScopedJournal(journal, scope),
@@ -407,7 +406,7 @@ async def recovered(
     """Run ``recover`` with the bank's hooks, and its token or else ``token``; then close the journal.
 
     Raises:
-        ValueError: the hooks or the settings are no good, or there is no token.
+        ValueError: the hooks or the settings are invalid, or there is no token.
         TransferError: the journal failed.
     """
     try:
@@ -421,7 +420,7 @@ async def recovered(
 
 
 def explained(error: Exception) -> str:
-    """``error``; of the client's own also its kind, and what the store said, where that is safe."""
+    """Return the text of ``error``; for the client's own also its kind, and the store's message if safe."""
     if not isinstance(error, TransferError):
         return as_typed(str(error))
     said = "" if error.__cause__ is None else errors.said(error.__cause__)
@@ -432,10 +431,10 @@ def explained(error: Exception) -> str:
 
 
 def time_named(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
-    """The time that ``--before`` or ``--older-than`` means.
+    """Return the time that ``--before`` or ``--older-than`` means.
 
     Raises:
-        ValueError: it is none, or lies ahead, or both or neither were given.
+        ValueError: it is invalid or in the future, or both or neither are given.
     """
     time = _time(before, older_than, now=now)
     try:

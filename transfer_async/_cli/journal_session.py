@@ -1,4 +1,4 @@
-"""What the commands that look after a journal share: whose word it is, which journal, and what is told."""
+"""What the journal commands share: the journal, the person, questions, and the result of a decision."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 class OtherScope(Exception):
-    """The journal has keys, and none of the scope that was named."""
+    """The journal has keys, but none of the given scope."""
 
     def __init__(self, scope: str, others: Sequence[str]) -> None:
         super().__init__(
@@ -44,17 +44,17 @@ class OtherScope(Exception):
 
 @frozen(kw_only=True)
 class JournalTarget:
-    """A journal that was named, and the scope of it that is meant."""
+    """The journal and the scope that the options name."""
 
     scope: str
     address: str
 
     @property
     def journal(self) -> Journal:
-        """The journal, not yet opened; whoever asks opens one of its own."""
+        """A new journal object, not opened yet."""
         return journal_output.journal_named(self.address)
 
-    def at_desk(
+    def with_journal(
         self,
         do: Callable[[journal_output.OpenJournal], Awaitable[T]],
         *,
@@ -62,13 +62,13 @@ class JournalTarget:
         says_no: int = FAILED,
         in_any_scope: bool = False,
     ) -> T:
-        """What ``do`` gives, at the desk of the journal, which is closed then.
+        """Open the journal, return the result of ``do``, and close the journal.
 
-        Ends the command if the journal has keys of other scopes only, unless ``in_any_scope``: to say that
-        nothing waits would reassure wrongly.
+        End the command if the journal has keys of other scopes only, unless ``in_any_scope``: an empty list
+        would hide its doubts.
         """
 
-        store = self.journal  # it looks for the file
+        store = self.journal  # raises if there is no file
 
         async def work() -> T:
             async with journal_output.opened(store, self.scope, settle_after=settle_after) as at:
@@ -85,15 +85,15 @@ class JournalTarget:
         async def nothing(_: journal_output.OpenJournal) -> None:
             return None
 
-        self.at_desk(nothing)
+        self.with_journal(nothing)
 
     def view(self, key: str) -> KeyView:
-        """What is on record of ``key``; ends the command if nothing is, before anything else is asked."""
-        return self.at_desk(lambda at: at.operators.view(key))
+        """Return the record of ``key``; end the command if there is none, before any question."""
+        return self.with_journal(lambda at: at.operators.view(key))
 
 
 def named(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
-    """The journal and its scope; ends the command if they are no good."""
+    """Return the journal and its scope; end the command if they are invalid."""
     with usage():
         place = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
         journal_output.journal_named(address)  # or the address is no good
@@ -101,12 +101,12 @@ def named(address: str, scope: str | None, base_url: str | None) -> JournalTarge
 
 
 def usage(option: str | None = None) -> AbstractContextManager[None]:
-    """What is checked within is a wrong use, or as it should be; ``option`` is what it is about."""
+    """Turn a ValueError within into wrong usage; ``option`` replaces the name of the argument."""
     return failing("journal", {ValueError: USAGE}, words=lambda error: _as_option(str(error), option))
 
 
 def _as_option(why: str, option: str | None) -> str:
-    """``why``, which begins with an argument's name, with the option's in its place."""
+    """Return ``why`` with the option in place of the argument's name at its beginning."""
     return why if option is None else f"{option}:{why.partition(':')[2]}"
 
 
@@ -145,7 +145,7 @@ def who(by: str | None) -> str:
 
 
 def confirmed(question: str, *, yes: bool) -> None:
-    """Ask, and end the command unless somebody says yes."""
+    """Ask, and end the command unless the answer is yes."""
     if yes:
         return
     if not somebody_is_there():
@@ -155,7 +155,7 @@ def confirmed(question: str, *, yes: bool) -> None:
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Say so if a refutation would end a doubt whose sender never reported an end."""
+    """Warn if a refutation would end a doubt whose sender never reported an end."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
             f"journal: {shown(view.key)}: its sender never reported an end. Make sure that its process has "
@@ -164,7 +164,7 @@ def warn_of_sender(view: KeyView) -> None:
 
 
 def done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
-    """Do ``work``; what speaks against it is told in one line."""
+    """Run ``work``; end the command with a line on an error."""
     # In this order: some of the client's errors are ValueErrors, too.
     codes: dict[type[Exception], int] = {OtherScope: OTHER_SCOPE, TransferError: FAILED, ValueError: says_no}
     with failing("journal", codes, words=journal_output.explained):
@@ -172,7 +172,7 @@ def done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
 
 
 HOLDS = frozenset({USUAL_HOLD})
-"""Names of hooks that place a hold, as far as a command without hooks can know."""
+"""The names of hooks that place a hold, as far as a command without hooks knows them."""
 
 
 def told_effects(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
@@ -182,7 +182,7 @@ def told_effects(view: KeyView, row: DecisionRow, *, order_id: str | None = None
 
 
 def _pending_told(place: JournalTarget, key: str) -> str:
-    """What is left to undo; the decision is saved, so a journal that fails now must not deny it."""
+    """Return what is left to undo. The decision is saved, so a failure of the journal is not reported."""
 
     async def view(store: Journal) -> KeyView:
         async with journal_output.opened(store, place.scope) as at:
@@ -195,7 +195,7 @@ def _pending_told(place: JournalTarget, key: str) -> str:
 
 
 def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
-    """What has become of the key, and what the next recovery will undo of it."""
+    """Show the key's new state, and what the next recovery will undo."""
     if as_json:
         told = {"key": key, "state": record.state.value, "intent_id": record.intent_id}
         tell(journal_output.as_json(told | {"order_id": record.order_id}))

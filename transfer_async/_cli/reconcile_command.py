@@ -115,7 +115,7 @@ def reconcile(
     proposer = who(by) if propose else None
     with Comparison() as comparison:
         _read_export(comparison, export, columns)
-        are_times_compared = target.at_desk(
+        are_times_compared = target.with_journal(
             lambda at: add_journal(
                 comparison, at.journal, at.operators, slack=slack, settle_after=settle_after
             )
@@ -163,7 +163,7 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
 
     with usage("EXPORT"):  # The reason contains the file's name.
         reason = checked_text("reason", reason)
-    complain(f"{target.at_desk(proposed):,} proposed: another person may approve each")
+    complain(f"{target.with_journal(proposed):,} proposed: another person may approve each")
 
 
 # --- the report --------------------------------------------------------------------------------------

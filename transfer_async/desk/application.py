@@ -1,4 +1,4 @@
-"""The desk as an application of aiohttp, to be mounted where the bank likes."""
+"""The operators' page as an aiohttp application: its routes, its checks of each request, its changes."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ from transfer_async.journal.operator_transitions import Demand, Waive
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _PLAIN = {"desk.css": (views.STYLE, "text/css"), "icon.svg": (views.ICON, "image/svg+xml")}
-"""What is the same for everybody, and shows nothing."""
+"""Files that are the same for everybody and show no data."""
 
 
 def desk(client: TransferClient, *, who: Who, origin: str | None = None) -> web.Application:
     """Make the operators' desk: mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
-    It shows the journal of ``client``, and writes into it what operators decide. It sends nothing to the
-    service, keeps no session, and uses no script. Nobody sees anything whom ``who`` does not know, and
-    nobody changes anything without a role.
+    It shows the journal of ``client``, and writes operators' decisions to it. It sends nothing to the
+    service, keeps no session, and uses no script. Only people whom ``who`` knows see anything, and every
+    change requires a role.
 
     Args:
-        client: whose journal; it is not closed with the desk.
-        who: tells who asks: called with every request, plain or async; an `Operator`, or None for nobody.
-        origin: of the page, as ``https://desk.bank.example``. If given, every form must come from it.
-            Give it where a proxy changes the ``Host``.
+        client: the client whose journal is shown; it is not closed with the page.
+        who: called with every request, plain or async; returns the `Operator`, or None for an unknown person.
+        origin: the page's origin, as ``https://desk.bank.example``. If given, every form must come from it.
+            Give it if a proxy changes the ``Host``.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -83,7 +83,7 @@ def application(
     holds: frozenset[str] = frozenset(),
     clock: Clock | None = None,
 ) -> web.Application:
-    """The same for the operators' side of a journal; ``holds`` are the names of hooks that place a hold."""
+    """Make the same page for `Operators`; ``holds`` are the names of hooks that place a hold."""
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
     shared = Shared(operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD})
@@ -121,23 +121,23 @@ async def _with_slash(request: web.Request) -> web.Response:
 
 
 class _AuthMiddleware:
-    """Who comes in: nobody from another page, nobody unknown; and what every answer has on it."""
+    """Refuses forms of other pages and unknown people, and adds the headers of every response."""
 
     def __init__(self, shared: Shared, *, who: Who, origin: str | None) -> None:
         self._shared, self._who, self._origin = shared, who, origin
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What comes in, and what goes out."""
+        """Check a request, and return its response with all headers."""
         try:
             response = await self._answered(request, handler)
         except web.HTTPException as error:
-            if error.status < 400:  # to another page, or to where people sign in
+            if error.status < 400:  # a redirect to another page, or to sign in
                 error.headers.update(HEADERS)
                 raise
             response = self._as_page(request, error)
         response.headers.update(HEADERS)
         if response.status >= 500 and is_list(request):
-            response.headers["Refresh"] = str(REFRESH)  # a display on a wall must not stop at it
+            response.headers["Refresh"] = str(REFRESH)  # an unattended display must recover by itself
         return response
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -160,12 +160,12 @@ class _AuthMiddleware:
             return self._told(request, 500, "That went wrong", "The log says what kind of error it was.")
 
     def _as_page(self, request: web.Request, error: web.HTTPException) -> web.Response:
-        """A no of aiohttp's own, or of ``who``, as a page."""
+        """Return an error of aiohttp, or of ``who``, as a page."""
         titles = {401: "Sign in first", 404: "There is no such page", 405: "Not this way"}
         title = titles.get(error.status, "That cannot be")
         told = {404: "Go back to what waits."}.get(error.status, error.reason)
         response = self._told(request, error.status, title, told)
-        keep_headers(error, response)  # the way to sign in, and when to try again
+        keep_headers(error, response)  # such as how to sign in, and when to try again
         return response
 
     def _told(self, request: web.Request, status: int, title: str, told: str) -> web.Response:
@@ -186,12 +186,12 @@ class _AuthMiddleware:
 
 @frozen(kw_only=True)
 class Form:
-    """What somebody sent.
+    """A form that an operator sent.
 
     Args:
-        name: of the form.
-        operator: who sent it.
-        fields: what stood in it.
+        name: the form's name.
+        operator: the operator.
+        fields: its fields.
     """
 
     name: str
@@ -199,12 +199,12 @@ class Form:
     fields: dict[str, str]
 
     def __getitem__(self, name: str) -> str:
-        """A field; empty if it was not sent."""
+        """Return a field; empty if it was not sent."""
         return self.fields.get(name, "")
 
     @property
     def said(self) -> dict[str, str]:
-        """Who says so, and why."""
+        """Who decides, and why."""
         return {"by": self.operator.name, "reason": self["reason"]}
 
 
@@ -212,7 +212,7 @@ class Actions:
     """The forms that change something.
 
     Attributes:
-        by_name: what answers each.
+        by_name: the handler of each form.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -255,7 +255,7 @@ class Actions:
             return await self._refused(form, why, status=403)
         except ValueError as error:
             return await self._refused(form, views.problem_text(error), status=422)
-        with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, whatever fails now
+        with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, even if this fails
             self._shared.cache.changed(await operators.view(view.key))
         raise web.HTTPSeeOther(address(view.key, done=done))
 
@@ -348,10 +348,10 @@ _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
 
 
 # --- defences ----------------------------------------------------------------------------------------
-# What stands between the page and whoever else is in the browser.
+# What protects the page against other sites in the same browser.
 #
-# The cookie or the header that says who asks is sent whoever has made the form; so a change is believed
-# only from a page of the desk's own. And nobody else may frame a page, keep it, or run a script in it.
+# A browser sends the cookie or the header that identifies the operator with any site's form. So a change is
+# accepted only from a page of this application. No other site may frame, store or script a page.
 
 
 HEADERS = {
@@ -366,10 +366,10 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Robots-Tag": "noindex, nofollow",
 }
-"""Of every answer."""
+"""The headers of every response."""
 
 _OF_THE_BODY = frozenset({"transfer-encoding", "etag", "last-modified"})
-"""Headers that describe the body of an answer, as do all that begin with ``Content-``."""
+"""Headers that describe the body of a response, like all that begin with ``Content-``."""
 
 _ORIGIN = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:]+\]|[^\s/?#@\\%:\[\]]+)(:(?P<port>[0-9]{1,9}))?", re.IGNORECASE
@@ -381,7 +381,7 @@ READING = frozenset({"GET", "HEAD"})
 
 
 def keep_headers(error: web.HTTPException, response: web.Response) -> None:
-    """Give ``response``, which has another body, what ``error`` says in its headers and cookies."""
+    """Copy the headers and cookies of ``error`` to ``response``, which has another body."""
     for name, value in error.headers.items():
         if name.lower() not in _OF_THE_BODY and not name.lower().startswith("content-"):
             response.headers.add(name, value)
@@ -390,10 +390,10 @@ def keep_headers(error: web.HTTPException, response: web.Response) -> None:
 
 
 def checked_origin(origin: str | None) -> str | None:
-    """``origin`` as browsers write it.
+    """Return ``origin`` as browsers write it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not an origin.
     """
     if origin is None:
         return None
@@ -405,7 +405,7 @@ def checked_origin(origin: str | None) -> str | None:
 
 
 def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
-    """Return the origin as browsers send it: the host in IDNA, no default port; None if they send no such."""
+    """Return the origin as browsers send it: the host in IDNA, no default port; None if it is invalid."""
     number = int(port) if port else _DEFAULT_PORTS[scheme]
     try:
         name = URL.build(scheme=scheme, host=host.strip("[]"), port=number).raw_host or ""
@@ -419,16 +419,16 @@ def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
 
 
 def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:
-    """Whether ``request`` would change something and does not come, for certain, from a page of the desk.
+    """Return whether ``request`` changes something, and may come from a page of another site.
 
     Args:
-        request: any.
-        origin: of the desk, where it is known; else that of the ``Host`` that was asked.
+        request: the request.
+        origin: the page's origin, if it is known; otherwise the ``Host`` of the request counts.
     """
     if request.method in READING:
         return False
     site = request.headers.getall("Sec-Fetch-Site", [])
-    if site and site != ["same-origin"]:  # a browser that says where the form was: no page can make it lie
+    if site and site != ["same-origin"]:  # sent by the browser; a page cannot change it
         return True
     if site and origin is None:
         return False

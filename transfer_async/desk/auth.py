@@ -1,4 +1,4 @@
-"""Who sits at the desk, and what they may do."""
+"""The operators of the page, their roles, and the forms that a page offers them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from transfer_async._support.util import refuse_class
 from transfer_async.journal.model import HistoryEvent
 
 LONGEST_NAME = 200
-"""Characters: a name stands in a column of every key's history."""
+"""The maximum length of a name, in characters: it stands in a column of every key's history."""
 
 
 class Role(enum.Enum):
-    """What an operator may do beside looking at what waits."""
+    """What an operator may do besides seeing the list and the keys."""
 
     PARTIES = "parties"
-    """See who pays whom; each look is asked for."""
+    """See the parties of an order; each look-up is recorded."""
 
     CHANGE = "change"
-    """End doubts; where four eyes are demanded, propose how they end."""
+    """Make decisions; under dual control, propose them."""
 
     APPROVE = "approve"
-    """Approve what another has proposed."""
+    """Approve another person's proposal."""
 
 
 def _checked_roles(given: Iterable[Role | str]) -> frozenset[Role]:
@@ -47,11 +47,11 @@ def _checked_roles(given: Iterable[Role | str]) -> frozenset[Role]:
 
 @frozen
 class Operator:
-    """Somebody at the desk.
+    """A person who uses the page.
 
     Args:
-        name: under which the journal keeps what they do: one line of at most 200 characters.
-        roles: what they may do, as `Role` or as its value; nothing but look by default.
+        name: the name that the history records: one line of at most 200 characters.
+        roles: what they may do, as `Role` or as its value; by default they only see the list and the keys.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -66,23 +66,23 @@ class Operator:
             raise ValueError(f"name: must be a line of 1 to {LONGEST_NAME} characters, not ending in a blank")
 
     def may(self, role: Role) -> bool:
-        """Whether they have ``role``."""
+        """Return whether they have ``role``."""
         return role in self.roles
 
 
 Who = Callable[[web.Request], Operator | Awaitable[Operator | None] | None]
-"""Tells who asks: an `Operator`, or None for nobody that it knows. It may be async.
+"""Returns the operator of a request, or None for an unknown person. It may be async.
 
-It may raise one of aiohttp's own answers, as ``HTTPFound`` to where people sign in, or ``HTTPUnauthorized``
-with ``WWW-Authenticate``. Its headers and cookies are kept.
+It may raise one of aiohttp's HTTP exceptions, such as ``HTTPFound`` to a sign-in page, or
+``HTTPUnauthorized`` with ``WWW-Authenticate``. Its headers and cookies are kept.
 """
 
 
 def checked_who(who: object) -> Who:
-    """``who``, if it can be asked.
+    """Return ``who`` if it is a function.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it is not.
     """
     refuse_class(who, name="who")
     if not callable(who):
@@ -91,10 +91,10 @@ def checked_who(who: object) -> Who:
 
 
 async def operator_of(who: Who, request: web.Request) -> Operator | None:
-    """Who asks.
+    """Return the operator of a request.
 
     Raises:
-        TypeError: it returned something else.
+        TypeError: ``who`` returned something else.
     """
     found = who(request)
     if inspect.isawaitable(found):

@@ -1,4 +1,4 @@
-"""What is looked at: what waits, one key, and, where somebody asks for it, who pays whom."""
+"""The pages that only show: the list, one key and its parties. Also the texts and templates of all pages."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_s
 from transfer_async.journal.state_machine import latest
 
 REFRESH = 30
-"""Seconds after which a live list is asked for again, by the browser itself."""
+"""Seconds after which the browser reloads a live list."""
 
 LONGEST_ADDRESS = 4_000
-"""Characters of the address of what was found: proxies take 8,000, and some of a browser's headers count."""
+"""The maximum length of an address with found keys: proxies accept 8,000 characters with some headers."""
 
 
 def is_list(request: web.Request) -> bool:
-    """Whether ``request`` asks for the list, which a display on a wall may show for days."""
+    """Return whether ``request`` asks for the list, which an unattended display may show for days."""
     return request.method == "GET" and request.path.endswith("/")
 
 
 class Views:
-    """The pages that change nothing; but that somebody saw the parties is kept in the history."""
+    """The pages that change nothing; the history records who saw the parties."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
     async def waiting(self, request: web.Request) -> web.Response:
-        """The list of what waits."""
+        """Return the list of keys that need attention."""
         snapshot = await self._shared.cache.shown()
         choice = Choice.of(request.query, snapshot)
         page = listing(snapshot, choice)
@@ -84,12 +84,12 @@ class Views:
             address=address,
             live=choice.live,
         )
-        if choice.live:  # such a page has no field: what somebody types would be lost
+        if choice.live:  # such a page has no field: a reload would erase it
             response.headers["Refresh"] = str(REFRESH)
         return response
 
     async def key(self, request: web.Request) -> web.Response:
-        """One key."""
+        """Return the page of one key."""
         try:
             view = await self._shared.operators.view(request.query.get("key", ""))
         except ValueError:
@@ -98,9 +98,9 @@ class Views:
         return await key_page(self._shared, operator_at(request), view, done=done)
 
     async def find(self, request: web.Request) -> web.Response:
-        """Send the browser to the key of that name, or to those that contain the text and wait.
+        """Redirect to the key of that name, or to the listed keys that contain the text.
 
-        The text is in no address. The browser is always sent on: what answers a form cannot be gone back to.
+        No address contains the text. A redirect lets the browser go back to the result.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -112,12 +112,12 @@ class Views:
         raise web.HTTPSeeOther(address(view.key))
 
     async def found(self, request: web.Request) -> web.Response:
-        """The keys that are in the address; those that no longer wait are linked beside the list."""
+        """Return the list of the keys in the address, with links to those that need no attention any more."""
         wanted = set(request.query.getall("key", [])[:PER_PAGE]) - {FOUR_EYES}
         rows = [row for row in found_by_text(await self._shared.cache.shown(), "") if row.key in wanted]
         ended: list[str] = []
         for key in sorted(wanted - {row.key for row in rows}):  # not listed, or not read yet
-            with contextlib.suppress(ValueError):  # an address may name what nobody has ever used
+            with contextlib.suppress(ValueError):  # an address may name a key without a record
                 row = pending_row(await self._shared.operators.view(key))
                 ended += [key] if row is None else []
                 rows += [] if row is None else [row]
@@ -146,7 +146,7 @@ class Views:
         )
 
     async def parties(self, request: web.Request) -> web.Response:
-        """One key, with who pays whom."""
+        """Return the page of one key with its parties."""
         operator = operator_at(request)
         if not operator.may(Role.PARTIES):
             raise web.HTTPForbidden
@@ -172,7 +172,7 @@ class Views:
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """The address, within the desk, of a list of the first of ``keys``; partial while the journal is read."""
+    """Return the address of a list of the first ``keys``; ``is_partial`` while the journal is being read."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -207,24 +207,24 @@ def _person(role: str, user: User | None) -> Iterator[tuple[str, str]]:
 
 
 OPERATOR: Any = getattr(web, "RequestKey", lambda name, _: name)("operator", Operator)
-"""Where a request has who asks; an older aiohttp takes plain names."""
+"""The key of a request's operator; older versions of aiohttp take plain names."""
 
 SHOWN_STEPS = 200
-"""So many moves of a key are shown; the command line shows all."""
+"""The maximum number of history lines on a page; the command line shows all."""
 
 LONGEST_FIELD = 10_000
-"""Characters."""
+"""The maximum length of a form's field, in characters."""
 
 
 @frozen(kw_only=True)
 class Shared:
-    """The journal's operators' side, and what was read of it.
+    """What all pages share.
 
     Args:
-        operators: reads and changes the journal.
-        board: what waits.
-        clock: for ages.
-        holds: names of hooks that place the hold on a customer's funds.
+        operators: the operators' side of the journal.
+        cache: the list of keys that need attention.
+        clock: the clock for ages.
+        holds: the names of hooks that place a hold.
     """
 
     operators: Operators
@@ -234,27 +234,27 @@ class Shared:
 
 
 def operator_at(request: web.Request) -> Operator:
-    """Who asks; the middleware_ has let nobody else in."""
+    """Return the operator of a request; the middleware has set it."""
     found: Operator = request[OPERATOR]
     return found
 
 
 def answered(template: str, *, status: int = 200, **given: Any) -> web.Response:
-    """A page."""
+    """Return a page as a response."""
     return web.Response(text=page(template, **given), content_type="text/html", status=status)
 
 
 def address(key: str, **more: str) -> str:
-    """The address of a key's page, within the desk: keys may hold anything that a path may not."""
+    """Return the relative address of a key's page; keys may hold characters that a path may not."""
     return f"key?{urlencode({'key': key, **more})}"
 
 
 async def fields_of(request: web.Request) -> dict[str, str]:
-    """The fields of a form.
+    """Return the fields of a form.
 
     Raises:
-        HTTPUnsupportedMediaType: it is not the desk's own kind of form.
-        HTTPBadRequest: it cannot be read, a field came twice, or is longer than any that the desk asks for.
+        HTTPUnsupportedMediaType: it is not the kind of form that these pages use.
+        HTTPBadRequest: it cannot be read, or a field is too long or was sent twice.
     """
     if request.content_type != "application/x-www-form-urlencoded":
         raise web.HTTPUnsupportedMediaType
@@ -262,7 +262,7 @@ async def fields_of(request: web.Request) -> dict[str, str]:
         given = await request.post()
         fields = {name: value for name, value in given.items() if isinstance(value, str)}
         "".join([*fields, *fields.values()]).encode()
-    except (ValueError, LookupError):  # no text: of another character set than it says, or of none
+    except (ValueError, LookupError):  # it is not text in the character set that it names
         raise web.HTTPBadRequest from None
     if len(fields) != len(given) or any(len(value) > LONGEST_FIELD for value in fields.values()):
         raise web.HTTPBadRequest
@@ -348,7 +348,7 @@ KIND_LABELS = {
     "untold": "to tell",
     "unreadable": "unreadable",
 }
-"""Why a key waits."""
+"""Why a key needs attention."""
 
 KIND_HELP = {
     "doubt": "The order may exist, and the hold is kept. Find out, then say how it ended.",
@@ -360,7 +360,7 @@ KIND_HELP = {
 }
 
 ENCRYPTED = "What is stored of the key cannot be read here: a desk with the keys that sealed it can."
-"""In place of the last, where nothing is damaged."""
+"""In place of the last text, if the record is not corrupt."""
 
 _MOVES = {
     "claim": "a worker took the key",
@@ -382,7 +382,7 @@ _MOVES = {
     "promise": "somebody was told that it is unknown",
     "told": "somebody was told how it ended",
 } | {row.name: row.history for row in DECISIONS}
-"""What the history calls a move, in words; one of a later version keeps its name."""
+"""The text of each transition in the history; one of a later version is shown by its name."""
 
 
 _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
@@ -390,19 +390,19 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "proposed": ("propose", "Proposed. It waits for somebody else to approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
 }
-"""What the address of a key's page may say that its reader did: the move in the history, and the words."""
+"""What the address of a key's page may say was done: its line in the history, and the confirmation."""
 
 
 def confirmation(name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str) -> str | None:
-    """Return what a change did, as far as it is on record; None if it is not.
+    """Return the confirmation of a change, if it is on record; otherwise None.
 
-    Anybody can write an address, so what it says that was done proves nothing.
+    Anybody can write an address, so what it says was done proves nothing.
 
     Args:
-        name: what the address says that was done.
+        name: what the address says was done.
         view: the key.
         steps: its history.
-        by: who reads the page.
+        by: the operator who reads the page.
     """
     changes = [step for step in steps if step.move != LOOK]
     if name == "approved":
@@ -419,7 +419,7 @@ def confirmation(name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by:
 
 
 def other_scopes_text(names: tuple[str, ...]) -> Sentence:
-    """That a journal has keys of other scopes only: nobody may take it for good news that nothing waits."""
+    """Return a warning that the journal has keys of other scopes only, so an empty list proves nothing."""
     found = only_scopes(names)
     return Sentence(
         f"The journal has no key of this scope, {found.text}. Start the desk for the right scope.",
@@ -428,7 +428,7 @@ def other_scopes_text(names: tuple[str, ...]) -> Sentence:
 
 
 def nothing_to_do(view: KeyView) -> str:
-    """Why nothing can be done about a key by hand."""
+    """Return why no decision about a key can be made."""
     if view.key == FOUR_EYES and not view.readable:
         return (
             "Nothing here. The rule cannot be read, so two persons are needed: "
@@ -446,7 +446,7 @@ def nothing_to_do(view: KeyView) -> str:
 
 
 def problem_text(error: Exception) -> str:
-    """What a journal's no says, without the name of the argument that it begins with."""
+    """Return the text of an error as a sentence; a field of the form is named, an argument is not."""
     told = str(error)
     argument, _, rest = told.partition(": ")
     if rest and argument in ("key", "by"):
@@ -457,7 +457,7 @@ def problem_text(error: Exception) -> str:
 
 
 def moment(since_1970: float) -> datetime:
-    """So many seconds since 1970 as a time in UTC; damaged ones as the nearest that there is."""
+    """Return seconds since 1970 as a time in UTC; an impossible time becomes the nearest one."""
     try:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):
@@ -465,35 +465,35 @@ def moment(since_1970: float) -> datetime:
 
 
 def name_of(key: str) -> str:
-    """What a key is called."""
+    """Return the title of a key's page."""
     return "The rule of four eyes" if key == FOUR_EYES else key
 
 
 def move_text(name: str) -> str:
-    """A move of the history."""
+    """Return the text of a transition in the history."""
     return _MOVES.get(name, name)
 
 
 def count(number: int, thing: str) -> str:
-    """How many of them."""
+    """Return a number with its noun."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def time_text(when: datetime) -> str:
-    """A time in UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def machine_time(when: datetime) -> str:
-    """The same as ISO 8601."""
+    """Return the same in ISO 8601."""
     return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 # --- pages -------------------------------------------------------------------------------------------
-# The templates, and what they may use: whatever comes into them is escaped, and marked where it is unseen.
+# The templates and their filters. Every value is escaped, and characters that cannot be seen are marked.
 #
-# A reference with letters from right to left, or with characters that steer the direction, would turn round
-# the amount beside it. So `shown` marks what is not printable, and texts from elsewhere stand in a ``bdi``.
+# A reference with right-to-left letters, or with characters that control the direction, would reverse the
+# amount beside it. So `shown` marks what is not printable, and texts from elsewhere stand in a ``bdi``.
 
 
 _FOLDER = Path(__file__).with_name("templates")
@@ -504,7 +504,7 @@ def _read(name: str) -> str:
 
 
 def marked(text: str) -> str:
-    """``text`` with a mark such as ``[U+202E]`` for each character that is not printable, or not seen."""
+    """Return ``text`` with a mark such as ``[U+202E]`` for each character that cannot be seen."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -514,17 +514,17 @@ def marked(text: str) -> str:
 
 
 def isolated(text: str) -> Markup:
-    """``text`` from elsewhere, so that its direction turns nothing round beside it."""
+    """Return ``text`` from elsewhere, isolated so that its direction changes nothing beside it."""
     return Markup("<bdi>{}</bdi>").format(marked(text))
 
 
 def exact(text: str) -> Markup:
-    """``text`` without marks, for a field that the browser sends back as it is."""
+    """Return ``text`` without marks, for a field that the browser sends back unchanged."""
     return escape(text)
 
 
 def shown(value: object) -> object:
-    """What a template writes for ``value``; it is asked for every one."""
+    """Return what a template writes for ``value``; it is called for every value."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, Sentence):
@@ -532,7 +532,7 @@ def shown(value: object) -> object:
     return marked(value) if isinstance(value, str) else value
 
 
-# Read once, on import: they are files, and requests are answered within a loop.
+# Read once, on import, because reading files would block the event loop.
 STYLE = _read("desk.css")
 ICON = _read("icon.svg")
 
@@ -558,10 +558,10 @@ _TEMPLATES = {name: _environment.get_template(f"{name}.html") for name in ("list
 
 
 def page(template: str, **given: Any) -> str:
-    """A page of HTML.
+    """Return a page of HTML.
 
     Args:
         template: ``list``, ``key`` or ``message``.
-        given: what it shows.
+        given: the template's values.
     """
     return _TEMPLATES[template].render(given)
