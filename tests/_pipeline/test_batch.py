@@ -186,7 +186,7 @@ async def test_a_call_that_somebody_cancels_from_elsewhere_is_in_doubt_and_nobod
     async with batch(service, [OrderRequest(ORDER, key="a"), OrderRequest(ORDER, key="b")]) as results:
         told = [await anext(results)]
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            if "Batch._one" in repr(task):
+            if "Batch._create_one" in repr(task):
                 task.cancel()
         told.append(await anext(results))
 

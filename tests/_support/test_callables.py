@@ -51,7 +51,7 @@ def screening(**parts: Any) -> Any:
     ("made", "told"),
     [
         (lambda: {"token": sync}, r"token: must be async, .* write 'async def token\(\)'"),
-        (lambda: {"token": Screening}, "token: is the class Screening: make one of it first"),
+        (lambda: {"token": Screening}, "token: is the class Screening: pass an instance of it"),
         (lambda: {"resolve": sync}, r"resolve: must be async, .* write 'async def resolve\(intent, error\)'"),
         (lambda: {"resolve": Screening}, "resolve: is the class Screening"),
         (lambda: {"hooks": [sync]}, r"hooks: sync: must be async, .* write 'async def sync\(intent\)'"),
@@ -59,8 +59,8 @@ def screening(**parts: Any) -> Any:
             lambda: {"hooks": [lambda _: None]},
             r"hooks: <lambda>: must be async, .* def check\(intent\)'",
         ),
-        (lambda: {"hooks": [FundsHold]}, "hooks: is the class FundsHold: make one of it first"),
-        (lambda: {"hooks": [Screening]}, "hooks: is the class Screening: make one of it first"),
+        (lambda: {"hooks": [FundsHold]}, "hooks: is the class FundsHold: pass an instance of it"),
+        (lambda: {"hooks": [Screening]}, "hooks: is the class Screening: pass an instance of it"),
         (lambda: {"hooks": [screening(before=sync)]}, r"hooks: screening\.before: must be async"),
         (lambda: {"hooks": [screening(undo=sync)]}, r"hooks: screening\.undo: must be async"),
         (
@@ -77,7 +77,7 @@ def screening(**parts: Any) -> Any:
         (lambda: {"hooks": [BeneficiaryVerification(nothing, sync)]}, "accept_close: must be async"),
         (lambda: {"journal": "x.db"}, r"journal: .* SQLiteJournal\(path\)"),
         (lambda: {"journal": Path("x.db")}, r"journal: .* SQLiteJournal\(path\)"),
-        (lambda: {"journal": SQLiteJournal}, "journal: is the class SQLiteJournal: make one of it first"),
+        (lambda: {"journal": SQLiteJournal}, "journal: is the class SQLiteJournal: pass an instance of it"),
         (lambda: {"journal": "postgresql://u:hunter2@h"}, r"journal: .* PostgresJournal\(dsn\)"),
         (lambda: {"observers": [partial(nothing)]}, "observers: must be plain functions"),
         (lambda: {"observers": [AsyncMock()]}, "observers: must be plain functions"),

@@ -27,7 +27,7 @@ from transfer_async._models.errors import (
 from transfer_async._models.requests import OrderIntent, PersonName, ascii_lower
 from transfer_async._models.responses import Currency, User
 from transfer_async._support.clock import Duration, duration
-from transfer_async._support.util import Raised, checked_async, tried
+from transfer_async._support.util import Raised, checked_async, try_call
 
 if TYPE_CHECKING:
     from transfer_async._client import TransferClient
@@ -259,7 +259,7 @@ async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args
     """What the bank's ``function`` returns within so many seconds; or what it, or their end, raised."""
     try:
         async with asyncio.timeout(seconds):
-            return await tried(function, *args)
+            return await try_call(function, *args)
     except TimeoutError as error:
         return Raised(error)
 

@@ -35,7 +35,7 @@ from transfer_async._support.clock import NEVER, Clock, is_over, seconds_left
 from transfer_async._support.util import (
     MutableStruct,
     checked_async,
-    passes,
+    must_propagate,
     retrieve_exception,
 )
 
@@ -98,7 +98,7 @@ def encoded(json: Any) -> bytes | None:
         decode(content)  # This detects a Decimal that is NaN.
         return content
     except BaseException as error:  # the caller's objects may raise anything
-        if passes(error):
+        if must_propagate(error):
             raise
         why = f"json: cannot be written as JSON ({name_of(error)})"
     raise ValueError(why)
@@ -272,7 +272,7 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
     except Unreadable as error:
         problem = str(error)
     except BaseException as error:  # The caller's own model may raise anything.
-        if passes(error):
+        if must_propagate(error):
             raise
         problem = name_of(error)  # Its text would show parts of the body.
     why = f"the answer cannot be read: {problem}"
@@ -403,7 +403,7 @@ class TokenSource:
                 raise ValueError("the token is not a callable")  # noqa: TRY301 - as any other failure
             self.current = self._headers_for(checked(await self._ask()))
         except BaseException as error:
-            if passes(error):
+            if must_propagate(error):
                 raise
             return sanitize_exception(error)
         return None

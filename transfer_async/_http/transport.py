@@ -42,7 +42,7 @@ from transfer_async._http.write_guard import (
 )
 from transfer_async._models.errors import bare_alone, is_a, without_frames
 from transfer_async._support.clock import NEVER, in_seconds
-from transfer_async._support.util import is_end, passes, positive
+from transfer_async._support.util import is_end, must_propagate, positive
 
 POOL_KEEPALIVE = 4.0
 """Maximum idle seconds of a pooled connection; common servers close theirs after 5 s."""
@@ -295,7 +295,7 @@ class Transport:
         result = await self._carry_out(
             method, url, guard, data=content, headers=headers, middlewares=(guard,), left=left, is_order=False
         )
-        if result.error is not None and passes(result.error):
+        if result.error is not None and must_propagate(result.error):
             raise result.error
         return result
 

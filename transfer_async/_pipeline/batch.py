@@ -1,4 +1,4 @@
-"""Many orders at once, bounded: as many in flight as asked for, and no request taken before there is room."""
+"""Creating many orders concurrently, with a limit on the number of orders in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transfer_async._models.errors import (
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import Check
-from transfer_async._support.util import passes, retrieve_exception
+from transfer_async._support.util import must_propagate, retrieve_exception
 
 Create = Callable[[OrderRequest], Awaitable[Order]]
 Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
@@ -28,7 +28,7 @@ Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
 
 @frozen(kw_only=True)
 class OrderResult:
-    """What became of one request: its order, or the error that says what is certain."""
+    """The result of one request: its order, or its error."""
 
     request: OrderRequest
     order: Order | None = None
@@ -42,23 +42,23 @@ _END: Final = object()
 class Batch:
     """One run over ``requests``.
 
-    The input is read by one task from its beginning to its end, so that it may hold open what belongs
-    to a task: a timeout, a task group, a context variable. The same task closes it, if it is an async
-    generator that the run ends before its end: whatever it holds open is let go before `results` is over.
+    One task reads the whole input, so the input may use things that belong to a task: a timeout, a task
+    group, a context variable. If the run ends first, the same task closes an async generator before `results`
+    returns.
 
     Args:
         create: creates one order.
-        requests: may be endless; the next one is taken only when a place is free. An async one may take
-            its time: results are handed out meanwhile. One that is not async must not block.
-        concurrency: how many orders are in flight, or done and not yet handed out, at most.
-        check: see `transfer_async._pipeline.call.Check`; for results, which wait for whoever takes them.
+        requests: the input, possibly endless; the next request is taken only when a slot is free. Results
+            are delivered while an async input waits. An input that is not async must not block.
+        concurrency: the maximum number of orders in flight, including results that were not delivered yet.
+        check: see `transfer_async._pipeline.call.Check`; it is needed because results wait for their reader.
     """
 
     def __init__(
         self, create: Create, requests: Requests, *, concurrency: int, check: Check | None = None
     ) -> None:
         self._create, self._check = create, check
-        self._places = asyncio.Semaphore(concurrency)
+        self._slots = asyncio.Semaphore(concurrency)
         self._taken = 0
         self._running: set[asyncio.Task[Order]] = set()
         self._done: asyncio.Queue[Any] = asyncio.Queue()
@@ -73,13 +73,13 @@ class Batch:
             self._next = partial(_next_of_sync, self._input)
 
     async def results(self) -> AsyncGenerator[OrderResult, None]:
-        """Each result as its order is done. Whatever ends this, nothing is left half-done behind it.
+        """Yield each result when its order is done.
 
-        Leaving the loop early lets what is in flight come to its end; cancellation, then or before,
-        undoes what has not been sent yet, and leaves what is on the way to the client.
+        If the caller leaves the loop early, the orders in flight still finish. After a cancellation, orders
+        that were not sent yet are undone, and the client finishes those that were sent.
 
         Raises:
-            Exception: whatever ``requests`` raised, once all results before it are handed out.
+            Exception: the error that ``requests`` raised, after all earlier results.
         """
         feeder = asyncio.get_running_loop().create_task(self._feed())
         feeder.add_done_callback(lambda _: self._done.put_nowait(_INPUT_ENDED))
@@ -93,12 +93,12 @@ class Batch:
                     await self._check(result.error, client_made=_is_client_made(result.request))
                 yield result
                 self._taken -= 1
-                self._places.release()
+                self._slots.release()
                 if isinstance(result.error, ClientClosed):
-                    # Or an endless input would be answered with endless refusals, or waited for in vain.
+                    # Otherwise an endless input would produce endless refusals.
                     self._stop(feeder)
             if not (self._stopped and feeder.cancelled()):
-                feeder.result()  # raises what the input raised
+                feeder.result()  # It raises the error of the input.
         except asyncio.CancelledError:
             self._cancel_running()
             raise
@@ -107,30 +107,30 @@ class Batch:
             await self._wind_up(feeder)
 
     async def _feed(self) -> None:
-        """Start one request after the other, each as soon as there is a place for it."""
+        """Start the requests in order, each as soon as a slot is free."""
         try:
-            await self._places.acquire()
+            await self._slots.acquire()
             while (request := await self._next()) is not _END and not self._stopped:
                 self._start(request)
-                await self._places.acquire()
+                await self._slots.acquire()
         finally:
             self._input_closing = True
-            if isinstance(self._input, AsyncGenerator):  # nobody else could: its time-outs are this task's
+            if isinstance(self._input, AsyncGenerator):  # Its timeouts belong to this task.
                 await self._input.aclose()
 
     def _stop(self, feeder: asyncio.Task[None]) -> None:
         self._stopped = True
-        if not self._input_closing:  # once is enough: what the input lets go of takes the time it takes
+        if not self._input_closing:  # It is cancelled only once, so that the input can clean up.
             feeder.cancel()
 
     def _start(self, request: Any) -> None:
         self._taken += 1
-        task = asyncio.get_running_loop().create_task(self._one(request))
+        task = asyncio.get_running_loop().create_task(self._create_one(request))
         self._running.add(task)
         task.add_done_callback(partial(self._ended, request))
 
-    async def _one(self, request: Any) -> Order:
-        # Whatever it is, it may have been meant for a key that has an order.
+    async def _create_one(self, request: Any) -> Order:
+        # Its caller may have meant a key that has an order, so `order_may_exist` is true.
         if not issubclass(type(request), OrderRequest):
             raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
         return await self._create(request if type(request) is OrderRequest else _plain(request))
@@ -154,15 +154,15 @@ class Batch:
 
 
 def _plain(request: OrderRequest) -> OrderRequest:
-    """A bank's own kind of request as one of ours.
+    """Convert an instance of a bank's subclass to a plain `OrderRequest`.
 
     Raises:
-        InvalidOrder: it raised something as it was read.
+        InvalidOrder: reading its fields raised an error.
     """
     try:
         return OrderRequest(*(getattr(request, field.name) for field in fields(OrderRequest)))
     except BaseException as error:
-        if passes(error):
+        if must_propagate(error):
             raise
         failed = sanitize_exception(error)
     why = f"cannot be read ({name_of(failed)})"
@@ -187,12 +187,14 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _is_client_made(request: Any) -> bool:
-    return type(request) is OrderRequest and request.key is None  # a class of the bank may raise here
+    return (
+        type(request) is OrderRequest and request.key is None
+    )  # Reading a bank's own class may raise an error.
 
 
 def _result(request: Any, task: asyncio.Task[Order]) -> OrderResult:
-    if task.cancelled():  # by somebody who cancels every task there is
-        unknown = OutcomeUnknown("the call was cancelled from elsewhere", key=getattr(request, "key", None))
+    if task.cancelled():  # for example by code that cancels all tasks
+        unknown = OutcomeUnknown("the call was cancelled by other code", key=getattr(request, "key", None))
         return OrderResult(request=request, error=unknown)
     error = task.exception()
     if error is None:

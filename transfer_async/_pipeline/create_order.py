@@ -74,7 +74,7 @@ from transfer_async._pipeline.outcomes import (
     went_in_doubt,
 )
 from transfer_async._support.clock import seconds_left, within
-from transfer_async._support.util import Raised, is_end, log, passes, tried
+from transfer_async._support.util import Raised, is_end, log, must_propagate, try_call
 from transfer_async.journal.model import ABANDONED, Entry, Rejection, TransitionResult
 from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
 
@@ -313,7 +313,7 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
     try:
         with call.cancellation:
             claimed.entered += (hook.name,)
-            before = EagerStart(tried(hook.before, call.work.intent))
+            before = EagerStart(try_call(hook.before, call.work.intent))
             if before.done:
                 receipt = before.result
             else:
@@ -357,7 +357,7 @@ def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
             return _completed(copy.copy(error), _default_error(error), hook)
         return HoldFailed(text_of(error), refused=error.refused, hook=hook.name)
     except BaseException as failed:
-        if passes(failed):
+        if must_propagate(failed):
             raise
     own = _default_error(error)
     own.hook = hook.name

@@ -56,7 +56,7 @@ from transfer_async._pipeline.call import (
     annotate_error,
 )
 from transfer_async._support.clock import is_over, within
-from transfer_async._support.util import Raised, log, passes, tried
+from transfer_async._support.util import Raised, log, must_propagate, try_call
 from transfer_async.journal.model import (
     Ending,
     Entry,
@@ -460,7 +460,7 @@ async def _undo_one(
         return False
     try:
         async with asyncio.timeout(context.timeouts.hook):
-            undone = await tried(hook.undo, pending.intent, pending.receipt)
+            undone = await try_call(hook.undo, pending.intent, pending.receipt)
     except (TimeoutError, asyncio.CancelledError) as error:
         undone = Raised(error)
     if type(undone) is Raised:  # After any error the undo stays pending.
@@ -559,7 +559,7 @@ async def _ask(
     try:
         with cancellation:
             async with asyncio.timeout(within(context.timeouts.hook, context.clock, deadline)):
-                answer = await tried(context.resolve, entry.intent, doubt)
+                answer = await try_call(context.resolve, entry.intent, doubt)
         if type(answer) is not Raised:
             return _checked_answer(entry.intent, answer)
         failed = answer.error
@@ -567,7 +567,7 @@ async def _ask(
         cancellation.swallow()
         return None
     except BaseException as error:  # reading an answer of a bank's own class may raise anything
-        if passes(error):
+        if must_propagate(error):
             raise
         failed = error
     log.warning("resolve returned no usable answer (%s); the key stays in doubt", name_of(failed))

@@ -1,4 +1,4 @@
-"""Time and chance, in one place, so that a test can hold both in its hands."""
+"""Time, sleep and randomness in one place, so that a test can control them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Duration = float | timedelta
 
 
 def seconds(value: Duration) -> float:
-    """``value`` in seconds.
+    """Return ``value`` in seconds.
 
     Raises:
-        ValueError: it is no duration.
+        ValueError: it is not a duration.
     """
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -32,10 +32,10 @@ def seconds(value: Duration) -> float:
 
 
 def duration(name: str, value: Duration) -> float:
-    """``value`` in seconds, as the argument ``name``.
+    """Return the argument ``name`` in seconds.
 
     Raises:
-        ValueError: it is no duration; names the argument.
+        ValueError: ``value`` is not a duration; the text names the argument.
     """
     try:
         return seconds(value)
@@ -44,7 +44,7 @@ def duration(name: str, value: Duration) -> float:
 
 
 def in_seconds(value: Duration) -> float:
-    """``value`` in seconds; what is no duration is left as it is, for a setting's validator to name."""
+    """Return ``value`` in seconds; return anything else unchanged, so that a validator reports it."""
     try:
         return seconds(value)
     except ValueError:
@@ -52,7 +52,7 @@ def in_seconds(value: Duration) -> float:
 
 
 def in_two_units(seconds: float, units: Sequence[str] = (" d", " h", " min", " s")) -> str:
-    """``seconds`` in the two largest of the units that they fill: ``1 d 0 h``, ``3 min 20 s``, ``0 s``."""
+    """Return ``seconds`` as text in two units, such as ``1 d 0 h``, ``3 min 20 s`` or ``0 s``."""
     left = max(0, int(seconds))
     parts: list[str] = []
     for unit, size in zip(units, (86_400, 3_600, 60, 1), strict=True):
@@ -62,14 +62,17 @@ def in_two_units(seconds: float, units: Sequence[str] = (" d", " h", " min", " s
     return " ".join(parts[:2])
 
 
-EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-"""The times between which a calendar has any."""
+MIN_TIME, MAX_TIME = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+"""The first and the last time that a ``datetime`` can hold."""
 
-_FIRST, _LAST = EARLIEST.timestamp(), LATEST.timestamp()
+_FIRST, _LAST = MIN_TIME.timestamp(), MAX_TIME.timestamp()
 
 
 def time_after(time: datetime, seconds: float) -> datetime | None:
-    """The time so many seconds after ``time``; None if no calendar has it: what is stored may be damaged."""
+    """Return the time ``seconds`` after ``time``, or None if a ``datetime`` cannot hold it.
+
+    A stored time may be corrupt.
+    """
     try:
         return time + timedelta(seconds=seconds)
     except (OverflowError, ValueError):
@@ -77,11 +80,11 @@ def time_after(time: datetime, seconds: float) -> datetime | None:
 
 
 def is_a_time(since_1970: float) -> bool:
-    """Whether a calendar has the time so many seconds after 1970 began."""
+    """Return whether a ``datetime`` can hold the time so many seconds after the start of 1970."""
     return _FIRST <= since_1970 <= _LAST
 
 
-# A deadline must pass while the machine is suspended: CLOCK_MONOTONIC stands still then.
+# A deadline must also pass while the machine is suspended; CLOCK_MONOTONIC stops during that time.
 _NOW: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
@@ -93,13 +96,13 @@ def _utc() -> datetime:
 
 @frozen(kw_only=True)
 class Clock:
-    """Where the time, the waiting and the randomness of a client come from.
+    """The source of a client's time, sleep and randomness.
 
     Args:
-        now: seconds on a clock that never goes back and counts suspension.
-        utc: the aware wall-clock time.
-        sleep: waits that many seconds.
-        chance: a random number from 0 to below 1.
+        now: returns the seconds on a clock that never goes back and that counts suspension.
+        utc: returns the wall-clock time as an aware ``datetime``.
+        sleep: waits for a number of seconds.
+        chance: returns a random number from 0 to below 1.
     """
 
     now: Callable[[], float] = _NOW
@@ -109,55 +112,54 @@ class Clock:
 
 
 # --- deadlines ---------------------------------------------------------------------------------------
-# When a caller's patience ends: a moment of the wall clock, as a time on a clock that nobody sets.
+# A caller's deadline is a wall-clock time. It is converted to the client's clock, which nobody sets.
 #
-# It only shortens. Whoever has no deadline pays for none: nothing here asks for the time then.
+# A deadline only shortens other limits. Without one, these functions do not read the clock.
 
 
 NEVER: Final = float("inf")
-"""The deadline of a caller that has none."""
+"""The deadline of a call without a deadline."""
 
 
 def on_clock(clock: Clock, moment: datetime | None) -> float:
-    """``moment`` on ``clock``: whoever sets the wall clock later changes nothing of it."""
+    """Return the time on ``clock`` of ``moment``; a later change of the wall clock does not affect it."""
     if moment is None:
         return NEVER
     return clock.now() + (moment - clock.utc()).total_seconds()
 
 
 def is_over(clock: Clock, deadline: float, ahead: float = 0.0) -> bool:
-    """Whether ``deadline`` has passed, or will have in ``ahead`` seconds."""
+    """Return whether ``deadline`` has passed, or will have passed in ``ahead`` seconds."""
     return deadline != NEVER and clock.now() + ahead >= deadline
 
 
 def seconds_left(clock: Clock, deadline: float) -> float | None:
-    """Seconds until ``deadline``, as `asyncio.timeout` takes them: None if there is none."""
+    """Return the seconds until ``deadline`` for `asyncio.timeout`; None without a deadline."""
     return None if deadline == NEVER else max(0.0, deadline - clock.now())
 
 
 def within(limit: float, clock: Clock, deadline: float) -> float:
-    """The seconds of ``limit``, or fewer: those until ``deadline``."""
+    """Return ``limit``, or the seconds until ``deadline`` if those are fewer."""
     return limit if deadline == NEVER else min(limit, max(0.0, deadline - clock.now()))
 
 
-# --- periodic ----------------------------------------------------------------------------------------
-# What is done again and again beside everything else: one loop, whatever is done in it.
+# --- periodic runs -----------------------------------------------------------------------------------
 
 
 class Periodic:
-    """Does something again and again; a time that fails is told, and does not keep the next one away.
+    """Runs a function periodically. A run that fails is reported, and the next run still happens.
 
     Args:
-        do: what is done.
-        every: seconds from the end of one time to the beginning of the next.
-        until: whether it is to end; asked before each time.
-        failed: is told what a time raised.
-        clock: of the waiting, and of the chance.
-        first: seconds before the first time. By default a random share of ``every``: many processes are
-            started at once, and would march in step.
+        do: the function to run.
+        every: the seconds from the end of one run to the start of the next.
+        until: returns whether to stop; it is called before each run.
+        failed: receives the error of a run that failed.
+        clock: the source of sleep and randomness.
+        first: the seconds before the first run. By default a random part of ``every``, because many processes
+            may start at the same time, and should not run in step.
 
     Attributes:
-        resting: between two times, so that nothing is lost if `run` is cancelled.
+        resting: whether it waits between two runs, so that nothing is lost if `run` is cancelled.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class Periodic:
         self.resting: bool = False
 
     async def run(self) -> None:
-        """Go on until the end."""
+        """Run until ``until`` returns true."""
         pause = self._every * self._clock.chance() if self._first is None else self._first
         while not self._until():
             self.resting = True
@@ -183,6 +185,6 @@ class Periodic:
             self.resting = False
             try:
                 await self._do()
-            except Exception as error:  # noqa: BLE001 - whatever it was, the next time may go well
+            except Exception as error:  # noqa: BLE001 - the next run may succeed after any error
                 self._failed(error)
             pause = self._every

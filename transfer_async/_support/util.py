@@ -1,4 +1,4 @@
-"""The package's one logger."""
+"""Small helpers of the whole package: its logger, structs, addresses, callables and validators."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from transfer_async._support.clock import Duration, duration
 log: logging.Logger = logging.getLogger("transfer_async")
 
 
-# --- state -------------------------------------------------------------------------------------------
-# What is known of something that is under way, or once and for all.
+# --- structs -----------------------------------------------------------------------------------------
+# These base classes are for internal objects. They take less time to create or to import than attrs classes.
 
 
 class _ShowsNothing:
-    """What it holds may be secret: neither its text nor rich's drawing of it has any of it."""
+    """A base class whose ``repr`` shows no field, because fields may be secret."""
 
     __slots__ = ()
 
@@ -33,26 +33,26 @@ class _ShowsNothing:
         return object.__repr__(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Nothing, for whoever draws it with rich: a struct's own would show all."""
+        """Return nothing; the library rich would otherwise show all fields of a struct."""
         return []
 
 
 class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
-    """What its owner writes down while something is under way: made in a third of the time of an attrs class.
+    """Base class of objects that change; creating one takes a third of the time of an attrs class.
 
-    Each is equal to itself alone, and shows nothing of what it holds, which may be secret.
+    An object is equal only to itself, and its ``repr`` shows no field.
     """
 
 
 class FrozenStruct(_ShowsNothing, msgspec.Struct, eq=False, frozen=True):
-    """What is written down once: a client's parts, a row of a table.
+    """Base class of objects that do not change, such as a client's parts or a row of a table.
 
-    As `MutableStruct` no class of attrs: each of those costs an import a fifth of a millisecond.
+    It is not an attrs class, because each of those adds a fifth of a millisecond to the import.
     """
 
 
 # --- addresses ---------------------------------------------------------------------------------------
-# Addresses as they may be told: without a name, a password or other secrets.
+# Addresses of databases and servers are checked, and shown without user name, password or other secrets.
 
 
 _ENCODED = r"(?:[^@/?#%\s\[\]\\]|%[0-9A-Fa-f]{2})*"
@@ -64,13 +64,13 @@ _DATABASE = re.compile(
 
 
 def checked_database(dsn: str) -> str:
-    """``dsn``, if it is the address of a PostgreSQL database of which every part is where it seems to be.
+    """Return ``dsn`` if it is an unambiguous address of a PostgreSQL database.
 
-    A driver would take the rest of a password with a ``/`` or an ``@`` for a port or a host, show it in
-    its errors, and ask the name service for it.
+    If a password holds a plain ``/`` or ``@``, a driver takes the rest of it for a host or a port. It would
+    show that in its errors, and send it to the name service.
 
     Raises:
-        ValueError: it is not; the message does not show it.
+        ValueError: ``dsn`` is not such an address; the text does not show it.
     """
     if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")):
         raise ValueError("dsn: must begin with postgresql://")
@@ -83,11 +83,11 @@ def checked_database(dsn: str) -> str:
 
 
 def public(address: str) -> str:
-    """``address``, or several with commas between them, without a name, a password or other secrets."""
+    """Return ``address``, or several separated by commas, without user names, passwords or other secrets."""
     if not _SCHEME.match(address.strip()):
         return "..." if _LIKE_A_LOGIN.search(address) else address  # a file
     first, *others = (item.strip() for item in address.split(","))
-    # Of several, only the first need say how it is spoken to.
+    # Of several addresses, only the first one needs a scheme.
     return ",".join(
         [
             _public(first),
@@ -108,7 +108,7 @@ def _public(address: str) -> str:
     where = parts.netloc.rpartition("@")[2]
     shown = f"{where}{parts.path}"
     if "@" in f"{shown}{parts.query}{parts.fragment}" or not _SERVER_AND_PORT.fullmatch(where):
-        shown = "..."  # a password with characters that should have been escaped
+        shown = "..."  # It may be part of a password that was not percent-encoded.
     return f"{scheme}//{shown}"
 
 
@@ -118,26 +118,25 @@ _SERVER_AND_PORT = re.compile(r"([^:\[\]]*|\[.*\])(:[0-9]*)?")
 
 
 # --- callables ---------------------------------------------------------------------------------------
-# What a bank hands over to be called: whether it is async is checked when it is given, not when money
-# waits.
+# A bank's callables are checked when they are given, not when an order waits for them.
 #
-# It may raise anything, so `tried` returns what it raised as a value: no context manager, timer or future
-# of another package ever handles an error that refuses attributes, ends generators or is chained in a
+# They may raise anything, so `try_call` returns an error as a value. Then no context manager, timer or future
+# of another package has to handle an error that refuses attributes, ends generators or is chained in a
 # circle.
 
 
 T = TypeVar("T")
 
 ENDS_THE_PROGRAM = (KeyboardInterrupt, SystemExit)
-"""What no call turns into an error of its own: the program ends by it."""
+"""The errors that end the program; no call converts them to an error of this package."""
 
 
 @final
 class Raised:
-    """What a call of a bank's own code raised, in place of a result.
+    """The error that a bank's own code raised, returned in place of a result.
 
     Args:
-        error: as it was raised, of any class: handle it with the functions of `causes` alone.
+        error: the error, of any class; use only the functions of `transfer_async._models.errors` on it.
     """
 
     __slots__ = ("error",)
@@ -146,27 +145,28 @@ class Raised:
         self.error: Final = error
 
 
-async def tried(function: Callable[..., Awaitable[T]], *args: Any) -> T | Raised:
-    """Call a bank's ``function``, and wait for what it returns.
+async def try_call(function: Callable[..., Awaitable[T]], *args: Any) -> T | Raised:
+    """Call a bank's async ``function``.
 
     Returns:
-        The result, or what was raised, by the call itself or later.
+        The result, or the error that was raised.
 
     Raises:
-        BaseException: see `passes`.
+        BaseException: an error for which `must_propagate` is true.
     """
     try:
         return await function(*args)
     except BaseException as error:
-        if passes(error):
+        if must_propagate(error):
             raise
         return Raised(error)
 
 
-def passes(error: BaseException) -> bool:
-    """Whether ``error`` is not the bank's: the program or the coroutine ends, or the task was cancelled.
+def must_propagate(error: BaseException) -> bool:
+    """Return whether ``error`` does not come from the bank's code and must be raised again.
 
-    A cancellation that nobody asked the running task for is the bank's.
+    That is an error that ends the program or the coroutine, or a requested cancellation of the running task.
+    A `CancelledError` without such a request comes from the bank's code.
     """
     if not issubclass(type(error), asyncio.CancelledError):
         return is_end(error)
@@ -175,7 +175,7 @@ def passes(error: BaseException) -> bool:
 
 
 def is_end(error: BaseException) -> bool:
-    """Whether the program ends by ``error``, or the coroutine, which then runs in no task."""
+    """Return whether ``error`` ends the program, or the coroutine, which then runs in no task."""
     kind = type(error)
     return issubclass(kind, ENDS_THE_PROGRAM) or (issubclass(kind, GeneratorExit) and _running_task() is None)
 
@@ -194,10 +194,10 @@ def retrieve_exception(task: asyncio.Task[Any]) -> None:
 
 
 def is_async(given: object) -> bool:
-    """Whether a call of ``given`` can be waited for, as far as it shows: also behind decorators."""
+    """Return whether a call of ``given`` can be awaited, as far as is visible, also through decorators."""
     if isinstance(given, functools.partial):
         return is_async(given.func)
-    called = getattr(type(given), "__call__", None)  # noqa: B004 - an object's own, not whether it has one
+    called = getattr(type(given), "__call__", None)  # noqa: B004 - its class is needed, not whether it is callable
     if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(called) or _is_marked(given):
         return True
     decorated = getattr(given, "__wrapped__", None)
@@ -205,69 +205,66 @@ def is_async(given: object) -> bool:
 
 
 def _is_marked(given: object) -> bool:
-    """Whether it says so itself, as what Cython compiles and `unittest.mock.create_autospec` makes do."""
-    mark = getattr(
-        asyncio.coroutines, "_is_coroutine", None
-    )  # `asyncio.iscoroutinefunction` is on its way out
+    """Return whether it is marked as async, as Cython and `unittest.mock.create_autospec` do."""
+    mark = getattr(asyncio.coroutines, "_is_coroutine", None)  # `asyncio.iscoroutinefunction` is deprecated.
     return mark is not None and getattr(given, "_is_coroutine", None) is mark
 
 
 def refuse_class(given: object, *, name: str) -> None:
-    """Refuse a class where one of its instances is meant.
+    """Refuse a class given in place of one of its instances.
 
     Raises:
-        ValueError: it is one.
+        ValueError: ``given`` is a class.
     """
     if isinstance(given, type):
-        raise ValueError(f"{name}: is the class {given.__name__}: make one of it first")  # noqa: TRY004 - as every wrong setting
+        raise ValueError(f"{name}: is the class {given.__name__}: pass an instance of it")  # noqa: TRY004 - as every wrong setting
 
 
 def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
-    """``given``, if it is async.
+    """Return ``given`` if it is async.
 
     Args:
-        given: what is to be called.
-        signature: of such a function, as ``place(intent)``.
-        name: what it is given as.
-        kind: what it must be, in words.
+        given: a callable.
+        signature: the signature of such a function, for example ``place(intent)``.
+        name: the name of the argument.
+        kind: a description of what is required.
 
     Raises:
-        ValueError: it is not; says what to write instead.
+        ValueError: ``given`` is not an async callable; the text shows what to write instead.
     """
     refuse_class(given, name=name)
     if not callable(given):
         raise ValueError(f"{name}: must be {kind}")  # noqa: TRY004 - as every wrong setting
     if not is_async(given):
         raise ValueError(
-            f"{name}: must be async, for it is waited for: write 'async def {signature}', "
-            "with 'await asyncio.to_thread(...)' around whatever blocks"
+            f"{name}: must be async, because it is awaited: write 'async def {signature}', "
+            "with 'await asyncio.to_thread(...)' around blocking code"
         )
     return given
 
 
 # --- validators --------------------------------------------------------------------------------------
-# What a setting must be: each rule once, for an argument and for a field of an attrs class alike.
+# Each rule of a setting stands here once, for arguments and for fields of attrs classes.
 #
-# Every refusal is a `ValueError` that begins with the name of what was set, so that whoever set it finds
-# it.
+# Every refusal is a `ValueError` that begins with the name of the setting.
 
 
 Validator = Callable[[Any, "Attribute[Any]", Any], None]
-"""As attrs calls one: with the object, the field, and the value."""
+"""A validator of attrs: it is called with the object, the field, and the value."""
 
 POSITIVE = "must be more than 0 seconds, and finite"
 
 
 def is_positive(seconds: object) -> bool:
-    """Whether so many seconds can be waited for, and pass: more than 0, and finite."""
+    """Return whether ``seconds`` is a float, more than 0 and finite."""
     return isinstance(seconds, float) and 0 < seconds < math.inf
 
 
 def positive_seconds(name: str, value: Duration) -> float:
-    """``value`` in seconds, as the argument ``name``.
+    """Return the argument ``name`` in seconds.
 
     Raises:
-        ValueError: it is no duration, or not more than 0 seconds and finite.
+        ValueError: ``value`` is not a duration, or is not more than 0 and finite.
     """
     found = duration(name, value)
     if not is_positive(found):
@@ -276,20 +273,17 @@ def positive_seconds(name: str, value: Duration) -> float:
 
 
 def check_count(name: str, value: object, *, least: int = 1) -> None:
-    """Check the number of things that is the argument ``name``.
+    """Check the argument ``name``, which is a number of things.
 
     Raises:
-        ValueError: it is not a whole number, ``least`` or more.
+        ValueError: ``value`` is not a whole number, ``least`` or more.
     """
     if type(value) is not int or value < least:
         raise ValueError(f"{name}: must be a whole number, {least} or more")
 
 
-# --- for fields ---------------------------------------------------------------------------------
-
-
 def positive(rule: str = POSITIVE) -> Validator:
-    """The field is seconds, more than 0 and finite; otherwise ``rule`` is told."""
+    """Return a validator for seconds, more than 0 and finite; its error shows ``rule``."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not is_positive(value):
@@ -299,7 +293,7 @@ def positive(rule: str = POSITIVE) -> Validator:
 
 
 def at_least(low: float) -> Validator:
-    """The field is seconds, ``low`` or more, and finite."""
+    """Return a validator for seconds, ``low`` or more and finite."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not (isinstance(value, float) and low <= value < math.inf):
@@ -309,12 +303,12 @@ def at_least(low: float) -> Validator:
 
 
 def a_duration(_: object, attribute: Attribute[Any], value: Duration) -> None:
-    """The field is seconds, however many."""
+    """Check that a field is a duration."""
     duration(attribute.name, value)
 
 
 def count(least: int = 1) -> Validator:
-    """The field is a whole number, ``least`` or more."""
+    """Return a validator for a whole number, ``least`` or more."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         check_count(attribute.name, value, least=least)
@@ -323,7 +317,7 @@ def count(least: int = 1) -> Validator:
 
 
 def instance_of(kind: type) -> Validator:
-    """The field is a ``kind``."""
+    """Return a validator for an instance of ``kind``."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not isinstance(value, kind):
@@ -333,7 +327,7 @@ def instance_of(kind: type) -> Validator:
 
 
 # --- version -----------------------------------------------------------------------------------------
-# Which version this is: said here alone, and read from here when the package is built.
+# The build reads the version from here; it stands nowhere else.
 
 
 VERSION = "0.1.0"

@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from transfer_async._pipeline.decisions import DECISIONS, LOOK, DecisionRow, effects_of, row_of
 from transfer_async._pipeline.key_views import KeyView, Sentence, checked_name
-from transfer_async._support.clock import LATEST
+from transfer_async._support.clock import MAX_TIME
 from transfer_async._support.util import refuse_class
 from transfer_async.journal.model import HistoryEvent
 
@@ -180,7 +180,7 @@ def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]
     no secret of this process, so that any of several processes behind one address can check it.
     """
     entry = view.entry
-    forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=LATEST)
+    forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)
     promised = [(four_eyes, form.name, form.button, *_read(form.effects), form.asks_undone) for form in forms]
     approving = _read(effects_of_proposal(view, holds=holds))
     state = (entry.state.value, entry.intent_id, entry.epoch, entry.attempt, view.moves)

@@ -19,7 +19,7 @@ from transfer_async._models.errors import (
     sanitize_exception,
 )
 from transfer_async._models.responses import Order
-from transfer_async._support.util import FrozenStruct, Raised, is_async, refuse_class, tried
+from transfer_async._support.util import FrozenStruct, Raised, is_async, refuse_class, try_call
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection, TransitionResult
 from transfer_async.journal.transitions import Move
 
@@ -271,7 +271,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         Raises:
             JournalFailed: the store raised, has no entry for the key, or its record is corrupt.
         """
-        verdict = await tried(self.store.move, self.scope, key, move)
+        verdict = await try_call(self.store.move, self.scope, key, move)
         if type(verdict) is Raised:
             error = _failed(verdict.error, f"failed on {move.name}")
             error.outcome, error.order, error.key = certain, order, key  # The store cannot know these.
@@ -360,7 +360,7 @@ async def _read(
     wrong_use: tuple[type[Exception], ...] = (),
 ) -> T:
     """Call ``reading`` and return its result; ``doing`` names the operation in the error's text."""
-    found = await tried(reading, *given)
+    found = await try_call(reading, *given)
     if type(found) is not Raised:
         return found
     if is_a(found.error, wrong_use):

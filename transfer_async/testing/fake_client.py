@@ -25,7 +25,7 @@ from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Duration
-from transfer_async._support.util import passes
+from transfer_async._support.util import must_propagate
 from transfer_async.journal.model import HistoryEvent
 from transfer_async.journal.protocol import KeyRecord
 from transfer_async.sandbox import Account, RequestRecord, Sandbox
@@ -313,7 +313,7 @@ class InProcessTransport(Transport):
             return ExchangeResult(sent=False, error=error)
         plain = unquote(path.partition("?")[0])
         evidence = await self._exchange(method, plain, content or b"", headers, left=left)
-        if evidence.error is not None and passes(evidence.error):
+        if evidence.error is not None and must_propagate(evidence.error):
             raise evidence.error
         return evidence
 

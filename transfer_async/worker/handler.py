@@ -24,7 +24,7 @@ from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, O
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import ClientCore, OrderProgress
-from transfer_async._support.util import check_count, log, passes
+from transfer_async._support.util import check_count, log, must_propagate
 from transfer_async.journal.model import SUSPECTED, Entry, KeyState, OutboxEntry
 from transfer_async.journal.protocol import order_on_record
 from transfer_async.journal.transitions import MarkNotified, RequestNotification
@@ -101,7 +101,7 @@ class Handler:
             work = call.work
             result = await run_call(self.client, call)
         except BaseException as error:  # whatever it is, something must be said of the message
-            if passes(error):
+            if must_propagate(error):
                 raise
             result = error
         if work is None:
