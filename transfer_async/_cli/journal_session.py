@@ -127,7 +127,7 @@ class Person:
         by, reason = self.name, self.reason
         if reason is None:
             if not somebody_is_there():
-                fail("journal: --reason: must say how you know; nobody can be asked here", USAGE)
+                fail("journal: --reason is required when not interactive: say how you know", USAGE)
             reason = str(typer.prompt("How do you know", err=True))
         with usage():
             return {"by": by, "reason": checked_text("--reason", reason)}

@@ -104,7 +104,7 @@ def _of_resolving(
         yield Sentence(f"{verb} puts aside what cannot be read. The order on record stays: {{}}.", (known,))
         return
     yield Sentence(
-        f"{verb} binds the key to {named}: whoever uses it again is given this order.",
+        f"{verb} binds the key to {named}: further calls with the key return this order.",
         (order_id,) if order_id else (),
     )
     yield from _kept(view, holds, ": the order is paid from it")
@@ -283,7 +283,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         effects=_of_refuting,
         help="End a doubt: no order exists, and none can appear.\n\n"
         "This frees the key. Shows what the next recovery will undo, such as a hold, and asks first. "
-        "The message, or the line of a file, that the doubt came from is not sent when it comes again: it "
+        "The message, or the line of a file, that the doubt came from is not sent again: it "
         "is answered from the record. What is still to be paid needs another key.",
         title="No order exists, and none can appear",
         button=_refute_button,

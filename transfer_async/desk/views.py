@@ -355,7 +355,7 @@ KIND_HELP = {
     "proposed": "One person has proposed how it ends; another one approves.",
     "owed": "A certain no is on record, but a hook is not undone yet: the next recovery tries again.",
     "abandoned": "Its worker never reported an end: the next recovery takes it up.",
-    "untold": "A doubt has ended, and whoever waits for that has not heard: a worker tells them.",
+    "untold": "A doubt has ended, and its outcome is not published yet: a worker publishes it.",
     "unreadable": "What is stored of the key cannot be read: no recovery can end it.",
 }
 
@@ -378,9 +378,9 @@ _MOVES = {
     "paid": "what its hooks did was undone",
     "owe": "an undo became due late",
     "suspect": "an order turned up against the record",
-    "layaside": "what could not be read was laid aside",
-    "promise": "somebody was told that it is unknown",
-    "told": "somebody was told how it ended",
+    "layaside": "the corrupt record was quarantined",
+    "promise": "its outcome was published as unknown",
+    "told": "the end of its doubt was published",
 } | {row.name: row.history for row in DECISIONS}
 """The text of each transition in the history; one of a later version is shown by its name."""
 

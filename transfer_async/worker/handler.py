@@ -73,7 +73,7 @@ class Handler:
         context = context_of(client)
         if not context.journal.store.durable:
             raise ValueError(
-                "journal: must survive the process, or a message that comes again pays again: "
+                "journal: must survive the process, or a message that is delivered again pays again: use "
                 "SQLiteJournal, or PostgresJournal"
             )
         self.client: TransferClient = client

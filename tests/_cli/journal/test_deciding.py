@@ -157,7 +157,7 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: Wor
 @each(
     ("words", "line"),
     [
-        ([*SEEN, "--by", "ada"], "--reason: must say how you know; nobody can be asked here"),
+        ([*SEEN, "--by", "ada"], "--reason is required when not interactive: say how you know"),
         ([*SEEN, *ADA, "--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
         ([*SEEN, *ADA, "--by", " "], "--by: must be a line of text"),
         ([*SEEN, *ADA, "--reason", ""], "--reason: must be a line of text"),

@@ -28,7 +28,7 @@ JOURNAL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.
 _WAITING = {
     "doubt": "order in doubt",
     "undo": "undo that is owed",
-    "untold": "end of a doubt that is still to be told",
+    "untold": "end of a doubt that is not published yet",
 }
 
 
