@@ -15,7 +15,7 @@ from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.outcomes import order_id_of
-from transfer_async._support.clock import EARLIEST, LATEST, Duration, duration
+from transfer_async._support.clock import MAX_TIME, MIN_TIME, Duration, duration
 from transfer_async.journal.model import (
     ABANDONED_SETTLE_AFTER,
     Decision,
@@ -212,7 +212,7 @@ Calendar = Callable[[float], datetime | None]
 
 def nearest_time(utc: Calendar, seconds: float) -> datetime:
     """Return ``seconds`` as a time, or the nearest possible time."""
-    return utc(seconds) or (EARLIEST if seconds < 0 else LATEST)
+    return utc(seconds) or (MIN_TIME if seconds < 0 else MAX_TIME)
 
 
 def view_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> KeyView:
