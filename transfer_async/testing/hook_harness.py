@@ -18,11 +18,11 @@ from typing import Any, Generic, TypeVar
 
 from attrs import define, field, frozen
 
+import transfer_async.testing.hook_rules as rules  # "from" would load all lazy public names first
 from transfer_async._models.errors import HoldFailed, PreflightFailed
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._pipeline.call import fresh_id
 from transfer_async._pipeline.hooks import PreflightHook, checked_hooks, checked_receipt, is_hold
-from transfer_async.testing import hook_rules as rules
 from transfer_async.testing.assertions import Held, standing_holds
 from transfer_async.testing.hook_rules import BrokenRule, HookRule
 from transfer_async.testing.makers import make_intent, make_new_order

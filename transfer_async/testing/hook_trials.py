@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 from attrs import define, evolve, field, frozen
 
+import transfer_async.testing.hook_rules as rules  # "from" would load all lazy public names first
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._pipeline.hooks import FundsHold
-from transfer_async.testing import hook_rules as rules
 from transfer_async.testing.assertions import standing_holds
 from transfer_async.testing.hook_harness import (
     ELSEWHERE,
