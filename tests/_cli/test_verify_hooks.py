@@ -66,7 +66,7 @@ def test_right_hooks_end_well():
 def test_wrong_hooks_are_told_rule_by_rule_in_texts_that_are_fit_for_a_terminal():
     told = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
 
-    assert told.startswith("BROKEN   One intent.id has one hold: asked again, place gives it back")
+    assert told.startswith("BROKEN   One intent.id has one hold: a second call of place returns it")
     assert "saw    2 holds stand for A: H, H" in told
     assert "\x1b" not in told
 
@@ -108,7 +108,7 @@ def test_what_a_module_keeps_in_memory_does_not_outlive_a_worker(tmp_path, known
 
     assert "process of its own" not in told
     if code:
-        assert "BROKEN   A worker that was started anew knows the holds of the one before." in told
+        assert "BROKEN   A restarted worker finds the holds of the worker before it." in told
         assert "saw    2 holds stand for A: " in told
         assert told.splitlines()[-1].startswith("1 rule broken")
 

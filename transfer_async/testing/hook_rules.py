@@ -1,4 +1,4 @@
-"""The rules that a bank's hooks must keep: what each says, what it costs to break it, and what helps."""
+"""The rules that a bank's hooks must keep: the rule, the cost of breaking it, and the fix."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from attrs import field, frozen
 
 @frozen
 class HookRule:
-    """One rule.
+    """One rule for hooks.
 
     Args:
-        name: a short one, for code.
+        name: a short name, for code.
         says: the rule.
-        costs: what happens to the bank where it is broken.
-        helps: what a right hook does.
+        costs: what a broken rule costs the bank.
+        helps: how to fix the hook.
         after: more basic rules. While one of them is broken, this one is not reported: the fault is the same.
     """
 
@@ -32,136 +32,136 @@ PLACES = HookRule(
 )
 REFERENCE = HookRule(
     "reference",
-    "place returns the reference of the hold: a text that is not empty. Another hook returns a text or None.",
-    "The client takes the hold for a failure, and no order is sent.",
-    "Return what your ledger calls the hold. Raise HoldFailed if the ledger refused.",
+    "place returns the reference of the hold, a text that is not empty. Another hook returns a text or None.",
+    "The client treats the hold as failed, and no order is sent.",
+    "Return the ledger's own reference for the hold. Raise HoldFailed if the ledger refused.",
 )
 HELD = HookRule(
     "held",
     "When place returns, its hold stands in the ledger.",
-    "The order is sent without a hold: the customer spends the money meanwhile.",
+    "The order is sent without a hold: the customer can spend the money meanwhile.",
     "Raise HoldFailed if the ledger refused. Commit before you return. Use intent.id as the idempotency key: "
-    "an old key gives back an old answer. Let held() read what place writes.",
+    "an old key returns an old result. Let held() read what place writes.",
 )
 RELEASED = HookRule(
     "released",
-    "When release returns, nothing stands for the intent.id.",
-    "The client takes the release for done: there is no order, and the customer's money stays held.",
-    "Release every hold of the intent.id. Raise if that failed or was cut off: the client tries again.",
+    "When release returns, no hold is left for the intent.id.",
+    "The client records the release as done: there is no order, and the customer's money stays held.",
+    "Release every hold of the intent.id. Raise if that failed or was cancelled: the client tries again.",
     after=(HELD,),
 )
 ASKED_AGAIN = HookRule(
     "asked-again",
-    "One intent.id has one hold: asked again, place gives it back, and neither fails nor holds again.",
-    "After a crash, a time-out or a lost answer the client asks again: the money is held twice, or the "
-    "payment is stuck.",
+    "One intent.id has one hold: a second call of place returns it, and neither fails nor holds again.",
+    "After a crash, a timeout or a lost response the client calls place again: the money is held twice, or "
+    "the payment is stuck.",
     "Look for the intent.id first, in the same transaction, or make it a unique key of your holds.",
     after=(HELD,),
 )
 BY_INTENT = HookRule(
     "by-intent",
-    "A hold belongs to the intent.id. Two intents of one key are two wishes, each with a hold of its own.",
-    "A payment that was refused and is tried again is sent without a hold, or its hold is released under it.",
+    "A hold belongs to the intent.id. Two intents of one key have a hold each.",
+    "A payment that was refused and is tried again is sent without a hold, or loses its hold.",
     "Use intent.id wherever you use intent.key, the customer or the amount.",
     after=(HELD, RELEASED, ASKED_AGAIN),
 )
 AT_ONCE = HookRule(
     "at-once",
-    "Calls at once do what they do one after the other: one hold for each intent.id, however many ask.",
-    "A slow worker whose lease ran out is still at work when another takes over: the money is held twice, or "
-    "an order is sent without a hold.",
-    "Let the ledger decide, by a unique key on intent.id: between a look and a write another call may write.",
+    "Concurrent calls have the same result as calls in sequence: one hold for each intent.id.",
+    "A slow worker whose lease ran out still runs when another takes over: the money is held twice, or an "
+    "order is sent without a hold.",
+    "Use a unique key on intent.id in the ledger: between a read and a write, another call may write.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT),
 )
 NO_RECEIPT = HookRule(
     "no-receipt",
     "release(intent, None) finds the hold by intent.id.",
-    "place was cut off, so nobody has the reference: the customer's money stays held.",
-    "Find the hold by intent.id; the reference only makes it quicker.",
+    "place was cancelled, so its reference is lost: the customer's money stays held.",
+    "Find the hold by intent.id; the reference only makes it faster.",
     after=(HELD, RELEASED),
 )
 NOTHING_TO_RELEASE = HookRule(
     "nothing-to-release",
-    "release of what was never placed, or is released already, succeeds and changes nothing.",
+    "release of a hold that was never placed, or is already released, succeeds and changes nothing.",
     "The undo stays pending for ever, and is tried again and again.",
-    "Take 'there is none' for done.",
+    "If there is no hold, return without an error.",
     after=(HELD, RELEASED, NO_RECEIPT),
 )
 OTHERS = HookRule(
     "others",
-    "release touches no hold but its own intent's.",
-    "The money of another payment is let go while its order is on the way.",
+    "release changes only the hold of its own intent.",
+    "The hold of another payment is released while its order is being sent.",
     "Release by intent.id, not by customer, key or amount.",
     after=(HELD, RELEASED, BY_INTENT, NO_RECEIPT),
 )
 PAID_BACK = HookRule(
     "paid-back",
-    "place takes the money once, and release pays back exactly that, once; where nothing is held, it moves "
-    "none.",
-    "The customer has money that is not there, or has lost some.",
+    "place takes the money once, and release pays back exactly that, once; without a hold, release moves no "
+    "money.",
+    "The customer's balance is too high or too low.",
     "Move the money in the transaction that adds or removes the hold, and only if it added or removed one.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT, AT_ONCE, NO_RECEIPT, OTHERS),
 )
 NEW_WORKER = HookRule(
     "new-worker",
-    "A worker that was started anew knows the holds of the one before.",
+    "A restarted worker finds the holds of the worker before it.",
     "After a crash the money is held a second time, or cannot be released.",
     "Keep what place and release need in the ledger, not in the worker's memory.",
     after=(HELD, RELEASED, ASKED_AGAIN, NO_RECEIPT, NOTHING_TO_RELEASE),
 )
 VOUCHED = HookRule(
     "vouched",
-    "A place that raises HoldFailed (or PreflightFailed) has held nothing: it vouches for that.",
-    "The client does not release what was vouched for: the money stays held.",
-    "Raise HoldFailed only where the ledger said no. Let a time-out or a lost connection through as it is.",
+    "If place raises HoldFailed (or PreflightFailed), it has held nothing.",
+    "The client releases nothing after these errors: the money stays held.",
+    "Raise HoldFailed only if the ledger refused. Do not catch a timeout or a lost connection.",
 )
 RETRIES = HookRule(
     "retries",
-    "A hook that tries again by itself, because an answer was lost, holds no more than once.",
-    "The ledger had acted, and only its answer was lost: the money is held twice.",
-    "Send the intent.id as the idempotency key of every try, never a new one.",
+    "A hook that retries by itself after a lost response holds no more than once.",
+    "The ledger had acted, and only its response was lost: the money is held twice.",
+    "Send the intent.id as the idempotency key of every attempt, never a new one.",
 )
 CUT_OFF = HookRule(
     "cut-off",
-    "A hook may be cut off at any await; what comes next, place again or release, makes it right.",
-    "After a time-out or a shutdown the money is held twice, stays held, or the payment is stuck.",
-    "One statement of the ledger that holds and names the intent.id; no half-way state in between.",
+    "A hook may be cancelled at any await; the next call of place or release completes its work.",
+    "After a timeout or a shutdown the money is held twice, stays held, or the payment is stuck.",
+    "Place the hold and record its intent.id in one statement or transaction of the ledger.",
     after=(HELD, RELEASED, VOUCHED, RETRIES),
 )
 TOO_LATE = HookRule(
     "too-late",
-    "A hold whose place was cut off does not arrive later, behind its release.",
-    "The release found nothing, then the hold came: the customer's money stays held, and nobody knows.",
-    "Send place and release down one queue; or let release leave a mark on intent.id that place obeys.",
+    "The hold of a cancelled place does not appear later, after its release.",
+    "The release found no hold, then the hold appeared: the customer's money stays held, unnoticed.",
+    "Send place and release through one queue; or let release record the intent.id, and let place check it.",
     after=(HELD, RELEASED, VOUCHED, RETRIES),
 )
 COMES_BACK = HookRule(
     "comes-back",
-    "A hook ends, also where two are called at once, or after one was cut off.",
-    "The payment waits until the client's own time-out, each time.",
-    "Look for a lock or a connection that a cancelled hook did not give back.",
+    "A hook ends, also if two are called at once or after one was cancelled.",
+    "Each payment waits until the client's own timeout.",
+    "Look for a lock or a connection that a cancelled hook did not release.",
 )
 CHECKS = HookRule(
     "checks",
-    "Any other hook may be asked twice, and undone twice, also where it never ran.",
+    "Any other hook may be called twice and undone twice, also if it never ran.",
     "The payment is stuck, or the undo stays pending for ever.",
-    "Make both halves idempotent by intent.id.",
+    "Make before and undo idempotent by intent.id.",
 )
 
 
-_LETTERS = "A, B, ... are intents, each a wish to create one order; place(A) asks your hook to hold for A"
+_LETTERS = "A, B, ... are intents, each for one order; place(A) calls your hook to hold for A"
 
 
 @frozen(kw_only=True)
 class BrokenRule:
-    """One rule that was seen broken.
+    """One broken rule.
 
     Args:
-        rule: which.
-        trial: in which trial.
-        did: what was done, step by step.
-        saw: what came of it.
-        more: in how many other trials it was seen, too.
+        rule: the rule.
+        trial: the title of the trial that showed it.
+        did: the calls of the trial, in order.
+        saw: the result.
+        more: the number of other trials that showed it.
     """
 
     rule: HookRule
@@ -185,13 +185,13 @@ class BrokenRule:
 
 @frozen(kw_only=True)
 class HookReport:
-    """What became of the trials of a bank's hooks; it reads as text.
+    """The result of `verify_hooks`; ``str(report)`` is a text for people.
 
     Args:
-        broken: the rules that were broken, each with the shortest way to it; none if the hooks are right.
-        tried: how many trials there were.
+        broken: the broken rules, each with the shortest trial that shows it; empty if the hooks are right.
+        tried: the number of trials.
         notes: what could not be tried, and why.
-        seed: gives the same sequences again.
+        seed: repeats the same sequences.
     """
 
     broken: tuple[BrokenRule, ...] = ()
@@ -200,10 +200,10 @@ class HookReport:
     seed: int
 
     def check(self) -> None:
-        """Fail a test if a rule was broken.
+        """Fail a test if a rule is broken.
 
         Raises:
-            AssertionError: says which, and how.
+            AssertionError: a rule is broken; the message is the report.
         """
         if self.broken:
             raise AssertionError(f"the hooks break {_rules(len(self.broken))}\n\n{self}")

@@ -112,7 +112,7 @@ async def test_what_takes_three_steps_is_found_by_a_sequence_and_shortened():
     assert str(await found(3)) == str(report)
 
 
-PAID_TWICE = """; where nothing is held, it moves none.
+PAID_TWICE = """; without a hold, release moves no money.
   trial  an undo that comes twice
 """
 
@@ -172,7 +172,7 @@ async def test_holds_that_cannot_be_released_are_said_to_be_left_in_the_ledger()
         note.startswith("no trial was made after ") and "the hooks could not release" in note
         for note in report.notes
     )
-    assert "place(A) asks your hook to hold for A" in str(report)
+    assert "place(A) calls your hook to hold for A" in str(report)
 
 
 async def test_a_ledger_that_holds_nothing_is_said_to_have_no_room_and_nothing_else():
@@ -239,8 +239,8 @@ BROKEN   release(intent, None) finds the hold by intent.id.
   did    place(A) -> 'hold-1'
          release(A, None)
   saw    one hold stands for A: hold-1
-  costs  place was cut off, so nobody has the reference: the customer's money stays held.
-  helps  Find the hold by intent.id; the reference only makes it quicker.
+  costs  place was cancelled, so its reference is lost: the customer's money stays held.
+  helps  Find the hold by intent.id; the reference only makes it faster.
 """
 
 
