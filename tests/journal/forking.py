@@ -1,4 +1,4 @@
-"""A process that opens journals and is then forked: what its child may do with each, and what it may."""
+"""A process that opens journals and then forks: it reports which calls work in the child and in itself."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from transfer_async.journal import journal_at
 from transfer_async.journal.protocol import Journal
 
 HANGS = 20
-"""Seconds after which whoever waits in the child waits for ever."""
+"""Seconds after which a call in the child counts as hanging."""
 
 
 def _calls(journal: Journal) -> dict[str, Callable[[], Awaitable[Any]]]:

@@ -1,4 +1,4 @@
-"""Which journal an address means."""
+"""`journal_at` creates the journal that an address names."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from transfer_async.journal import journal_at
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
-def test_a_databases_address_means_a_journal_in_it(scheme: str):
+def test_a_database_address_gives_a_postgres_journal(scheme: str):
     assert isinstance(journal_at(f"{scheme}://user:secret@host:5432/bank"), PostgresJournal)
 
 
 @pytest.mark.parametrize("path", ["journal.db", "/var/lib/bank/journal.db", "C:\\bank\\journal.db"])
-def test_a_path_means_a_journal_in_that_file(path: str):
+def test_a_path_gives_a_sqlite_journal(path: str):
     assert isinstance(journal_at(path), SQLiteJournal)
 
 
 @each("address", ["", "  ", "mysql://host/bank", "sqlite:///journal.db", "file://j.db"])
-def test_anything_else_is_refused(address: str):
+def test_any_other_address_is_refused(address: str):
     with pytest.raises(ValueError, match="journal"):
         journal_at(address)
 
@@ -30,7 +30,7 @@ def test_memory_is_no_file():
         journal_at(":memory:")
 
 
-def test_nothing_is_made_before_the_journal_is_used(tmp_path: Path):
+def test_no_file_is_created_before_the_first_use(tmp_path: Path):
     journal_at(str(tmp_path / "journal.db"))
 
     assert list(tmp_path.iterdir()) == []

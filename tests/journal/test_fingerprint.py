@@ -26,7 +26,7 @@ from transfer_async._models.requests import fingerprint
         {"external_order": external_order(current_account_balance="-3")},
     ],
 )
-def test_the_same_wish_has_the_same_fingerprint_however_it_is_written(changes: dict[str, Any]):
+def test_equal_orders_have_equal_fingerprints_in_any_notation(changes: dict[str, Any]):
     assert fingerprint(new_order(**changes)) == fingerprint(new_order())
 
 
@@ -45,20 +45,22 @@ def test_the_same_wish_has_the_same_fingerprint_however_it_is_written(changes: d
         {"external_order": external_order(transaction_fee_currency="USD")},
     ],
 )
-def test_every_field_of_the_request_but_the_balance_tells_wishes_apart(changes: dict[str, Any]):
+def test_every_field_of_the_request_except_the_balance_changes_the_fingerprint(changes: dict[str, Any]):
     assert fingerprint(new_order(**changes)) != fingerprint(new_order())
 
 
 @each("pair", TWO_PEOPLE)
 @each("name", ["poster_username", "poster_recipient_username"])
-def test_an_order_to_another_person_is_another_wish_whatever_unicode_folds(name: str, pair: tuple[str, str]):
+def test_an_order_to_another_person_has_another_fingerprint_even_if_unicode_folds_the_names(
+    name: str, pair: tuple[str, str]
+):
     """A key that is bound to one of them would give back that order, and the other is never paid."""
     one, other = (fingerprint(new_order(**{name: username})) for username in pair)
 
     assert one != other
 
 
-def test_what_journals_hold_of_ascii_usernames_stays_the_same():
+def test_stored_fingerprints_of_ascii_usernames_do_not_change():
     """Were it another, every redelivery of an order that exists would be a conflict."""
     known = "d395cb13a0fa9839d460f01bf3cc4a3249616c5d7fd67dd4ddab0c1a7b7f5562"
     louder = new_order(
@@ -73,7 +75,7 @@ class LongerOrder(NewOrder):
     purpose: str | None = field(default=None, metadata={"problem": lambda _: None})
 
 
-def test_an_optional_field_that_is_added_changes_no_digest_that_is_stored(monkeypatch: pytest.MonkeyPatch):
+def test_a_new_optional_field_changes_no_stored_fingerprint(monkeypatch: pytest.MonkeyPatch):
     """Otherwise each key with an order would answer with `KeyConflict` after an update."""
     known = fingerprint(new_order())
     monkeypatch.setattr(requests, "NewOrder", LongerOrder)
@@ -95,7 +97,7 @@ class Watched:
         return Watched(value, self._seen) if attrs.has(type(value)) else value
 
 
-def test_a_field_that_is_new_is_not_forgotten():
+def test_a_new_field_changes_the_fingerprint():
     """Two orders that differ in it alone would be one wish: the second would not be paid, and nobody told."""
     fields = {one.name for kind in (NewOrder, NewExternalOrder) for one in attrs.fields(kind)}
     seen: set[str] = set()
@@ -117,7 +119,7 @@ def test_a_long_amount_is_not_rounded():
     assert len({fingerprint(new_order(exchange_rate=rate)) for rate in rates}) == 2
 
 
-def test_the_callers_decimal_context_changes_nothing():
+def test_the_decimal_context_does_not_change_the_fingerprint():
     order = new_order(poster_amount=Decimal("155025.000"), matcher_amount=Decimal("1E+2"))
     known = fingerprint(order)
 

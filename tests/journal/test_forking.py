@@ -1,4 +1,4 @@
-"""A journal that is open while its process is forked, as servers do that load the application first."""
+"""A journal that is open during a fork, as in servers that load the application first."""
 
 import json
 import subprocess
@@ -13,12 +13,12 @@ REFUSED = dict.fromkeys(CALLS, "fork") | {"close": "done"}
 DONE = dict.fromkeys(CALLS, "done")
 
 
-def test_a_journal_that_was_open_at_a_fork_is_refused_in_the_child_and_goes_on_in_the_parent(
+def test_a_journal_that_was_open_at_a_fork_fails_in_the_child_and_works_in_the_parent(
     tmp_path: Path, database: str
 ):
-    """The child would take its parent's locks for its own, or both would speak on one connection.
+    """The child would use its parent's locks, or both would use one connection.
 
-    A file is not opened in the child at all: SQLite remembers its parent's locks. A database is.
+    A child cannot open the file at all, because SQLite remembers the parent's locks. It can open a database.
     """
     command = [sys.executable, "-m", "tests.journal.forking", str(tmp_path / "journal.db"), database]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=100)

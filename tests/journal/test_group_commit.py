@@ -1,4 +1,4 @@
-"""What the durable journals share, on a store that does as it is told."""
+"""Shared commits and upgrades of durable journals, on a store that the test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,7 +20,7 @@ from transfer_async.journal.rows import NOTHING, VERSION, Upgradable, Upgrade
 
 
 class Store(DurableJournal):
-    """Rows in a dictionary; what befalls a commit is the test's to say."""
+    """Rows in a dictionary; the test decides how a commit ends."""
 
     def __init__(self, *, concurrent_commits: int = 1) -> None:
         super().__init__(concurrent_commits=concurrent_commits)
@@ -85,7 +85,7 @@ class Store(DurableJournal):
 
 
 class Table(Upgradable):
-    """A store of version 1, in which somebody else has done something by the time that it is looked at."""
+    """A store of version 1 whose version changes between two reads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -108,13 +108,13 @@ def store() -> Store:
 
 
 async def waiting(store: Store, count: int) -> list[asyncio.Task[Any]]:
-    """That many callers, of which the first is on its way."""
+    """Start that many callers, the first of which is committing."""
     tasks = [asyncio.create_task(judged(store, claim(), key=f"k-{number}")) for number in range(count)]
     await turns(5)
     return tasks
 
 
-async def test_what_comes_during_a_commit_shares_the_next(store: Store):
+async def test_transitions_that_arrive_during_a_commit_share_the_next_one(store: Store):
     gate = store.gate = Gate()
     first = await waiting(store, 1)
     rest = [asyncio.create_task(judged(store, claim(), key=f"l-{number}")) for number in range(20)]
@@ -126,12 +126,12 @@ async def test_what_comes_during_a_commit_shares_the_next(store: Store):
 
 
 class Returning:
-    """One whose first commit has taken a minute, and who comes back with the next move; and one who waits.
+    """A caller whose first commit takes a minute and who then makes another transition; and a second caller.
 
     Args:
-        store: to which both come.
-        time: in which the minute passes.
-        pause: what is done before it comes back.
+        store: the store of both.
+        time: the time of the loop.
+        pause: awaited before the second transition.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Returning:
         await judged(self._store, mark(), key="first")
 
     async def until_told(self) -> list[asyncio.Task[Any]]:
-        """Until the first one's commit is made, and nothing more."""
+        """Run until the first commit is done, and no further."""
         gate = self._store.gate = Gate()
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._two_moves())]
         await gate.reached.wait()
@@ -158,16 +158,18 @@ class Returning:
         return tasks
 
 
-async def test_who_is_told_joins_the_group_that_waited_meanwhile(store: Store, loop_time: LoopTime):
+async def test_a_caller_that_gets_its_result_joins_the_waiting_group(store: Store, loop_time: LoopTime):
     await asyncio.gather(*await Returning(store, loop_time).until_told())
 
     assert store.commits == [2]
 
 
-async def test_nobody_waits_for_more_than_a_commit_takes(store: Store, loop_time: LoopTime):
+async def test_a_transition_waits_for_others_at_most_as_long_as_a_commit_takes(
+    store: Store, loop_time: LoopTime
+):
     store._commit_seconds = 60.0
     callers = []
-    for number in range(10):  # one in each turn, and none of them is quick
+    for number in range(10):  # one in each turn of the loop, 25 s apart
         callers.append(asyncio.create_task(judged(store, claim(), key=f"k-{number}")))
         await turns(1)
         loop_time.passed += 25
@@ -176,16 +178,14 @@ async def test_nobody_waits_for_more_than_a_commit_takes(store: Store, loop_time
     assert max(store.commits) < 5
 
 
-async def test_a_commit_waits_for_nobody_once_nobody_comes(store: Store, loop_time: LoopTime):
+async def test_a_commit_starts_once_no_more_transitions_arrive(store: Store, loop_time: LoopTime):
     pause = partial(turns, QUIET_TURNS + 1)
     await asyncio.gather(*await Returning(store, loop_time, pause).until_told())
 
     assert store.commits == [1, 1]
 
 
-async def test_a_runner_that_is_cancelled_while_others_join_leaves_nobody_alone(
-    store: Store, loop_time: LoopTime
-):
+async def test_all_callers_are_served_if_a_gathering_runner_is_cancelled(store: Store, loop_time: LoopTime):
     async def cancel() -> None:
         (runner,) = store._runners
         runner.cancel()
@@ -196,7 +196,7 @@ async def test_a_runner_that_is_cancelled_while_others_join_leaves_nobody_alone(
     assert [task.done() and task.exception() is None for task in tasks] == [True, True]
 
 
-async def test_where_two_commits_can_be_on_their_way_one_gathers_for_both(loop_time: LoopTime):
+async def test_only_one_runner_gathers_if_two_commits_may_be_concurrent(loop_time: LoopTime):
     store = Store(concurrent_commits=2)
     store._commit_seconds = 60.0
     callers = []
@@ -209,7 +209,7 @@ async def test_where_two_commits_can_be_on_their_way_one_gathers_for_both(loop_t
     assert (runners, store.commits) == (1, [4])
 
 
-async def test_a_cancelled_runner_that_gathers_leaves_nobody_to_wait_for_another_that_commits(
+async def test_a_caller_of_a_cancelled_gathering_runner_does_not_wait_for_another_commit(
     loop_time: LoopTime,
 ):
     store = Store(concurrent_commits=2)
@@ -228,13 +228,13 @@ async def test_a_cancelled_runner_that_gathers_leaves_nobody_to_wait_for_another
     assert commits == [1, 1]
 
 
-async def test_no_commit_carries_more_than_its_share(store: Store):
+async def test_no_commit_has_more_than_the_maximum_of_transitions(store: Store):
     await asyncio.gather(*await waiting(store, 2 * MAX_SHARED + 1))
 
     assert store.commits == [MAX_SHARED, MAX_SHARED, 1]
 
 
-async def test_what_is_too_much_for_one_commit_is_on_its_way_in_two():
+async def test_transitions_beyond_the_maximum_use_a_second_concurrent_commit():
     store = Store(concurrent_commits=2)
     gate = store.gate = Gate()
     tasks = await waiting(store, 2 * MAX_SHARED + 1)
@@ -245,7 +245,7 @@ async def test_what_is_too_much_for_one_commit_is_on_its_way_in_two():
     assert commits == [MAX_SHARED, MAX_SHARED]
 
 
-async def test_two_commits_are_on_their_way_at_once_where_the_store_can():
+async def test_two_commits_are_concurrent_if_the_store_allows_it():
     store = Store(concurrent_commits=2)
     gate = store.gate = Gate()
     tasks = await waiting(store, 1) + await waiting(store, 1)
@@ -256,7 +256,7 @@ async def test_two_commits_are_on_their_way_at_once_where_the_store_can():
     assert commits == [1, 1]
 
 
-async def test_an_error_of_the_store_fails_all_without_another_try(store: Store):
+async def test_an_error_of_the_store_fails_all_transitions_without_another_attempt(store: Store):
     store.error = lambda _: OSError("gone")
     found = await asyncio.gather(*await waiting(store, 5), return_exceptions=True)
 
@@ -266,7 +266,7 @@ async def test_an_error_of_the_store_fails_all_without_another_try(store: Store)
     assert all(isinstance(one.__cause__, OSError) for one in found if isinstance(one, JournalFailed))
 
 
-async def test_an_error_about_one_move_fails_that_one_alone(store: Store):
+async def test_an_error_about_one_transition_fails_only_that_one(store: Store):
     store.error = lambda wanted: ValueError() if any(one.place[1] == "k-3" for one in wanted) else None
     found = await asyncio.gather(*await waiting(store, 5), return_exceptions=True)
 
@@ -282,7 +282,7 @@ async def test_an_error_names_its_type_and_shows_nothing_else(store: Store):
     assert str(failed.value) == "the journal failed (OSError)"
 
 
-async def test_what_is_certain_is_each_callers_own(store: Store):
+async def test_each_caller_gets_its_own_error(store: Store):
     store.error = lambda _: OSError()
     first, second = await asyncio.gather(*await waiting(store, 2), return_exceptions=True)
     first.order = "changed"  # type: ignore[union-attr] # both are errors
@@ -290,7 +290,7 @@ async def test_what_is_certain_is_each_callers_own(store: Store):
     assert second.order is None  # type: ignore[union-attr] # both are errors
 
 
-async def test_a_cancelled_callers_move_is_made(store: Store):
+async def test_the_transition_of_a_cancelled_caller_is_committed(store: Store):
     gate = store.gate = Gate()
     (caller,) = await waiting(store, 1)
     caller.cancel()
@@ -301,7 +301,7 @@ async def test_a_cancelled_callers_move_is_made(store: Store):
     assert list(store.rows) == [("https://service.example", "k-0")]
 
 
-async def test_a_cancelled_commit_fails_its_callers_and_the_next_are_served(store: Store):
+async def test_a_cancelled_commit_fails_its_callers_and_later_ones_are_served(store: Store):
     gate = store.gate = Gate()
     first = await waiting(store, 2)
     (runner,) = store._runners
@@ -324,7 +324,7 @@ async def test_a_runner_that_is_cancelled_before_it_begins_is_replaced(store: St
     assert (await caller).denial is None
 
 
-async def test_close_waits_for_what_has_begun_and_refuses_the_rest(store: Store):
+async def test_close_waits_for_begun_transitions_and_refuses_new_ones(store: Store):
     gate = store.gate = Gate()
     callers = await waiting(store, 3)
     closing = asyncio.create_task(store.close())
@@ -338,14 +338,14 @@ async def test_close_waits_for_what_has_begun_and_refuses_the_rest(store: Store)
     assert (early, store.closed, len(store.rows)) == (0, 1, 3)
 
 
-async def test_pruning_goes_on_until_there_is_nothing_left_to_forget(store: Store):
+async def test_pruning_continues_until_no_old_key_is_left(store: Store):
     store.old = [3, 100, 100]
     count = await store.prune("https://service.example", before=NOON)
 
     assert (count, store.pruned) == (203, [NOON.timestamp()] * 4)
 
 
-async def test_what_was_written_last_is_remembered_for_the_next_move(store: Store):
+async def test_the_last_written_entry_is_cached(store: Store):
     entry = await made(store, claim(), mark())
     known = store._cache.get(("https://service.example", "k"))
 
@@ -353,7 +353,7 @@ async def test_what_was_written_last_is_remembered_for_the_next_move(store: Stor
     assert known[1] is entry
 
 
-async def test_what_a_loop_left_open_when_it_ended_is_told_to_the_next_which_may_close_it(store: Store):
+async def test_a_journal_left_open_by_an_ended_loop_is_refused_in_the_next_until_closed(store: Store):
 
     async def left_open() -> None:
         store.gate = Gate()
@@ -388,7 +388,7 @@ async def test_a_journal_that_could_not_be_opened_may_be_opened_in_another_loop(
         (ZeroDivisionError("a mistake"), ZeroDivisionError, "a mistake"),
     ],
 )
-async def test_an_error_of_the_store_ends_an_upgrade_in_the_journals_own(
+async def test_an_error_of_the_store_during_an_upgrade_is_a_journal_failed(
     store: Store, error: Exception, kind: type[Exception], why: str
 ):
     store.opening_error = error
@@ -396,7 +396,7 @@ async def test_an_error_of_the_store_ends_an_upgrade_in_the_journals_own(
         await store.upgrade()
 
 
-async def test_an_upgrade_that_somebody_else_has_made_meanwhile_has_nothing_to_do(store: Store):
+async def test_an_upgrade_that_another_process_completed_has_nothing_to_do(store: Store):
     store.versions = [1, VERSION]
     assert await store.upgrade() == NOTHING
 
@@ -404,7 +404,7 @@ async def test_an_upgrade_that_somebody_else_has_made_meanwhile_has_nothing_to_d
     assert await store.planned_upgrade() == NOTHING
 
 
-async def test_what_cannot_be_read_is_no_reason_to_believe_that_somebody_else_has_made_it(store: Store):
+async def test_a_read_error_does_not_count_as_an_upgrade_by_another_process(store: Store):
     store.page_error = OSError("no such table")
     with pytest.raises(JournalFailed, match="the upgrade failed"):
         await store.planned_upgrade()
@@ -413,9 +413,7 @@ async def test_what_cannot_be_read_is_no_reason_to_believe_that_somebody_else_ha
 @pytest.mark.parametrize(
     ("version", "why"), [(1, "older version"), (VERSION + 1, "newer version"), (None, "no")]
 )
-async def test_an_upgrade_that_was_not_made_is_not_said_to_have_been(
-    store: Store, version: int | None, why: str
-):
+async def test_an_upgrade_that_failed_is_not_reported_as_done(store: Store, version: int | None, why: str):
     store.versions = [1, version]
     with pytest.raises(JournalFailed, match=why):
         await store.upgrade()

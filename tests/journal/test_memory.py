@@ -45,12 +45,12 @@ def test_it_is_not_durable():
 
 
 @pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "7"])
-def test_its_bound_is_a_whole_number(max_keys: Any):
+def test_max_keys_must_be_a_whole_number(max_keys: Any):
     with pytest.raises(ValueError, match="max_keys: must be a whole number, 1 or more"):
         MemoryJournal(max_keys=max_keys)
 
 
-async def test_a_key_that_the_client_made_is_forgotten_once_created(time: Time):
+async def test_a_generated_key_is_forgotten_once_its_order_is_created(time: Time):
     journal = journal_of(time)
     await created(journal, "k", client_made=True)
 
@@ -58,7 +58,7 @@ async def test_a_key_that_the_client_made_is_forgotten_once_created(time: Time):
     assert await journal.history(j.SCOPE, "k") == ()
 
 
-async def test_a_key_that_the_client_made_is_not_forgotten_while_anything_is_owed_or_in_doubt(time: Time):
+async def test_a_generated_key_is_kept_while_an_undo_is_pending_or_it_is_in_doubt(time: Time):
     journal = journal_of(time)
     freed = await made(
         journal, j.claim(client_made=True), j.release(None, pending_undos=j.undos("hold")), key="owed"
@@ -71,7 +71,7 @@ async def test_a_key_that_the_client_made_is_not_forgotten_while_anything_is_owe
     assert not await has(journal, "owed")
 
 
-async def test_the_order_of_a_forgotten_key_is_bound_to_it_still(time: Time):
+async def test_the_order_id_of_a_forgotten_key_stays_bound(time: Time):
     journal = journal_of(time)
     await created(journal, "made", client_made=True)
     await made(journal, j.claim(), j.mark())
@@ -80,7 +80,7 @@ async def test_the_order_of_a_forgotten_key_is_bound_to_it_still(time: Time):
     assert verdict.denial is Rejection.FOREIGN
 
 
-async def test_a_callers_key_is_kept_as_long_as_it_was_asked_for(time: Time):
+async def test_a_callers_key_is_kept_for_the_configured_time(time: Time):
     journal = journal_of(time, keep=timedelta(days=1))
     await created(journal, "k")
     time.pass_(DAY - 1)
@@ -93,7 +93,7 @@ async def test_a_callers_key_is_kept_as_long_as_it_was_asked_for(time: Time):
     assert not await has(journal, "k")
 
 
-async def test_a_key_that_is_at_work_again_is_not_what_ended_first(time: Time):
+async def test_a_key_that_is_used_again_is_not_forgotten_first(time: Time):
     journal = journal_of(time, max_keys=2)
     await made(journal, j.claim(), j.release(None), key="a")
     await created(journal, "b")
@@ -113,7 +113,9 @@ async def test_a_key_that_is_at_work_again_is_not_what_ended_first(time: Time):
     ],
     ids=["claimed", "sending", "in doubt", "owed"],
 )
-async def test_what_is_at_work_in_doubt_or_owed_is_never_forgotten(time: Time, way: tuple[Any, ...]):
+async def test_a_key_in_use_in_doubt_or_with_a_pending_undo_is_never_forgotten(
+    time: Time, way: tuple[Any, ...]
+):
     journal = journal_of(time, max_keys=1, keep=0.0)
     await made(journal, *way)
     time.pass_(10 * DAY)
@@ -126,7 +128,7 @@ async def test_what_is_at_work_in_doubt_or_owed_is_never_forgotten(time: Time, w
     assert await has(journal, "k")
 
 
-async def test_a_full_journal_lets_nothing_be_held_or_sent(world: World):
+async def test_a_full_journal_prevents_holds_and_requests(world: World):
     world.journal = banks.SpiedJournal(MemoryJournal(max_keys=1, clock=world.time.clock))
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
@@ -140,7 +142,7 @@ async def test_a_full_journal_lets_nothing_be_held_or_sent(world: World):
     assert len(world.bank.placed) == len(world.sandbox.requests) == 1
 
 
-async def test_suspicion_of_a_key_that_the_client_made_is_kept(time: Time):
+async def test_a_suspected_duplicate_of_a_generated_key_is_kept(time: Time):
     journal = journal_of(time)
     await made(journal, j.claim(client_made=True), j.mark(), j.doubt())
     time.pass_(j.SETTLE_AFTER + j.WINDOW)
@@ -150,7 +152,7 @@ async def test_suspicion_of_a_key_that_the_client_made_is_kept(time: Time):
 
 
 @pytest.mark.parametrize("end", ["resolve", "sender", "recover"])
-async def test_a_key_given_out_with_a_doubt_never_pays_twice(world: World, end: str):
+async def test_a_generated_key_that_an_error_returned_with_a_doubt_never_pays_twice(world: World, end: str):
     """The client made the key, and the caller has it from the error: another call with it is no new wish."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
     world.sandbox.faults.add(CloseAfterProcessing())
@@ -178,7 +180,7 @@ async def test_a_key_given_out_with_a_doubt_never_pays_twice(world: World, end: 
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_doubt_without_a_cause_is_kept_like_any_other(time: Time):
+async def test_a_doubt_without_a_cause_is_kept(time: Time):
     journal = journal_of(time)
     for key, end in (("resolved", j.resolve()), ("sent", j.create(order_id="tx-2"))):
         await made(journal, j.claim(client_made=True), j.mark(), j.doubt(), end, key=key)
@@ -197,7 +199,7 @@ async def test_the_key_of_a_refuted_doubt_is_kept_when_its_hold_is_released(time
     assert await has(journal, "k")
 
 
-async def test_a_key_given_out_with_an_unrecorded_order_never_pays_twice(world: World):
+async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_twice(world: World):
     """The order's record failed at first, and is made up for: the caller has the key from the error."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
     world.journal.fail_on = transitions.Create
@@ -229,7 +231,7 @@ async def test_a_hold_placed_after_others_freed_the_clients_key_is_released(worl
     assert not world.sandbox.requests
 
 
-async def test_memory_does_not_grow_with_orders_of_keys_that_the_client_made(time: Time):
+async def test_memory_does_not_grow_with_generated_keys(time: Time):
     journal = journal_of(time, max_keys=100)
     for number in range(1_000):
         await created(journal, f"{number}", client_made=True)
@@ -288,7 +290,7 @@ def denials_of_two_threads(
     return heard
 
 
-def test_two_threads_do_not_get_one_key(time: Time, monkeypatch: pytest.MonkeyPatch):
+def test_two_threads_cannot_claim_the_same_key(time: Time, monkeypatch: pytest.MonkeyPatch):
     """A web server with a loop for each of its threads would create the order of one click twice."""
     heard = denials_of_two_threads(
         journal_of(time), monkeypatch, patience=0.05
@@ -297,7 +299,7 @@ def test_two_threads_do_not_get_one_key(time: Time, monkeypatch: pytest.MonkeyPa
     assert sorted(heard, key=str) == [None, Rejection.BUSY]
 
 
-def test_without_its_lock_they_would(time: Time, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_lock_two_threads_claim_the_same_key(time: Time, monkeypatch: pytest.MonkeyPatch):
     journal = journal_of(time)
     monkeypatch.setattr(journal, "_lock", nullcontext())
 

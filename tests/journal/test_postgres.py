@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL: what it asks of the server, and many of them at once."""
+"""The journal in PostgreSQL: what it requires of the server, and concurrent journals."""
 
 import asyncio
 from collections import Counter
@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.support.bank import Gate
 from tests.support.journalling import (
     LEASE,
     SCOPE,
@@ -28,12 +29,12 @@ from tests.support.postgres import PostgresServer, is_installed
 from transfer_async import JournalFailed, PostgresJournal
 from transfer_async.journal.durable import PendingMove, Transaction
 from transfer_async.journal.model import FOUR_EYES, Rejection
-from transfer_async.journal.rows import ENTRY_TABLE
+from transfer_async.journal.postgres_sql import Session
 from transfer_async.journal.transitions import Move
 
 
 async def say(dsn: str, *statements: str) -> Any:
-    """Say it as the owner of the database; the last statement's value."""
+    """Run statements as the owner of the database, and return the last one's value."""
     connection = await asyncpg.connect(dsn)
     try:
         for sql in statements[:-1]:
@@ -44,7 +45,7 @@ async def say(dsn: str, *statements: str) -> Any:
 
 
 async def refusal(dsn: str) -> str:
-    """Why a claim failed."""
+    """Return the error message of a claim."""
     journal = PostgresJournal(dsn, timeout=5.0)
     with pytest.raises(JournalFailed) as failed:
         await judged(journal, claim())
@@ -53,7 +54,7 @@ async def refusal(dsn: str) -> str:
 
 
 @pytest.mark.parametrize("schema", ["user", "select", "table", "transfer_async"])
-async def test_a_schema_may_be_called_like_a_word_of_sql(database: str, schema: str):
+async def test_a_schema_name_may_be_an_sql_keyword(database: str, schema: str):
     async with PostgresJournal(database, schema=schema) as journal:
         await made(journal, claim(), mark(), create())
         steps = await journal.history(SCOPE, "k")
@@ -68,7 +69,7 @@ async def test_a_schema_may_be_called_like_a_word_of_sql(database: str, schema: 
 
 
 @pytest.mark.skipif(not is_installed(), reason="there is no PostgreSQL")  # for this platform
-async def test_a_server_that_does_not_write_to_the_disk_is_refused():
+async def test_a_server_with_fsync_off_is_refused():
     server = await asyncio.to_thread(PostgresServer, extra={"fsync": "off"})
     try:
         await asyncio.to_thread(server.start)
@@ -78,40 +79,58 @@ async def test_a_server_that_does_not_write_to_the_disk_is_refused():
 
 
 class FromStandby(PostgresJournal):
-    """The server says that it is in recovery, as a standby does."""
+    """A journal whose server reports that it is in recovery, as a standby does."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
         self._sql.server = self._sql.server.replace("pg_is_in_recovery()", "true")
 
 
-async def test_a_server_that_says_it_is_a_standby_is_refused(database: str):
+async def test_a_standby_is_refused(database: str):
     with pytest.raises(JournalFailed, match="standby"):
         await judged(FromStandby(database), claim())
 
 
-# --- the rule of four eyes ----------------------------------------------------------------------
-
-WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+# --- the rule of dual control -------------------------------------------------------------------
 
 
-async def test_the_first_demand_waits_for_a_decision_that_has_looked_at_the_rule(database: str):
-    """There is no row of the rule that could be locked: one person's decision would come after the demand."""
-    async with PostgresJournal(database) as journal, PostgresJournal(database) as beside:
+class Pausing(PostgresJournal):
+    """It pauses within its transaction, after it has taken the locks of the rule, if it has a gate."""
+
+    gate: Gate | None = None
+
+    async def _load(self, session: Session, transaction: Transaction) -> float:
+        if self.gate is not None:
+            await self.gate()
+        return await super()._load(session, transaction)
+
+
+async def can_lock(dsn: str, sql: str) -> bool:
+    """Return whether another transaction could take the lock that ``sql`` takes, without waiting."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        tried = sql.replace("pg_advisory", "pg_try_advisory")
+        return bool(await connection.fetchval(tried, [SCOPE]))
+    finally:
+        await connection.close()
+
+
+async def test_a_first_demand_and_a_decision_exclude_each_other(database: str):
+    """There is no row of the rule to lock yet; one person's decision could commit after the demand."""
+    async with Pausing(database) as journal, Pausing(database) as beside:
         await made(journal, claim(), mark(), doubt())
-        holder = await asyncpg.connect(database)
-        await holder.execute(f"BEGIN; SELECT FROM transfer_async.{ENTRY_TABLE} FOR UPDATE")
-        decision = asyncio.create_task(judged(journal, resolve()))
-        while await holder.fetchval(WAITING) < 1:  # noqa: ASYNC110 - only the server knows who waits
-            await asyncio.sleep(0.01)
-        demanded = asyncio.create_task(judged(beside, demand(), key=FOUR_EYES))
-        while await holder.fetchval(WAITING) < 2 and not demanded.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        overtook = demanded.done()
-        await holder.close()
+        journal.gate, beside.gate = Gate(), Gate()
+        decision = await journal.gate.catches(judged(journal, resolve()))
+        can_demand = await can_lock(database, journal._sql.lock_rules)
+        journal.gate.open()
+        decided = await decision
+        demanded = await beside.gate.catches(judged(beside, demand(), key=FOUR_EYES))
+        can_decide = await can_lock(database, journal._sql.share_rules)
+        beside.gate.open()
         await demanded
 
-        assert (overtook, (await decision).denial) == (False, None)
+        assert (can_demand, can_decide, decided.denial) == (False, False, None)
+        assert await can_lock(database, journal._sql.lock_rules)
         assert (await judged(journal, amend())).denial is Rejection.ALONE
 
 
@@ -120,7 +139,7 @@ async def test_the_first_demand_waits_for_a_decision_that_has_looked_at_the_rule
 
 @asynccontextmanager
 async def clerk(dsn: str) -> Any:
-    """The address for a user who may do nothing but what it is granted."""
+    """Yield the name and address of a user without any rights."""
     name = "clerk_" + dsn.rpartition("/")[2]
     database = dsn.rpartition("/")[2]
     await say(
@@ -129,12 +148,12 @@ async def clerk(dsn: str) -> Any:
     yield name, dsn.replace("postgres@", f"{name}@")
 
 
-async def test_a_user_who_may_not_make_the_tables_is_told_so(database: str):
+async def test_a_user_without_the_right_to_create_tables_gets_an_error(database: str):
     async with clerk(database) as (_, dsn):
-        assert "may not" in await refusal(dsn)
+        assert "may not create it" in await refusal(dsn)
 
 
-async def test_a_user_who_may_only_read_and_write_works_with_tables_made_beforehand(database: str):
+async def test_a_user_with_only_read_and_write_rights_can_use_existing_tables(database: str):
     async with PostgresJournal(database):
         pass
     async with clerk(database) as (name, dsn):
@@ -162,11 +181,11 @@ CREATE TABLE found (settings text);
 CREATE CONSTRAINT TRIGGER watch AFTER INSERT OR UPDATE ON transfer_async.keys_2
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION watch();
 """
-"""What is deferred is done as the transaction commits: by then, it stands how."""
+"""A deferred trigger runs at the commit, so it sees the settings that the commit uses."""
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "serializable"])
-async def test_the_databases_own_settings_do_not_weaken_a_commit(database: str, isolation: str):
+async def test_settings_of_the_database_do_not_weaken_a_commit(database: str, isolation: str):
     name = database.rpartition("/")[2]
     async with PostgresJournal(database):
         pass
@@ -185,7 +204,7 @@ async def test_the_databases_own_settings_do_not_weaken_a_commit(database: str, 
     assert await say(database, "SELECT array_agg(settings) FROM found") == ["on off read committed"] * 4
 
 
-async def test_a_database_that_is_read_only_by_default_is_written_all_the_same(database: str):
+async def test_a_database_that_is_read_only_by_default_can_be_written(database: str):
     async with PostgresJournal(database):
         pass
     name = database.rpartition("/")[2]
@@ -194,10 +213,10 @@ async def test_a_database_that_is_read_only_by_default_is_written_all_the_same(d
         assert (await judged(journal, claim())).denial is None
 
 
-# --- without a look -----------------------------------------------------------------------------
+# --- optimistic writes --------------------------------------------------------------------------
 
 
-async def test_what_others_have_written_meanwhile_is_not_overwritten(database: str):
+async def test_writes_of_other_workers_are_not_overwritten(database: str):
     async with PostgresJournal(database) as one, PostgresJournal(database) as other:
         await made(one, claim())
         await made(other, release(None))
@@ -210,7 +229,7 @@ async def test_what_others_have_written_meanwhile_is_not_overwritten(database: s
 
 
 @pytest.mark.parametrize("off", [-600.0, 600.0])
-async def test_whoever_reckons_the_servers_time_wrongly_writes_nothing_by_it(database: str, off: float):
+async def test_nothing_is_written_with_a_wrong_estimate_of_the_servers_time(database: str, off: float):
     async with PostgresJournal(database) as journal:
         await made(journal, claim())
         reckoned = journal._server_time
@@ -222,10 +241,10 @@ async def test_whoever_reckons_the_servers_time_wrongly_writes_nothing_by_it(dat
     assert abs(reckoned.now - now) < 300
 
 
-# --- many at once -------------------------------------------------------------------------------
+# --- concurrency --------------------------------------------------------------------------------
 
 
-async def test_of_many_that_come_first_at_once_one_makes_the_tables(
+async def test_only_one_of_many_new_journals_creates_the_tables(
     database: str, caplog: pytest.LogCaptureFixture
 ):
     journals = [PostgresJournal(database) for _ in range(8)]
@@ -244,7 +263,7 @@ def pending(key: str, move: Move) -> PendingMove:
 
 
 class Careful(PostgresJournal):
-    """It looks before every write."""
+    """A journal without optimistic writes."""
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         return list(wanted)
@@ -252,7 +271,7 @@ class Careful(PostgresJournal):
 
 @pytest.mark.parametrize("kind", [PostgresJournal, Careful])
 @pytest.mark.parametrize("before", [(), (claim(9), release(number=9))], ids=["new", "free again"])
-async def test_many_journals_that_want_the_same_keys_get_each_once(
+async def test_many_journals_claim_each_key_only_once(
     database: str, caplog: pytest.LogCaptureFixture, before: Sequence[Move], kind: type[PostgresJournal]
 ):
     journals = [kind(database) for _ in range(8)]
@@ -273,7 +292,7 @@ async def test_many_journals_that_want_the_same_keys_get_each_once(
     assert caplog.records == []
 
 
-async def test_an_order_that_is_answered_for_two_keys_at_once_is_bound_to_one(database: str):
+async def test_an_order_id_recorded_for_two_keys_at_once_is_bound_to_one(database: str):
     async with PostgresJournal(database) as one, PostgresJournal(database) as other:
         both = ((one, "k-1"), (other, "k-2"))
         for journal, key in both:
@@ -285,7 +304,7 @@ async def test_an_order_that_is_answered_for_two_keys_at_once_is_bound_to_one(da
     assert {verdict.denial for verdict in verdicts} == {None, Rejection.FOREIGN}
 
 
-async def test_a_journal_that_many_ask_first_at_once_is_opened_for_all(database: str):
+async def test_concurrent_first_reads_open_the_journal_once(database: str):
     journal = PostgresJournal(database)
     found = await asyncio.gather(*(journal.read(SCOPE, "k") for _ in range(3)))
     await journal.close()
@@ -293,7 +312,7 @@ async def test_a_journal_that_many_ask_first_at_once_is_opened_for_all(database:
     assert found == [None, None, None]
 
 
-async def test_a_move_that_the_server_refuses_for_its_data_harms_no_other(database: str):
+async def test_a_transition_with_invalid_data_does_not_fail_others(database: str):
     async with PostgresJournal(database) as journal:
         keys = ["k-1", "with a \0", "k-2"]
         wanted = [judged(journal, claim(), key=key) for key in keys]
@@ -305,7 +324,7 @@ async def test_a_move_that_the_server_refuses_for_its_data_harms_no_other(databa
     assert steps == [1, 1]
 
 
-async def test_no_table_is_read_whole_however_small_it_was_when_the_plan_was_made(database: str):
+async def test_no_query_plan_scans_a_whole_table(database: str):
     reads = (
         "SELECT sum(seq_scan)::int FROM pg_stat_xact_user_tables "
         "WHERE schemaname = 'transfer_async' AND relname IN ('keys_2', 'history')"
@@ -325,7 +344,7 @@ async def test_no_table_is_read_whole_however_small_it_was_when_the_plan_was_mad
     assert after == before
 
 
-async def test_what_would_fail_again_is_tried_once():
+async def test_a_permanent_error_is_not_retried():
     tries = []
 
     async def fails() -> None:

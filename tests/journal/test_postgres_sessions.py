@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, as they are lent, and the time that is reckoned in between."""
+"""The pool of connections to PostgreSQL, and the estimate of the server's time."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from transfer_async.journal.postgres_sql import IDLE, EstimatedServerClock, Sess
 
 
 class Connection:
-    """It is open until it is told to end, or has an error to raise."""
+    """A connection that records how it was closed; closing it may raise an error."""
 
     def __init__(self) -> None:
         self.ended: str | None = None
@@ -29,7 +29,7 @@ class Connection:
 
 
 class Lender(Sessions):
-    """Sessions over such connections, two at most."""
+    """A pool of at most two such connections."""
 
     def __init__(self) -> None:
         super().__init__(self._connected, limit=2)
@@ -54,7 +54,7 @@ async def test_a_connection_is_used_again():
     assert [one.ended for one in lender.made] == [None]
 
 
-async def test_no_more_are_open_than_the_limit():
+async def test_no_more_connections_are_open_than_the_limit():
     lender = Lender()
     await asyncio.gather(*(leave(lender) for _ in range(10)))
 
@@ -65,7 +65,7 @@ async def test_no_more_are_open_than_the_limit():
     ("error", "ended"),
     [(LookupError(), None), (ValueError(), "at once"), (asyncio.CancelledError(), "at once")],
 )
-async def test_a_connection_is_used_again_only_after_what_does_it_no_harm(
+async def test_a_connection_is_used_again_only_after_a_harmless_error(
     error: BaseException, ended: str | None
 ):
     lender = Lender()
@@ -75,7 +75,7 @@ async def test_a_connection_is_used_again_only_after_what_does_it_no_harm(
     assert lender.made[0].ended == ended
 
 
-async def test_one_that_has_ended_is_not_lent():
+async def test_a_closed_connection_is_not_lent():
     lender = Lender()
     await leave(lender)
     lender.made[0].ended = "by the server"
@@ -84,7 +84,7 @@ async def test_one_that_has_ended_is_not_lent():
     assert len(lender.made) == 2
 
 
-async def test_one_that_lay_idle_for_long_is_not_lent(loop_time: LoopTime):
+async def test_a_connection_that_was_idle_too_long_is_not_lent(loop_time: LoopTime):
     lender = Lender()
     await leave(lender)
     await loop_time.pass_(IDLE + 1)
@@ -96,7 +96,9 @@ async def test_one_that_lay_idle_for_long_is_not_lent(loop_time: LoopTime):
 @pytest.mark.parametrize(
     ("error", "ended"), [(None, "in order"), (OSError(), "at once"), (asyncio.CancelledError(), "at once")]
 )
-async def test_what_is_open_is_closed_somehow(error: BaseException | None, ended: str):
+async def test_a_connection_that_cannot_close_gracefully_is_terminated(
+    error: BaseException | None, ended: str
+):
     lender = Lender()
     await leave(lender)
     lender.made[0].error = error
@@ -110,7 +112,7 @@ async def test_what_is_open_is_closed_somehow(error: BaseException | None, ended
 # --- the time -----------------------------------------------------------------------------------
 
 
-async def test_the_servers_time_goes_on_as_the_loops_does(loop_time: LoopTime):
+async def test_the_estimated_time_advances_with_the_loops_clock(loop_time: LoopTime):
     reckoned = EstimatedServerClock()
     reckoned.update(1000.0, asked=asyncio.get_running_loop().time())
     await loop_time.pass_(5.0)
@@ -123,7 +125,7 @@ async def test_the_servers_time_goes_on_as_the_loops_does(loop_time: LoopTime):
     [(1000.5, 1.0, 1001.0), (990.0, 1.0, 991.0), (1010.0, 1.0, 1010.0)],
     ids=["may be right", "was ahead", "was behind"],
 )
-async def test_an_answer_puts_it_right_as_far_as_it_proves_it_wrong(
+async def test_an_answer_corrects_the_estimate_only_as_far_as_needed(
     loop_time: LoopTime, said: float, took: float, reckons: float
 ):
     reckoned, loop = EstimatedServerClock(), asyncio.get_running_loop()
@@ -135,5 +137,5 @@ async def test_an_answer_puts_it_right_as_far_as_it_proves_it_wrong(
     assert reckoned.now == pytest.approx(reckons, abs=0.3)
 
 
-async def test_before_the_server_said_anything_no_time_is_its():
+async def test_there_is_no_valid_estimate_before_the_first_answer():
     assert EstimatedServerClock().now < 0

@@ -1,4 +1,4 @@
-"""Whether two names are one person's: by what is seen of them, not by how they are written."""
+"""Two names belong to one person if they look alike, however they are encoded."""
 
 import string
 
@@ -14,13 +14,13 @@ NAMES = ["ada", "Ada Eze", "ΐ", "Straße", "ﬁona", "İnci", "ᾳ", "josé"]
     "unseen",
     ["\ufe0f", "\u034f", "\u3164", "\u00ad", "\U000e0100", "\u200b", "\u2800", "\U0001d159", "\U00013441"],
 )
-def test_what_is_not_seen_makes_no_other_person(unseen: str):
+def test_invisible_characters_do_not_make_another_person(unseen: str):
     for name in NAMES:
         assert is_same_person(name, name + unseen)
         assert is_same_person(unseen.join(name), name)
 
 
-def test_nor_do_case_width_and_blanks():
+def test_case_width_and_blanks_do_not_make_another_person():
     for name in NAMES:
         for form in (str.upper, str.casefold, str.title, lambda text: f"  {text}\t "):
             assert is_same_person(name, form(name)), (name, form(name))
@@ -74,14 +74,14 @@ LOOK_ALIKES = {
 
 
 @each(("one", "other"), LOOK_ALIKES)
-def test_a_name_that_looks_like_the_proposers_is_the_proposers(one: str, other: str):
-    """Else one person with two accounts approves what they proposed, and a log shows the same name twice."""
+def test_a_look_alike_name_counts_as_the_proposers(one: str, other: str):
+    """Otherwise one person with two accounts could approve their own proposal."""
     for form in (str, str.upper, str.lower, str.title):
         assert is_same_person(form(one), other), form
         assert is_same_person(other, form(one)), form
 
 
-def test_the_look_alikes_are_those_of_unicode():
+def test_look_alikes_follow_unicode():
     """Each character that Unicode takes for an ASCII letter or digit makes no other person."""
     pytest.importorskip("confusable_homoglyphs", reason="its copy of Unicode's confusables.txt is read")
     from confusable_homoglyphs.confusables import confusables_data

@@ -1,4 +1,4 @@
-"""What is written of an entry, and read again."""
+"""The stored format of entries and history lines: round trips and corrupt records."""
 
 import json
 from datetime import UTC
@@ -98,8 +98,8 @@ SEAL = KeySeal({"a": bytes(32)}, current="a")
 
 @pytest.mark.parametrize(("written", "read"), [(None, None), (SEAL, SEAL), (None, SEAL)])
 @given(entry=entries)
-def test_every_entry_comes_back_as_it_was(written: KeySeal | None, read: KeySeal | None, entry: Entry):
-    """Sealed too; and what was written before there was a seal."""
+def test_every_entry_survives_a_round_trip(written: KeySeal | None, read: KeySeal | None, entry: Entry):
+    """Also with a seal, and for records written before there was a seal."""
     for place in (("scope", "k"), None):
         row = rows.row_of(entry, token="t", now=0.0, seal=written, place=place)
         for found in (place, ("scope", "k")):
@@ -107,11 +107,11 @@ def test_every_entry_comes_back_as_it_was(written: KeySeal | None, read: KeySeal
 
 
 @given(steps)
-def test_every_line_of_history_comes_back_as_it_was(step: HistoryEvent):
+def test_every_history_line_survives_a_round_trip(step: HistoryEvent):
     assert rows.step_of(rows.step_values(step)) == step
 
 
-# --- what cannot be read ------------------------------------------------------------------------
+# --- corrupt records ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_every_line_of_history_comes_back_as_it_was(step: HistoryEvent):
     ],
     ids=told,
 )
-def test_of_what_is_not_an_entry_there_is_what_can_be_read_and_all_of_it_is_kept(changes: dict[str, Any]):
+def test_a_corrupt_record_keeps_its_readable_part_and_its_full_text(changes: dict[str, Any]):
     row = msgspec.structs.replace(rows.row_of(_claimed(), token="t", now=0.0), **changes)
     entry = rows.entry_of(row)
 
@@ -139,7 +139,7 @@ def test_of_what_is_not_an_entry_there_is_what_can_be_read_and_all_of_it_is_kept
     }
 
 
-def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
+def test_a_corrupt_order_is_reported_as_unreadable():
     row = rows.row_of(_claimed(), token="t", now=0.0)
     assert row.intent is not None
     entry = rows.entry_of(msgspec.structs.replace(row, intent=row.intent.replace('"NGN"', '"?"')))
@@ -149,7 +149,7 @@ def test_an_order_that_is_none_any_more_is_said_to_be_unreadable():
     assert entry.unread.why == "InvalidOrder"
 
 
-def test_an_undo_that_cannot_be_read_is_named_and_the_others_stay_owed():
+def test_a_corrupt_undo_is_named_and_the_others_stay_pending():
     debts = tuple(PendingUndo(intent=intent(number), hook=f"hook-{number}", receipt="r") for number in (1, 2))
     row = rows.row_of(replace(_claimed(), pending_undos=debts), token="t", now=0.0)
     entry = rows.entry_of(msgspec.structs.replace(row, body=row.body.replace('"NGN"', '"?"', 1)))
@@ -158,7 +158,7 @@ def test_an_undo_that_cannot_be_read_is_named_and_the_others_stay_owed():
     assert (entry.pending_undos, entry.unread.earlier_hooks) == (debts[1:], ("hook-1",))
 
 
-def test_one_entry_that_cannot_be_read_is_named_in_the_log_and_hides_no_other(
+def test_a_corrupt_record_is_logged_and_hides_no_other(
     caplog: pytest.LogCaptureFixture,
 ):
     good = rows.row_of(_claimed(), token="t", now=0.0)

@@ -42,7 +42,7 @@ def seal(**keys: bytes) -> KeySeal:
 # --- the seal itself ----------------------------------------------------------------------------
 
 
-def test_what_is_sealed_opens_for_its_owner_with_its_key_alone():
+def test_encrypted_data_needs_its_owner_and_its_key():
     sealed = seal(a=OLD).sealed(b"data", owner="intent-1")
 
     assert sealed.startswith(f"{MARK}a:")
@@ -54,7 +54,7 @@ def test_what_is_sealed_opens_for_its_owner_with_its_key_alone():
         seal(b=OLD).opened(sealed, owner="intent-1")
 
 
-def test_the_same_is_never_sealed_to_the_same():
+def test_equal_data_never_encrypts_to_equal_texts():
     one = seal(a=OLD)
 
     assert one.sealed(b"data", owner="o") != one.sealed(b"data", owner="o")
@@ -63,7 +63,7 @@ def test_the_same_is_never_sealed_to_the_same():
 @pytest.mark.parametrize(
     "change", [lambda text: text[:-4], lambda text: text[:-8] + "AAAA" + text[-4:], lambda _: f"{MARK}a:?"]
 )
-def test_what_was_changed_does_not_open(change: Any):
+def test_a_changed_text_cannot_be_decrypted(change: Any):
     with pytest.raises(DoesNotOpen):
         seal(a=OLD).opened(change(seal(a=OLD).sealed(b"some data", owner="o")), owner="o")
 
@@ -77,14 +77,14 @@ def test_what_was_changed_does_not_open(change: Any):
         ({"a:b": OLD}, "a:b", "an id has 1 to 32 letters"),
     ],
 )
-def test_keys_that_are_no_good_are_named_and_not_shown(keys: dict[str, Any], current: str, why: str):
+def test_invalid_encryption_keys_are_named_but_not_shown(keys: dict[str, Any], current: str, why: str):
     with pytest.raises(ValueError, match=why) as caught:
         KeySeal(keys, current=current)
 
     assert OLD[:4].hex() not in str(caught.value)
 
 
-def test_keys_come_from_a_file(tmp_path: Path):
+def test_encryption_keys_are_read_from_a_file(tmp_path: Path):
     path = tmp_path / "keys.json"
     path.write_text(
         json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}), encoding="utf-8"
@@ -94,7 +94,7 @@ def test_keys_come_from_a_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"current": "a"}', '{"current": "a", "keys": {"a": "?"}}'])
-def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path, text: str):
+def test_an_invalid_key_file_is_refused(tmp_path: Path, text: str):
     path = tmp_path / "keys.json"
     path.write_text(text, encoding="utf-8")
 
@@ -104,9 +104,7 @@ def test_a_file_that_is_no_file_of_keys_is_told(tmp_path: Path, text: str):
         KeySeal.from_file(tmp_path / "gone")
 
 
-def test_a_client_from_the_environment_has_the_seal_that_is_named_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_from_env_uses_the_seal_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     path = tmp_path / "keys.json"
     path.write_text(
         json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}), encoding="utf-8"
@@ -126,7 +124,7 @@ def test_a_client_from_the_environment_has_the_seal_that_is_named_there(
 
 
 @pytest.mark.parametrize("given", ["a key", KeySeal])
-def test_what_is_no_seal_is_refused(tmp_path: Path, given: Any):
+def test_an_object_that_is_not_a_seal_is_refused(tmp_path: Path, given: Any):
     with pytest.raises(ValueError, match="seal: "):
         SQLiteJournal(tmp_path / "journal.db", seal=given)
 
@@ -148,7 +146,7 @@ def _persons() -> Entry:
     )
 
 
-def test_nothing_of_a_person_is_in_a_row():
+def test_an_encrypted_row_shows_no_personal_data():
     row = rows.row_of(_persons(), token="t", now=0.0, seal=seal(a=OLD))
 
     written = f"{msgspec.structs.astuple(row)}".encode()
@@ -156,7 +154,7 @@ def test_nothing_of_a_person_is_in_a_row():
 
 
 @pytest.mark.parametrize("other", [None, seal(b=OLD), seal(a=NEW)])
-def test_what_does_not_open_is_bound_and_keeps_all_else(other: KeySeal | None):
+def test_a_record_that_cannot_be_decrypted_is_bound_and_keeps_the_rest(other: KeySeal | None):
     row = rows.row_of(_persons(), token="t", now=0.0, seal=seal(a=OLD))
 
     entry = rows.entry_of(row, other)
@@ -168,7 +166,7 @@ def test_what_does_not_open_is_bound_and_keeps_all_else(other: KeySeal | None):
     assert (verdict.denial, verdict.entry) == (Rejection.UNREAD, entry)
 
 
-def test_a_sealed_wish_beside_another_intent_does_not_open():
+def test_an_encrypted_order_of_another_intent_cannot_be_decrypted():
     one = seal(a=OLD)
     row = rows.row_of(_persons(), token="t", now=0.0, seal=one)
     assert row.intent is not None
@@ -197,7 +195,7 @@ async def rewritten(path: Path, *statements: str) -> None:
 
 @pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
 @pytest.mark.parametrize("column", ["intent", "body", "intent and body"])
-async def test_a_wish_copied_beside_another_key_releases_nobodys_hold(
+async def test_an_intent_copied_to_another_key_releases_no_hold(
     world: World, tmp_path: Path, one: KeySeal | None, column: str
 ):
     """Refuting the key would pay back the hold of the other's order, which may exist."""
@@ -230,9 +228,7 @@ async def test_a_wish_copied_beside_another_key_releases_nobodys_hold(
 
 
 @pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
-async def test_an_undo_copied_beside_another_key_does_not_run(
-    world: World, tmp_path: Path, one: KeySeal | None
-):
+async def test_an_undo_copied_to_another_key_does_not_run(world: World, tmp_path: Path, one: KeySeal | None):
     """The hold that it would release is of an order that may exist."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=one) as journal:
@@ -259,7 +255,7 @@ async def test_an_undo_copied_beside_another_key_does_not_run(
 
 
 @pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
-async def test_the_reply_of_another_keys_order_is_not_given_back(
+async def test_a_reply_copied_from_another_key_is_not_returned(
     world: World, tmp_path: Path, one: KeySeal | None
 ):
     """The caller would take another customer's order for its own."""
@@ -281,7 +277,7 @@ async def test_the_reply_of_another_keys_order_is_not_given_back(
 
 
 @pytest.mark.parametrize("at", [("test", "k"), ("live", "l"), ("live-k", ""), None])
-def test_what_is_sealed_for_one_key_does_not_open_beside_another(at: tuple[str, str] | None):
+def test_data_encrypted_for_one_key_cannot_be_decrypted_under_another(at: tuple[str, str] | None):
     """However the rest of the row is changed: the scope and the key are what it was sealed for."""
     one, entry = seal(a=OLD), replace(_persons(), pending_undos=())
     row = rows.row_of(entry, token="t", now=0.0, seal=one, place=("live", "k"))
@@ -295,7 +291,7 @@ def test_what_is_sealed_for_one_key_does_not_open_beside_another(at: tuple[str, 
         assert rows.entry_of(other, one, place=at).unread is not None
 
 
-def test_what_was_sealed_before_records_were_bound_to_their_key_still_opens():
+def test_data_encrypted_by_earlier_versions_can_be_decrypted():
     one = seal(a=OLD)
     row = rows.row_of(_persons(), token="t", now=0.0, seal=one)
 
@@ -305,7 +301,7 @@ def test_what_was_sealed_before_records_were_bound_to_their_key_still_opens():
 # --- journals -------------------------------------------------------------------------------------
 
 
-async def test_a_key_that_does_not_open_ends_in_a_journal_that_failed_and_stays_bound(tmp_path: Path):
+async def test_a_key_that_cannot_be_decrypted_raises_journal_failed_and_stays_bound(tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
         await made(journal, claim(), mark(), doubt())
@@ -321,7 +317,7 @@ async def test_a_key_that_does_not_open_ends_in_a_journal_that_failed_and_stays_
         assert (entry.state, entry.is_readable) == (KeyState.IN_DOUBT, True)
 
 
-async def test_keys_change_and_what_the_old_one_sealed_still_opens(tmp_path: Path):
+async def test_data_of_an_older_encryption_key_can_be_decrypted(tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
         await made(journal, claim(), mark(), create())
@@ -334,7 +330,7 @@ async def test_keys_change_and_what_the_old_one_sealed_still_opens(tmp_path: Pat
     assert (first.is_readable, second.is_readable) == (False, True)
 
 
-async def test_a_client_and_an_operator_are_told_what_is_missing(world: World, tmp_path: Path):
+async def test_client_and_operator_errors_name_the_missing_key(world: World, tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
         world.journal.journal = journal
@@ -354,9 +350,7 @@ def everything_in(directory: Path) -> bytes:
 
 
 @pytest.mark.trial(short=40, ci=200, long=1_000)
-async def test_after_many_orders_no_name_is_found_in_the_file_or_its_log(
-    world: World, tmp_path: Path, size: int
-):
+async def test_no_name_is_in_the_encrypted_file_or_its_log(world: World, tmp_path: Path, size: int):
     path = tmp_path / "journal.db"
     name = PersonName("Ngozi", "Okonkwo")
     async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:

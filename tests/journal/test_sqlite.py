@@ -50,7 +50,7 @@ async def refusal(path: Path) -> str:
 # --- the file -----------------------------------------------------------------------------------
 
 
-async def test_the_file_is_made_by_the_first_move(path: Path):
+async def test_the_first_transition_creates_the_file(path: Path):
     journal = SQLiteJournal(path)
     before = await asyncio.to_thread(path.exists)
     await judged(journal, claim())
@@ -59,7 +59,7 @@ async def test_the_file_is_made_by_the_first_move(path: Path):
     assert (before, await asyncio.to_thread(path.exists)) == (False, True)
 
 
-async def test_what_is_beside_the_file_is_for_its_owner_alone_too(path: Path):
+async def test_the_log_and_the_index_are_private_too(path: Path):
     async with SQLiteJournal(path) as journal:
         await made(journal, claim())
         found = await asyncio.to_thread(
@@ -69,9 +69,7 @@ async def test_what_is_beside_the_file_is_for_its_owner_alone_too(path: Path):
     assert found == {"journal.db": 0o600, "journal.db-wal": 0o600, "journal.db-shm": 0o600}
 
 
-async def test_the_file_is_for_its_owner_alone_from_the_first_moment(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_file_is_private_from_its_creation(path: Path, monkeypatch: pytest.MonkeyPatch):
     modes = []
     connect = sqlite3.connect
 
@@ -86,7 +84,7 @@ async def test_the_file_is_for_its_owner_alone_from_the_first_moment(
     assert modes == [(0o600, 0)]
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path):
+async def test_a_file_that_is_not_a_database_is_refused_unchanged(path: Path):
     text = b"No database, but a letter. " * 100
     await asyncio.to_thread(path.write_bytes, text)
 
@@ -94,7 +92,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path):
     assert await asyncio.to_thread(path.read_bytes) == text
 
 
-async def test_another_applications_database_is_refused_and_left_alone(path: Path):
+async def test_another_applications_database_is_refused_unchanged(path: Path):
     await in_file(path, "CREATE TABLE keys (id)", "PRAGMA application_id=7")
     before = await asyncio.to_thread(path.read_bytes)
 
@@ -113,14 +111,14 @@ async def test_another_versions_journal_is_refused(path: Path, version: int, age
     assert age in await refusal(path)
 
 
-async def test_a_directory_that_is_not_there_is_said_to_be(tmp_path: Path):
+async def test_a_missing_directory_is_reported(tmp_path: Path):
     assert "FileNotFoundError" in await refusal(tmp_path / "nowhere" / "journal.db")
 
 
 # --- opening and closing ------------------------------------------------------------------------
 
 
-async def test_moves_that_wait_when_it_is_closed_are_finished(path: Path):
+async def test_waiting_transitions_are_committed_before_the_journal_closes(path: Path):
     journal = SQLiteJournal(path)
     callers = [asyncio.create_task(judged(journal, claim(), key=f"k-{number}")) for number in range(300)]
     await asyncio.sleep(0)
@@ -130,7 +128,7 @@ async def test_moves_that_wait_when_it_is_closed_are_finished(path: Path):
     assert all(verdict.denial is None for verdict in verdicts)
 
 
-async def test_a_directory_is_no_journal_and_its_mode_is_left_alone(tmp_path: Path):
+async def test_a_directory_is_refused_and_keeps_its_mode(tmp_path: Path):
     there = tmp_path / "there"
     await asyncio.to_thread(there.mkdir)
     await asyncio.to_thread(there.chmod, 0o755)  # whatever the umask is
@@ -141,7 +139,7 @@ async def test_a_directory_is_no_journal_and_its_mode_is_left_alone(tmp_path: Pa
     assert stat.S_IMODE((await asyncio.to_thread(there.stat)).st_mode) == 0o755
 
 
-def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun_is_written(path: Path):
+def test_a_loop_that_shuts_down_does_not_hang_and_finishes_begun_writes(path: Path):
     journal = SQLiteJournal(path)
 
     async def work() -> None:
@@ -166,7 +164,7 @@ def test_a_loop_that_is_shut_down_in_the_middle_does_not_hang_and_what_had_begun
     assert keys == steps == 51
 
 
-async def test_what_the_thread_has_begun_is_waited_for_by_whoever_is_cancelled(path: Path):
+async def test_a_cancelled_caller_waits_for_work_that_has_begun(path: Path):
     may_end = threading.Event()
     async with SQLiteJournal(path) as journal:
         begun = asyncio.create_task(journal._in_thread(lambda: may_end.wait(60)))
@@ -192,7 +190,7 @@ async def commits(journal: SQLiteJournal, work: Callable[[], Any]) -> int:
     return said.count("COMMIT")
 
 
-async def test_an_entry_that_cannot_be_read_denies_its_own_key_and_no_other_of_the_commit(path: Path):
+async def test_a_corrupt_record_rejects_only_its_own_key_in_a_commit(path: Path):
     async with SQLiteJournal(path) as journal:
         await asyncio.gather(*(made(journal, claim(), key=f"k-{number}") for number in range(5)))
         await in_file(path, "UPDATE keys_2 SET body = '{', token = 'by hand' WHERE key = 'k-2'")
@@ -204,7 +202,7 @@ async def test_an_entry_that_cannot_be_read_denies_its_own_key_and_no_other_of_t
 # --- several of them on one file ----------------------------------------------------------------
 
 
-async def test_what_another_has_written_is_believed_rather_than_what_was_remembered(path: Path):
+async def test_another_workers_write_overrides_the_cache(path: Path):
     async with SQLiteJournal(path) as one, SQLiteJournal(path) as other:
         await made(one, claim())
         await made(other, renew(check="r-1"))
@@ -224,7 +222,7 @@ def in_processes(work: str, *arguments: str) -> list[Any]:
     return told
 
 
-def test_many_processes_that_want_the_same_keys_get_each_once(path: Path):
+def test_many_processes_claim_each_key_only_once(path: Path):
     keys = [f"k-{number}" for number in range(200)]
     granted = in_processes("claim_all", str(path), *keys)
 
@@ -232,13 +230,13 @@ def test_many_processes_that_want_the_same_keys_get_each_once(path: Path):
     assert sorted(key for one in granted for key in one) == sorted(keys)
 
 
-def test_many_processes_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path):
+def test_processes_that_open_a_new_file_wait_for_each_other(tmp_path: Path):
     paths = [str(tmp_path / f"{number}.db") for number in range(80)]
 
     assert in_processes("open_all", *paths) == [[], [], [], []]
 
 
-async def test_a_file_that_was_moved_while_in_use_takes_no_further_move(tmp_path: Path):
+async def test_a_file_that_was_moved_accepts_no_more_transitions(tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal:
         await made(journal, claim())
@@ -251,7 +249,7 @@ async def test_a_file_that_was_moved_while_in_use_takes_no_further_move(tmp_path
     assert not there
 
 
-async def test_a_file_that_was_replaced_while_in_use_is_not_gone_on_with(tmp_path: Path):
+async def test_a_file_that_was_replaced_is_not_used(tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal, SQLiteJournal(tmp_path / "other.db") as other:
         await made(journal, claim())
@@ -262,9 +260,7 @@ async def test_a_file_that_was_replaced_while_in_use_is_not_gone_on_with(tmp_pat
                 await journal.move(SCOPE, "k2", of_key(claim(), "k2"))
 
 
-def test_a_path_means_the_same_file_whatever_directory_the_process_changes_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_changing_the_directory_does_not_change_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     journal = SQLiteJournal("journal.db")
     monkeypatch.chdir("/")
@@ -289,7 +285,7 @@ async def test_a_file_that_others_could_read_is_made_private(tmp_path: Path):
     assert stat.S_IMODE(mode) == 0o600
 
 
-async def test_what_was_pruned_does_not_stay_in_the_log(tmp_path: Path):
+async def test_pruned_data_does_not_stay_in_the_log(tmp_path: Path):
     path = tmp_path / "journal.db"
     time = Time()
     async with SQLiteJournal(path, clock=time.clock) as journal:
@@ -301,7 +297,7 @@ async def test_what_was_pruned_does_not_stay_in_the_log(tmp_path: Path):
     assert log == b""
 
 
-async def test_pages_of_keys_that_cannot_be_read_do_not_hide_those_behind_them(tmp_path: Path):
+async def test_pages_of_corrupt_records_do_not_hide_later_keys(tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal:
         for number in range(7):
@@ -336,7 +332,7 @@ async def test_only_a_new_file_has_large_pages(path: Path):
         assert await journal._ask(lambda file: file._value("PRAGMA page_size")) == 4096
 
 
-async def test_a_move_that_cannot_have_its_line_in_the_history_is_not_made(path: Path):
+async def test_a_transition_without_its_history_line_is_not_committed(path: Path):
     async with SQLiteJournal(path) as journal:
         await in_file(
             path, "CREATE TRIGGER refuse BEFORE INSERT ON history BEGIN SELECT RAISE(ABORT, 'full'); END"

@@ -179,7 +179,7 @@ async def test_a_deliberate_fault_is_caught(
 # --- what may be opened -------------------------------------------------------------------------
 
 
-async def test_a_log_that_others_have_begun_anew_is_not_written_into_the_file(tmp_path: Path):
+async def test_a_log_that_others_replaced_is_not_written_into_the_file(tmp_path: Path):
     path = tmp_path / "journal.db"
     log = path.with_name("journal.db-wal")
     journal = SQLiteJournal(path)
@@ -207,7 +207,7 @@ async def test_a_symbolic_link_is_followed_and_leads_to_the_same_journal(tmp_pat
     assert beside == ["link.db"]
 
 
-async def test_a_file_whose_maker_died_before_it_had_one_name_is_opened(tmp_path: Path):
+async def test_a_file_whose_creator_died_can_be_opened(tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal:
         await made(journal, claim())
@@ -218,9 +218,7 @@ async def test_a_file_whose_maker_died_before_it_had_one_name_is_opened(tmp_path
     assert await asyncio.to_thread(os.listdir, tmp_path) == ["journal.db"]
 
 
-async def test_where_there_are_no_links_an_empty_file_must_be_there_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_without_hard_links_an_empty_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -259,7 +257,7 @@ async def test_a_file_on_another_device_than_its_directory_is_refused(
 # --- who may read it ----------------------------------------------------------------------------
 
 
-async def test_all_that_a_restored_journal_consists_of_is_made_private(tmp_path: Path):
+async def test_all_files_of_a_restored_journal_are_made_private(tmp_path: Path):
     path, copy = tmp_path / "journal.db", tmp_path / "restored" / "journal.db"
 
     def restore() -> None:
@@ -280,7 +278,7 @@ async def test_all_that_a_restored_journal_consists_of_is_made_private(tmp_path:
     assert modes == {"journal.db": 0o600, "journal.db-wal": 0o600, "journal.db-shm": 0o600}
 
 
-async def test_what_is_no_journal_keeps_its_mode(tmp_path: Path):
+async def test_a_file_that_is_not_a_journal_keeps_its_mode(tmp_path: Path):
     """Root once took everybody's right to run a program that was named by mistake."""
     path = tmp_path / "program"
     await asyncio.to_thread(path.write_bytes, b"#!/bin/sh\nexit\n" * 100)

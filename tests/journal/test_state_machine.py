@@ -89,7 +89,7 @@ def named(value: object) -> str:
 # --- the table ----------------------------------------------------------------------------------
 
 
-def test_the_table_speaks_of_every_move_and_of_no_pair_twice():
+def test_the_table_has_every_transition_and_no_pair_twice():
     assert {row.move for row in state_machine.TRANSITIONS} == set(MOVES) == KINDS
     assert len(ROWS) == len(state_machine.TRANSITIONS)
 
@@ -101,7 +101,7 @@ STORED = (
 )
 
 
-def test_each_move_has_the_name_that_histories_hold_already():
+def test_stored_transition_names_do_not_change():
     names = [kind.name for kind in KINDS]
 
     assert sorted(names) == sorted(STORED)
@@ -138,7 +138,7 @@ def move_for(kind: type, state: KeyState) -> Move:
 
 
 @pytest.mark.parametrize(("kind", "state"), [*ROWS], ids=named)
-def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
+def test_every_row_of_the_table_is_accepted(kind: type, state: KeyState):
     entry = entry_in(state)
     if (kind, state) == (transitions.Create, KeyState.FREE):
         entry = replace(entry, attempt="a")  # of the very attempt that was refuted
@@ -152,7 +152,7 @@ def test_every_row_of_the_table_can_be_gone(kind: type, state: KeyState):
 
 @each(("kind", "state"), [pair for pair in PAIRS if pair not in ROWS and pair[0] is not Claim])
 @each("later", [0.0, 10_000.0])
-def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, state: KeyState, later: float):
+def test_every_other_pair_is_rejected_as_lost_and_changes_nothing(kind: type, state: KeyState, later: float):
     entry = entry_in(state)
     verdict = judged(entry, MOVES[kind], now=NOW + later)
 
@@ -162,7 +162,7 @@ def test_every_other_pair_is_denied_as_lost_and_changes_nothing(kind: type, stat
 
 @each("state", KeyState)
 @each("kind", [kind for kind in MOVES if kind is not transitions.Quarantine])
-def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, state: KeyState):
+def test_a_corrupt_record_binds_its_key_for_every_transition(kind: type, state: KeyState):
     entry = replace(entry_in(state), unread=UNREAD)
     verdict = judged(entry, MOVES[kind], now=NOW + 10_000.0)
 
@@ -170,14 +170,14 @@ def test_what_cannot_be_read_binds_its_key_whatever_is_asked_for(kind: type, sta
 
 
 @pytest.mark.parametrize(("state", "denial"), [(KeyState.CLAIMED, Rejection.BUSY), (KeyState.FREE, None)])
-def test_what_cannot_be_read_is_laid_aside_once_no_worker_is_at_it(state: KeyState, denial: Rejection | None):
+def test_a_corrupt_record_is_quarantined_once_no_worker_uses_it(state: KeyState, denial: Rejection | None):
     entry = replace(entry_in(state), unread=UNREAD)
 
     assert judged(entry, j.quarantine()).denial is denial
     assert judged(replace(entry, unread=None), j.quarantine()).denial is Rejection.LOST
 
 
-def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
+def test_a_quarantined_claim_is_an_ordinary_doubt():
     claimed = replace(entry_in(KeyState.CLAIMED), unread=UNREAD)
     aside = judged(claimed, j.quarantine(), now=NOW + j.LEASE)
     early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
@@ -199,16 +199,16 @@ def test_a_claim_that_was_laid_aside_is_a_doubt_that_waits_like_any_other():
         (KeyState.CREATED, 10_000.0, Rejection.CREATED),
     ],
 )
-def test_a_claim_that_is_denied_says_why(state: KeyState, later: float, denial: Rejection):
+def test_a_rejected_claim_gives_the_reason(state: KeyState, later: float, denial: Rejection):
     assert judged(entry_in(state), j.claim(2), now=NOW + later).denial is denial
 
 
 @pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
-def test_an_answer_with_the_id_of_another_key_is_foreign_whatever_the_key_has_become(state: KeyState):
+def test_an_answer_with_another_keys_order_id_is_foreign_in_every_state(state: KeyState):
     assert judged(entry_in(state), j.create(), id_taken=True).denial is Rejection.FOREIGN
 
 
-def test_a_free_claim_is_a_matter_of_its_epoch_and_a_sent_one_of_its_attempt():
+def test_a_release_compares_the_epoch_before_sending_and_the_attempt_after():
     claimed, sending = entry_in(KeyState.CLAIMED), entry_in(KeyState.SENDING)
 
     assert judged(claimed, j.release("whatever", epoch=1)).denial is None
@@ -232,7 +232,7 @@ SAID: dict[str, Any] = {"beneficiary": BEN, "held": "H1"}
         ({}, ("hold", "new")),
     ],
 )
-def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
+def test_a_call_with_other_details_makes_the_old_undos_pending_and_begins_a_new_intent(
     words: dict[str, Any], hooks: tuple[str, ...]
 ):
     first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
@@ -246,7 +246,7 @@ def test_what_hooks_did_for_other_words_is_owed_and_a_new_intent_begins(
     assert [(one.hook, one.receipt) for one in entry.pending_undos] == [("hold", None), ("check", "match")]
 
 
-def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
+def test_a_call_with_the_same_details_continues_a_dead_workers_claim():
     first = judged(entry_in(KeyState.FREE), j.claim(intent=j.intent(1, **SAID))).entry
     first = judged(first, j.renew(check="match")).entry
     again = j.claim(2, intent=j.intent(2, **SAID), hooks=("hold", "check", "new"))
@@ -256,11 +256,11 @@ def test_the_same_words_and_more_hooks_go_on_with_a_dead_workers_claim():
     assert (entry.hooks, entry.pending_undos) == (("hold", "check", "new"), ())
 
 
-def test_what_an_entry_without_an_intent_owes_is_nothing():
+def test_an_entry_without_an_intent_needs_no_undos():
     assert model.undos_on_failure(entry_in(KeyState.CREATED)) == ()
 
 
-def test_a_late_undo_without_a_receipt_does_not_hide_the_receipt_on_record():
+def test_a_late_undo_without_a_receipt_keeps_the_recorded_receipt():
     entry = replace(entry_in(KeyState.FREE), pending_undos=j.undos("hold"))
     nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.undos("hold", "check"))
     owing = judged(entry, transitions.AddPendingUndos(pending_undos=nothing_known, lease=j.LEASE)).entry
@@ -511,7 +511,7 @@ KEPT_BY_EVERY_WALK = (
 
 
 @given(STEPS)
-def test_whatever_is_asked_for_in_whatever_order_every_promise_is_kept(steps: list[tuple[float, Move]]):
+def test_random_transitions_keep_every_guarantee(steps: list[tuple[float, Move]]):
     walked = walk(steps)
     for check in KEPT_BY_EVERY_WALK:
         check(walked)
@@ -541,7 +541,7 @@ def ended_in(error: str, status: int | None, outcome: Outcome = Outcome.REFUSED)
         ("ConnectionFailed", None, Outcome.NOT_SENT, False),
     ],
 )
-def test_a_refusal_of_the_order_itself_answers_whoever_asks_once(
+def test_a_final_refusal_of_the_same_order_rejects_a_claim_with_once(
     error: str, status: int | None, outcome: Outcome, is_answer: bool
 ):
     entry = ended_in(error, status, outcome)
@@ -552,7 +552,7 @@ def test_a_refusal_of_the_order_itself_answers_whoever_asks_once(
     assert judged(entry, j.claim(2)).denial is None
 
 
-def test_a_refusal_of_another_order_is_no_answer():
+def test_a_refusal_of_another_order_does_not_reject_a_claim():
     entry = ended_in("Refused", 422)
 
     assert judged(entry, j.claim(2, fingerprint="other", once=True)).denial is None
@@ -569,7 +569,7 @@ def after(*made: Move) -> Entry:
 LATER = NOW + j.WINDOW + j.SETTLE_AFTER
 
 
-def test_a_doubt_that_ends_is_to_be_told_to_whoever_was_promised_it():
+def test_the_end_of_a_doubt_is_a_pending_notification_if_requested():
     assert after(j.request_notification(), j.resolve()).pending_notifications == (j.created_later(),)
     assert after(j.request_notification(), j.create()).pending_notifications == (j.created_later(),)
     (refused,) = after(j.request_notification(), j.release()).pending_notifications
@@ -578,16 +578,16 @@ def test_a_doubt_that_ends_is_to_be_told_to_whoever_was_promised_it():
     assert judged(doubted, j.refute(), now=LATER).entry.pending_notifications == (j.refuted_later(),)
 
 
-def test_a_doubt_that_ends_is_told_to_nobody_who_did_not_ask():
+def test_the_end_of_a_doubt_needs_no_notification_unless_requested():
     assert after(j.resolve()).pending_notifications == ()
     assert after(j.release()).pending_notifications == ()
 
 
-def test_only_the_intent_that_is_in_doubt_can_be_promised():
+def test_a_notification_can_be_requested_only_for_the_intent_in_doubt():
     assert judged(after(), j.request_notification(2)).denial is Rejection.LOST
 
 
-def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebody():
+def test_a_pending_notification_keeps_the_key_and_counts_as_work():
     entry = after(j.request_notification(), j.resolve())
 
     assert not state_machine.is_ended(entry)
@@ -598,7 +598,7 @@ def test_what_is_untold_keeps_the_key_from_being_forgotten_and_waits_for_somebod
     assert state_machine.due_at(told) is None
 
 
-def test_what_is_untold_outlives_the_next_intent_of_its_key():
+def test_a_pending_notification_outlives_the_next_intent():
     free = judged(after(j.request_notification()), j.refute(), now=LATER).entry
     claimed = judged(free, j.claim(2), now=LATER).entry
 
@@ -607,20 +607,20 @@ def test_what_is_untold_outlives_the_next_intent_of_its_key():
     assert judged(claimed, j.mark_notified(j.refuted_later()), now=LATER).entry.pending_notifications == ()
 
 
-def test_an_order_that_appears_after_its_refutation_is_told_too():
+def test_an_order_that_appears_after_its_refutation_is_notified_too():
     free = judged(after(j.request_notification()), j.refute(), now=LATER).entry
     created = judged(free, j.create(), now=LATER).entry
 
     assert created.pending_notifications == (j.refuted_later(), j.created_later())
 
 
-def test_every_order_that_an_answer_named_is_kept_once():
+def test_every_candidate_order_is_kept_once():
     named_ones = (transitions.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
 
     assert after(*named_ones).candidates == ("tx-1", "tx-2")
 
 
-def test_two_intents_begin_with_receipts_of_their_own():
+def test_intents_do_not_share_receipts():
     one, other = (state_machine.decide(None, j.claim(number), now=NOW) for number in (1, 2))
 
     assert one is not None
@@ -629,7 +629,7 @@ def test_two_intents_begin_with_receipts_of_their_own():
     assert one.entry.receipts is not other.entry.receipts
 
 
-def test_of_a_long_history_what_decides_nothing_is_left_out_first():
+def test_a_long_history_drops_lines_without_a_decision_first():
     """Look-ups would push out of a journal in memory, and off the page, who decided what."""
 
     def step(move: str, at: int) -> HistoryEvent:

@@ -1,4 +1,4 @@
-"""What one commit decides."""
+"""The decisions of one commit."""
 
 import asyncio
 from typing import Any
@@ -66,7 +66,7 @@ def denials(transaction: Transaction) -> list[Rejection | None]:
     return [None if one is None else one.denial for one in transaction.results]
 
 
-async def test_the_later_of_two_moves_on_one_key_sees_the_earlier_and_both_are_in_the_history(makes: Makes):
+async def test_the_second_transition_of_a_key_in_a_commit_sees_the_first(makes: Makes):
     transaction = makes.transaction(("k", claim()), ("k", renew(check="r")), ("k", mark(check="r")))
     transaction.decide(0.0)
 
@@ -81,7 +81,7 @@ async def test_the_later_of_two_moves_on_one_key_sees_the_earlier_and_both_are_i
     ]
 
 
-async def test_a_denied_move_writes_nothing(makes: Makes):
+async def test_a_rejected_transition_writes_nothing(makes: Makes):
     makes.store("k", "old", claim(), mark())
     transaction = makes.transaction(("k", create("another")))
     transaction.decide(0.0)
@@ -103,7 +103,7 @@ async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(
     assert denials(transaction) == [None, Rejection.FOREIGN]
 
 
-async def test_places_are_in_one_order_whatever_comes_first(makes: Makes):
+async def test_places_are_always_sorted(makes: Makes):
     transaction = makes.transaction(*((key, claim()) for key in ("b", "a", "c", "a")))
 
     assert transaction.places == [(SCOPE, "a"), (SCOPE, "b"), (SCOPE, "c")]
@@ -112,7 +112,7 @@ async def test_places_are_in_one_order_whatever_comes_first(makes: Makes):
 # --- read back ----------------------------------------------------------------------------------
 
 
-async def test_a_move_whose_token_is_committed_is_believed_and_not_made_again(makes: Makes):
+async def test_a_transition_whose_token_is_committed_is_not_repeated(makes: Makes):
     entry = makes.store("k", "t0", claim())
     transaction = makes.transaction(("k", claim()), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
@@ -124,7 +124,7 @@ async def test_a_move_whose_token_is_committed_is_believed_and_not_made_again(ma
 @pytest.mark.parametrize(
     ("move", "denial"), [(claim(), Rejection.IN_DOUBT), (mark(), Rejection.LOST)], ids=["claim", "mark"]
 )
-async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
+async def test_a_committed_claim_or_mark_is_lost_after_another_transition(
     makes: Makes, move: transitions.Move, denial: Rejection
 ):
     makes.store("k", "somebody else's", claim(), mark(), transitions.GoInDoubt(attempt="a"))
@@ -134,7 +134,7 @@ async def test_a_claim_or_mark_that_was_committed_is_lost_once_others_moved_on(
     assert denials(transaction) == [denial]
 
 
-async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_that_was_granted(makes: Makes):
+async def test_a_claim_that_committed_a_doubt_does_not_count_as_granted(makes: Makes):
     makes.store("k", "t0", claim(), mark(), transitions.GoInDoubt(attempt="a"))  # what the denied claim wrote
     transaction = makes.transaction(("k", claim(2)), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
@@ -144,9 +144,7 @@ async def test_a_claim_that_committed_the_doubt_it_found_is_not_taken_for_one_th
 
 
 @pytest.mark.parametrize("move", [create(), release(), mark_undone("hold")], ids=["create", "free", "paid"])
-async def test_another_move_that_was_committed_is_believed_even_if_others_moved_on(
-    makes: Makes, move: transitions.Move
-):
+async def test_other_committed_transitions_count_even_after_later_ones(makes: Makes, move: transitions.Move):
     makes.store("k", "somebody else's", claim(), mark(), release(pending_undos=undos("hold")))
     transaction = makes.transaction(("k", move), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
@@ -154,17 +152,17 @@ async def test_another_move_that_was_committed_is_believed_even_if_others_moved_
     assert denials(transaction) == [None]
 
 
-async def test_moves_for_whose_places_nothing_was_found_are_unseen(makes: Makes):
+async def test_transitions_without_a_stored_entry_are_listed(makes: Makes):
     makes.store("k-1", "a", claim())
     transaction = makes.transaction(("k-1", mark()), ("k-2", claim()))
 
     assert transaction.tokens_without_entry == {"t1"}
 
 
-# --- what is remembered -------------------------------------------------------------------------
+# --- the cache ----------------------------------------------------------------------------------
 
 
-async def test_what_was_committed_is_remembered_under_the_token_that_is_stored(makes: Makes):
+async def test_a_committed_entry_is_cached_under_its_stored_token(makes: Makes):
     transaction = makes.transaction(("k", claim()), ("k", renew(check="r")))
     transaction.decide(0.0)
     before = makes.cache.get((SCOPE, "k"))
@@ -176,7 +174,7 @@ async def test_what_was_committed_is_remembered_under_the_token_that_is_stored(m
     assert (known[0], known[1].receipts) == ("t1", {"check": "r"})
 
 
-async def test_no_more_is_remembered_than_the_limit(makes: Makes):
+async def test_the_cache_has_a_limit(makes: Makes):
     entry = makes.store("k", "a", claim())
     recent = WriteCache(limit=3)
     for number in range(5):
@@ -186,7 +184,7 @@ async def test_no_more_is_remembered_than_the_limit(makes: Makes):
     assert entry.state is KeyState.CLAIMED
 
 
-async def test_what_others_have_written_since_is_what_counts(makes: Makes):
+async def test_another_workers_write_overrides_the_cached_entry(makes: Makes):
     mine = makes.store("k", "mine", claim())
     theirs = rows.row_of(replace(mine, epoch=2), token="theirs", now=0.0)
     transaction = Transaction(makes.wanted(("k", mark())), makes.cache)
@@ -197,7 +195,7 @@ async def test_what_others_have_written_since_is_what_counts(makes: Makes):
     assert transaction.writes == []
 
 
-# --- without a look -----------------------------------------------------------------------------
+# --- optimistic decisions -----------------------------------------------------------------------
 
 
 def assumed(makes: Makes, *wishes: tuple[str, transitions.Move]) -> Transaction:
@@ -206,14 +204,14 @@ def assumed(makes: Makes, *wishes: tuple[str, transitions.Move]) -> Transaction:
     return transaction
 
 
-async def test_a_claim_of_a_key_of_which_nothing_is_known_is_granted_without_a_look(makes: Makes):
+async def test_an_unknown_key_is_claimed_optimistically(makes: Makes):
     transaction = assumed(makes, ("k", claim()))
 
     assert [(write.place, write.known) for write in transaction.writes] == [((SCOPE, "k"), None)]
     assert denials(transaction) == [None]
 
 
-async def test_without_a_look_a_write_replaces_what_is_known_and_nothing_else(makes: Makes):
+async def test_an_optimistic_write_replaces_only_the_cached_entry(makes: Makes):
     makes.store("k", "t", claim())
     transaction = assumed(makes, ("k", mark()))
 
@@ -225,20 +223,20 @@ async def test_without_a_look_a_write_replaces_what_is_known_and_nothing_else(ma
     [(claim(2),), (mark(), claim(2)), (acquire_lease(0.0), renew("another"))],
     ids=["busy", "granted, then busy", "denied"],
 )
-async def test_no_denial_is_believed_without_a_look(makes: Makes, wishes: tuple[transitions.Move, ...]):
+async def test_no_rejection_is_decided_optimistically(makes: Makes, wishes: tuple[transitions.Move, ...]):
     makes.store("k", "t", claim())
     transaction = assumed(makes, *(("k", wish) for wish in wishes))
 
     assert (transaction.wanted, transaction.results, transaction.writes) == ([], [], [])
 
 
-async def test_a_move_of_a_key_of_which_nothing_is_known_is_left_to_a_look(makes: Makes):
+async def test_other_transitions_of_an_unknown_key_need_the_stored_state(makes: Makes):
     transaction = assumed(makes, ("k", mark()), ("new", claim()))
 
     assert [one.place[1] for one in transaction.wanted] == ["new"]
 
 
-async def test_of_what_was_not_stored_nothing_is_kept(makes: Makes):
+async def test_writes_that_were_not_stored_are_not_cached(makes: Makes):
     makes.store("k", "t", claim())
     transaction = assumed(makes, ("k", mark()), ("new", claim()))
     transaction.restrict_to({(SCOPE, "new")})

@@ -65,7 +65,7 @@ async def bound(client: TransferClient, key: str) -> None:
     [("intent", '["Ben","Okri",null]', "[1,2,null]"), ("body", '"fingerprint"', '"was"')],
     ids=["the wish", "the rest"],
 )
-async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_alone(
+async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
     world: World, opened: Callable[[], Any], damaged: tuple[str, str, str]
 ):
     """Nobody would know of the doubt, nor could end it; and its hold would be kept for ever."""
@@ -106,7 +106,7 @@ async def test_a_row_that_cannot_be_read_is_shown_bound_and_ended_by_operators_a
     assert damaged[2].replace('"', '\\"') in kept
 
 
-async def test_nothing_of_what_cannot_be_read_is_shown_of_any_object(world: World, opened: Callable[[], Any]):
+async def test_no_repr_shows_a_corrupt_record(world: World, opened: Callable[[], Any]):
     """It names both parties, and error trackers draw every object that a call had in hand."""
     async with opened() as journal:
         await in_doubt(world, journal, "k")
@@ -133,7 +133,9 @@ async def undo_that_cannot_be_read(world: World, opened: Callable[[], Any]) -> N
         await damage(journal, "body", '["Ben","Okri",null]', "[1,2,null]")
 
 
-async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: World, opened: Callable[[], Any]):
+async def test_a_corrupt_undo_is_dropped_only_by_an_explicit_decision(
+    world: World, opened: Callable[[], Any]
+):
     await undo_that_cannot_be_read(world, opened)
     async with opened() as journal, world.client(journal=journal) as client:
         report = await client.recover()
@@ -147,7 +149,7 @@ async def test_an_undo_that_cannot_be_read_is_given_up_by_word_alone(world: Worl
     assert (freed.state, freed.readable) == (KeyState.FREE, True)
 
 
-async def test_a_proposal_to_free_a_damaged_key_that_comes_too_early_writes_nothing(
+async def test_an_early_proposal_to_free_a_corrupt_key_writes_nothing(
     world: World, opened: Callable[[], Any]
 ):
     """The record was set aside, and the key free, without anybody else's approval."""
@@ -162,7 +164,7 @@ async def test_a_proposal_to_free_a_damaged_key_that_comes_too_early_writes_noth
     assert after == before
 
 
-async def test_what_must_be_told_of_others_is_told_beside_it(world: World, tmp_path: Any):
+async def test_a_corrupt_record_does_not_block_notifications_of_other_keys(world: World, tmp_path: Any):
     """One row that cannot be read would stop the sweep at its key, again and again."""
     async with SQLiteJournal(tmp_path / "journal.db") as journal:
         await in_doubt(world, journal, "a", "b")
@@ -181,7 +183,7 @@ async def test_what_must_be_told_of_others_is_told_beside_it(world: World, tmp_p
 
 
 @pytest.mark.parametrize("column", ["body", "intent"])
-async def test_bytes_that_are_no_text_hide_no_other_key_and_are_ended_by_word(
+async def test_invalid_text_hides_no_other_key_and_an_operator_can_end_it(
     world: World, tmp_path: Any, column: str
 ):
     """One byte that a disk made another of would keep every doubt from being seen, and every hold."""
@@ -206,9 +208,7 @@ async def test_bytes_that_are_no_text_hide_no_other_key_and_are_ended_by_word(
 
 
 @pytest.mark.parametrize("damage", ["state = 'odd'", "ending = '{'", "reason = CAST(x'ff' AS TEXT)"])
-async def test_a_line_of_the_history_that_cannot_be_read_hides_no_other(
-    world: World, tmp_path: Any, damage: str
-):
+async def test_a_corrupt_history_line_hides_no_other(world: World, tmp_path: Any, damage: str):
     async with SQLiteJournal(tmp_path / "journal.db") as journal:
         await in_doubt(world, journal, "a")
         sql = f"UPDATE history SET {damage} WHERE move = 'mark'"

@@ -98,13 +98,13 @@ def set_version(store: Store, version: int) -> str:
 
 
 @pytest.mark.parametrize("back_end", BACK_ENDS)
-def test_there_is_a_journal_of_each_version_to_try(back_end: str):
+def test_there_is_test_data_of_each_version(back_end: str):
     """Whoever raises `VERSION` adds it: `python -m tests.journal.released`."""
     assert versions_of(back_end) == set(range(1, VERSION + 1))
 
 
 @pytest.mark.parametrize("version", sorted(versions_of("sqlite")))
-async def test_every_key_of_each_version_is_read_and_stands_where_it_stood(maker: Maker, version: int):
+async def test_every_key_of_each_version_is_readable_with_its_state(maker: Maker, version: int):
     store = await asyncio.to_thread(maker, version)
     stood = {row[2]: row[3] for row in (await content(store)).keys}
     await upgrade(store)
@@ -118,7 +118,7 @@ async def test_every_key_of_each_version_is_read_and_stands_where_it_stood(maker
     assert all(told)
 
 
-async def test_what_version_1_kept_of_a_key_is_read_as_it_was_and_is_ended_as_ever(store: Store):
+async def test_keys_of_version_1_are_readable_and_can_be_resolved(store: Store):
     keys = ("created", "doubt", "owing", "resolved")
     await upgrade(store)
     async with store.journal() as journal:
@@ -146,14 +146,14 @@ async def test_what_version_1_kept_of_a_key_is_read_as_it_was_and_is_ended_as_ev
 # --- an upgrade -----------------------------------------------------------------------------------------
 
 
-async def test_an_older_journal_is_refused_and_the_command_is_named(store: Store):
+async def test_an_older_journal_is_refused_with_the_upgrade_command(store: Store):
     why = await refusal(store)
 
     assert "older version of transfer_async (its format is 1, this program's is 2)" in why
     assert "transfer-async journal upgrade" in why
 
 
-async def test_nothing_but_the_tables_name_and_the_version_changes(store: Store):
+async def test_an_upgrade_changes_only_the_table_name_and_the_version(store: Store):
     before = await content(store)
     made = await upgrade(store)
     after = await content(store)
@@ -213,7 +213,7 @@ async def test_upgraded_tables_are_those_of_a_new_schema(database: str):
     assert old
 
 
-async def test_a_record_that_cannot_be_read_is_counted_and_stays_as_it_is(store: Store):
+async def test_an_upgrade_counts_corrupt_records_and_leaves_them(store: Store):
     await say(store, "UPDATE keys SET body = '{}' WHERE key = 'doubt'")
     before = await content(store)
     made = await upgrade(store)
@@ -222,7 +222,7 @@ async def test_a_record_that_cannot_be_read_is_counted_and_stays_as_it_is(store:
     assert (await content(store)).keys == before.keys
 
 
-async def test_sealed_records_are_upgraded_by_whoever_has_no_key(store: Store):
+async def test_an_upgrade_needs_no_encryption_key(store: Store):
     sealed = KeySeal(SEAL_KEYS, current="sample")
     async with store.old_journal(seal=sealed) as old:
         await claimed(old, "sealed")
@@ -235,7 +235,7 @@ async def test_sealed_records_are_upgraded_by_whoever_has_no_key(store: Store):
     assert entry.is_readable
 
 
-async def test_a_plan_says_what_is_there_and_changes_nothing(store: Store):
+async def test_a_plan_counts_the_keys_and_changes_nothing(store: Store):
     before, journal = await content(store), store.journal()
     plan = await journal.planned_upgrade()
     still = await content(store)
@@ -250,9 +250,7 @@ async def test_a_plan_says_what_is_there_and_changes_nothing(store: Store):
 
 
 @pytest.mark.parametrize(("version", "why"), [(VERSION + 1, "newer version"), (0, "no version")])
-async def test_a_journal_of_a_later_version_or_of_none_is_refused_by_programs_and_upgrades(
-    store: Store, version: int, why: str
-):
+async def test_a_journal_of_an_unknown_version_is_refused(store: Store, version: int, why: str):
     await say(store, set_version(store, version))
     before = await content(store)
 
@@ -262,7 +260,7 @@ async def test_a_journal_of_a_later_version_or_of_none_is_refused_by_programs_an
     assert await content(store) == before
 
 
-async def test_where_there_is_no_journal_yet_there_is_nothing_to_upgrade(tmp_path: Path, database: str):
+async def test_an_upgrade_without_a_journal_is_refused(tmp_path: Path, database: str):
     empty = tmp_path / "empty.db"
     await asyncio.to_thread(empty.touch)
     for journal in (SQLiteJournal(empty), PostgresJournal(database)):
@@ -271,7 +269,7 @@ async def test_where_there_is_no_journal_yet_there_is_nothing_to_upgrade(tmp_pat
         await journal.close()
 
 
-async def test_a_store_that_fails_is_said_to_have_failed(tmp_path: Path):
+async def test_an_upgrade_reports_a_failing_store(tmp_path: Path):
     journal = SQLiteJournal(tmp_path / "nowhere.db")
     with pytest.raises(JournalFailed, match=r"the upgrade failed \(FileNotFoundError\)"):
         await journal.upgrade()
@@ -344,7 +342,7 @@ async def test_no_statement_of_version_1_finds_its_table_in_the_database(databas
     assert len(statements) >= 10
 
 
-async def test_a_program_of_version_1_works_before_and_is_refused_as_it_opens_after(store: Store):
+async def test_a_program_of_version_1_works_before_the_upgrade_and_is_refused_after_it(store: Store):
     async with store.old_journal() as old:
         await claimed(old, "new")
     await upgrade(store)
@@ -354,9 +352,7 @@ async def test_a_program_of_version_1_works_before_and_is_refused_as_it_opens_af
             pass
 
 
-async def test_a_program_that_goes_on_after_the_upgrade_can_write_nothing_and_send_nothing(
-    store: Store, world: World
-):
+async def test_an_old_program_that_keeps_running_can_neither_write_nor_send(store: Store, world: World):
     async with store.old_journal() as old:
         await world.create(key="mine", journal=old, scope=SCOPE)
         await upgrade(store)
@@ -370,9 +366,7 @@ async def test_a_program_that_goes_on_after_the_upgrade_can_write_nothing_and_se
     assert await content(store) == before
 
 
-async def test_an_order_on_its_way_during_the_upgrade_is_not_sent_again_by_anybody(
-    store: Store, world: World
-):
+async def test_an_order_in_flight_during_the_upgrade_is_not_sent_again(store: Store, world: World):
     async with store.old_journal() as old:
         world.journal.journal = old
         world.meanwhile(transitions.Create, lambda: upgrade(store))
@@ -392,14 +386,14 @@ async def test_an_order_on_its_way_during_the_upgrade_is_not_sent_again_by_anybo
 # --- others at the same time ----------------------------------------------------------------------------
 
 
-async def test_of_two_upgrades_at_once_one_is_made(store: Store):
+async def test_only_one_of_two_concurrent_upgrades_runs(store: Store):
     made = await asyncio.gather(*(upgrade(store) for _ in range(4)))
 
     assert sorted(one.found for one in made) == [1, *[VERSION] * 3]
     assert (await content(store)).is_whole
 
 
-def test_while_an_old_program_writes_to_the_file_it_is_refused(tmp_path: Path):
+def test_an_upgrade_is_refused_while_an_old_program_writes(tmp_path: Path):
     store = FileStore(tmp_path / "journal.db")
     before = store.content()
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
@@ -413,7 +407,7 @@ def test_while_an_old_program_writes_to_the_file_it_is_refused(tmp_path: Path):
     assert asyncio.run(upgrade(store)).found == 1
 
 
-async def test_while_a_transaction_of_an_old_program_is_open_it_is_refused(
+async def test_an_upgrade_is_refused_while_an_old_transaction_is_open(
     database: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(postgres, "LOCK_TIMEOUT", 0.05)
@@ -429,7 +423,7 @@ async def test_while_a_transaction_of_an_old_program_is_open_it_is_refused(
     assert (await upgrade(store)).found == 1
 
 
-async def test_what_is_written_between_the_look_and_the_lock_stops_it(store: Store):
+async def test_a_write_between_the_plan_and_the_lock_stops_the_upgrade(store: Store):
     """Programs are still running: they are to be stopped first."""
     journal = store.journal()
     plan = await journal.planned_upgrade()
@@ -443,7 +437,7 @@ async def test_what_is_written_between_the_look_and_the_lock_stops_it(store: Sto
     assert (await upgrade(store)).found == 1
 
 
-async def test_a_plan_that_somebody_else_has_carried_out_is_not_carried_out_again(store: Store):
+async def test_a_plan_that_another_process_carried_out_is_not_repeated(store: Store):
     journal = store.journal()
     plan = await journal.planned_upgrade()
     await upgrade(store)
@@ -455,7 +449,7 @@ async def test_a_plan_that_somebody_else_has_carried_out_is_not_carried_out_agai
     assert await content(store) == before
 
 
-async def test_a_program_that_waits_for_the_upgrade_goes_on_by_itself(store: Store):
+async def test_a_program_that_waited_for_the_upgrade_continues(store: Store):
     journal = store.journal()
     with pytest.raises(JournalFailed, match="older version"):
         await claimed(journal, "new")
@@ -468,7 +462,7 @@ async def test_a_program_that_waits_for_the_upgrade_goes_on_by_itself(store: Sto
 # --- cut at any byte ------------------------------------------------------------------------------------
 
 
-def test_a_file_whose_upgrade_is_cut_anywhere_is_whole(tmp_path: Path):
+def test_an_interrupted_upgrade_leaves_a_valid_file(tmp_path: Path):
     store, cut = FileStore(tmp_path / "journal.db"), FileStore(tmp_path / "cut.db")
     store.say("PRAGMA journal_mode=WAL")
     before = store.content()
@@ -494,7 +488,7 @@ def test_a_file_whose_upgrade_is_cut_anywhere_is_whole(tmp_path: Path):
 # --- the command ----------------------------------------------------------------------------------------
 
 
-def test_the_command_shows_what_is_there_and_asks(tmp_path: Path):
+def test_the_upgrade_command_shows_the_plan_and_asks(tmp_path: Path):
     store = FileStore(tmp_path / "journal.db")
     refused = invoke("journal", "upgrade", "--journal", str(store.path))
 
@@ -503,14 +497,14 @@ def test_the_command_shows_what_is_there_and_asks(tmp_path: Path):
     assert store.content().version == 1
 
 
-def test_the_command_needs_a_file_that_is_there(tmp_path: Path):
+def test_the_upgrade_command_needs_an_existing_file(tmp_path: Path):
     refused = invoke("journal", "upgrade", "--journal", str(tmp_path / "nowhere.db"))
 
     assert refused.exit_code == 2
     assert "there is no file" in refused.stderr
 
 
-def test_the_command_upgrades_and_says_so(tmp_path: Path):
+def test_the_upgrade_command_reports_the_upgrade(tmp_path: Path):
     store = FileStore(tmp_path / "journal.db")
     store.say("UPDATE keys SET body = '{}' WHERE key = 'doubt'")
     made = invoke("journal", "upgrade", "--journal", str(store.path), "--yes")
@@ -522,7 +516,7 @@ def test_the_command_upgrades_and_says_so(tmp_path: Path):
     assert again.stdout == "the journal's format is 2 already: there is nothing to do\n"
 
 
-def test_the_command_says_it_as_json(tmp_path: Path):
+def test_the_upgrade_command_has_json_output(tmp_path: Path):
     store = FileStore(tmp_path / "journal.db")
     told = [
         json.loads(invoke("journal", "upgrade", "--journal", str(store.path), "--yes", "--json").stdout)
