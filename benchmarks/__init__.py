@@ -1,1 +1,1 @@
-"""How fast the package is: `programs` are run, they let `contenders` take turns, and `measuring` says how."""
+"""Benchmarks: `programs` run `contenders` in interleaved rounds, with the tools of `measuring`."""

@@ -1,4 +1,4 @@
-"""The way to every program: ``python -m benchmarks NAME ...``; each has a ``--help`` of its own."""
+"""Run a benchmark: ``python -m benchmarks NAME ...``; each has its own ``--help``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from importlib import import_module
 PROGRAMS = {
     "suite": ("suite.suite_command", "everything with a goal: contenders, growth, memory, imports"),
     "compare": ("compare", "two reports of the suite, figure by figure"),
-    "guard": ("guard.guard_command", "instructions, calls and memory of an order, beside the stored figures"),
+    "guard": (
+        "guard.guard_command",
+        "instructions, calls and memory of an order, compared with stored figures",
+    ),
     "journal": (
         "journal.journal_command",
-        "journals on a real disk, of a thousand keys and of a million",
+        "journals on a real disk, with a thousand keys and with a million",
     ),
-    "load": ("load.load_command", "orders at a rate, through the real client, and whether all of it is true"),
+    "load": ("load.load_command", "orders at a rate through the real client; checks every outcome"),
     "outage": ("outage.outage_command", "thousands of clients and a service that fails, in virtual time"),
-    "workers": ("workers", "one, two and four workers on NATS and PostgreSQL, or one beside a bare loop"),
-    "file": ("create_file", "a file of orders, beside a program's own loop"),
+    "workers": ("workers", "one, two and four workers on NATS and PostgreSQL, or one against a bare loop"),
+    "file": ("create_file", "a file of orders, against a program's own loop"),
 }
-"""By NAME: the module in `benchmarks.programs` whose `main` takes the arguments, and what it is for.
+"""By NAME: the module in `benchmarks.programs` whose `main` takes the arguments, and its purpose.
 
-A program is imported when it is run: each needs another part of the extra `bench`.
+A program is imported when it runs, since each needs another part of the extra `bench`.
 """
 
 USAGE = 2
-"""Exit code of a wrong use."""
+"""Exit code of a usage error."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the program that the first argument names; give back its exit code."""
+    """Run the program that the first argument names, and return its exit code."""
     name, *rest = arguments or ["--help"]
     if name in PROGRAMS:
         return import_module(f"benchmarks.programs.{PROGRAMS[name][0]}").main(rest) or 0

@@ -54,7 +54,7 @@ def exit_code_rows() -> list[tuple[str, str]]:
     """Return each exit code with its meaning; codes that share a docstring share a row."""
     codes: dict[str, list[int]] = {}
     for (_, name), lines in ModuleAnalyzer.for_module(process.__name__).find_attr_docs().items():
-        if isinstance(code := getattr(process, name, None), int):
+        if name.isupper() and name[0] != "_" and isinstance(code := getattr(process, name), int):
             codes.setdefault(" ".join(lines).strip(), []).append(code)
     return [(", ".join(map(str, sorted(codes[meaning]))), meaning) for meaning in codes]
 

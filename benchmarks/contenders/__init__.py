@@ -1,6 +1,6 @@
-"""The contenders: a class each, of one tiny interface, in a module that imports what it needs.
+"""The contenders: one class each, with one small interface, in a module that imports its dependencies.
 
-Each runs in a process of its own (`child`), and is asked to have its turns from outside (`host`).
+Each runs in a process of its own (`child`); `host` starts its rounds from outside.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from attrs import frozen
 
 @frozen(kw_only=True)
 class Terms:
-    """What a contender is to work with; 0 leaves it its own default.
+    """The settings of a contender; 0 keeps its own default.
 
     Args:
-        base_url: of the service.
-        token: that it takes.
-        connections: how many it may hold at once.
-        patience: seconds before it gives up.
-        hooks: how many hooks see an order; only our own client has any.
-        keys: whether each order has a key of the caller's; the same.
-        bound: how many keys the journal keeps; the same.
-        stubbed: whether the answers are made up in place of the transport; the same.
+        base_url: the service's base URL.
+        token: the service's token.
+        connections: the largest number of connections.
+        patience: the timeout in seconds.
+        hooks: the number of hooks; only for our own client.
+        keys: whether each order has a caller's key; only for our own client.
+        bound: the number of keys that the journal keeps; only for our own client.
+        stubbed: whether a stub replaces the transport; only for our own client.
         uvloop: whether it runs on uvloop.
     """
 
@@ -38,7 +38,7 @@ class Terms:
 
 
 class Contender(Protocol):
-    """Whoever can create orders."""
+    """A client that can create orders."""
 
     def __init__(self, terms: Terms) -> None: ...
 
@@ -47,7 +47,7 @@ class Contender(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def create(self, number: int) -> object:
-        """Create the order of this number, and read what comes back as its users would have it."""
+        """Create the order of this number, and read the response as a user of the library would."""
 
 
 OURS, BARE, HANDWRITTEN = "transfer_async", "aiohttp, bare", "aiohttp + tenacity, by hand"
@@ -61,4 +61,4 @@ PLACES = {
     TREASURY: "treasury:Treasury",
     STRIPE: "stripes:Stripes",
 }
-"""Where each is: its module in this package, and its class."""
+"""By name: the module in this package and the class."""

@@ -1,4 +1,4 @@
-"""aiohttp alone: bytes are posted, bytes are read. Less cannot be done with it."""
+"""aiohttp alone: post bytes, read bytes. This is the least that aiohttp can do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measuring.data import CREATE_ORDER_PATH, new_orders
 
 
 class Bare:
-    """See the module."""
+    """The contender of this module."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms

@@ -1,7 +1,7 @@
-"""A program that creates a file of orders, as it is written in an hour: read all, ``create_orders``, count.
+"""A simple program that creates a file of orders: read all, ``create_orders``, count.
 
-It checks nothing before the first is sent but what the models check, writes no outcomes, cannot be stopped
-and goes on without end where nothing is created: what the command does beyond this is what it costs more.
+Before it sends, it checks only what the models check. It writes no outcomes, and cannot be stopped. What the
+command does beyond this is what it costs more.
 
     python -m benchmarks.contenders.bare_file FILE --journal ... --base-url ... --concurrency 16
 """
@@ -22,7 +22,7 @@ from transfer_async._cli.process import loop_factory
 
 
 def request_of(line: str) -> OrderRequest:
-    """What is asked for on a line."""
+    """The order request of one line."""
     command = json.loads(line, parse_float=Decimal)
     fields = command["order"]
     external = NewExternalOrder(**fields.pop("external_order"))
@@ -30,7 +30,7 @@ def request_of(line: str) -> OrderRequest:
 
 
 async def create(options: argparse.Namespace) -> float:
-    """Create them; orders a second of the loop alone."""
+    """Create the orders; return the orders per second of the loop alone."""
     with options.file.open(encoding="utf-8") as file:
         requests = [request_of(line) for line in file]
     hooks = [FundsHold(place, release)]
@@ -47,7 +47,7 @@ async def create(options: argparse.Namespace) -> float:
 
 
 def main() -> None:
-    """Be the program that the arguments describe, and tell how fast it was."""
+    """Run the program with the arguments, and print its rate."""
     parser = argparse.ArgumentParser()
     parser.add_argument("file", type=Path)
     parser.add_argument("--journal", type=Path, required=True)

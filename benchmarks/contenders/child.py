@@ -1,4 +1,4 @@
-"""The process of one contender: it says that it is ready, and then does what each line asks for."""
+"""The process of one contender: it reports that it is ready, then runs the request on each input line."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ LOOK_EVERY = 0.02
 
 
 class Child:
-    """What a contender can be asked for.
+    """The requests that a contender's process accepts.
 
     Args:
-        contender: ready.
+        contender: the contender, opened.
     """
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
 
     async def turn(self, *, at_once: int, seconds: float, count: int = WITHOUT_END) -> dict[str, Any]:
-        """Create orders for so long, after as many as it takes to have all connections."""
+        """Create orders for so many seconds, after a warm-up that opens all connections."""
         await drive(self._contender.create, count=2 * at_once, at_once=at_once)
         return attrs.asdict(
             await drive(self._contender.create, count=count, at_once=at_once, seconds=seconds)
         )
 
     async def profile(self, *, at_once: int, seconds: float) -> dict[str, Any]:
-        """The same, and where the time went."""
+        """Create orders as above, and sample where the time goes."""
         await drive(self._contender.create, count=2 * at_once, at_once=at_once)
         with sampled() as seen:
             await drive(self._contender.create, count=WITHOUT_END, at_once=at_once, seconds=seconds)
         return seen
 
     async def crowd(self, *, count: int) -> dict[str, Any]:
-        """The memory of so many orders in flight; the service answers none before it has all."""
+        """Return the memory of so many orders in flight; the service responds only after it has all."""
         await drive(self._contender.create, count=HELD_AFTER, at_once=8)
         before = peak = machine.settled_memory()
         tasks = [asyncio.ensure_future(self._contender.create(number)) for number in range(count)]
@@ -57,7 +57,7 @@ class Child:
         return {"bytes": (peak - before) / count}
 
     async def endure(self, *, at_once: int, done: list[int], seconds: float) -> list[dict[str, float]]:
-        """The cost and the memory after so many orders, and so many more; fewer when the time is up."""
+        """Return cost and memory after so many orders and after so many more; fewer if the time is up."""
         found, so_far, end = [], 0, time.perf_counter() + seconds
         for number in done:
             left = max(0.0, end - time.perf_counter())
@@ -70,7 +70,7 @@ class Child:
 
 
 def main() -> None:
-    """Be the contender of the first argument, on the terms of the second, until the input ends."""
+    """Run the contender of the first argument with the settings of the second, until the input ends."""
     name, told = sys.argv[1], json.loads(sys.argv[2])
     machine.pin(told.pop("core"))
     machine.descriptors()

@@ -1,4 +1,4 @@
-"""What is written in an afternoon: aiohttp, a retry decorator of tenacity's, dicts in and dicts out."""
+"""A client by hand: aiohttp, a retry decorator of tenacity, dicts in and dicts out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.measuring.data import CREATE_ORDER_PATH, order_fields
 
 
 class Handwritten:
-    """See the module."""
+    """The contender of this module."""
 
     def __init__(self, terms: Terms) -> None:
         self._url = terms.base_url + CREATE_ORDER_PATH
@@ -42,6 +42,6 @@ class Handwritten:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fee as a number that the standard library can write."""
+    """Return the fee as a number that the standard library can write."""
     external = fields["external_order"]
     return {**fields, "external_order": {**external, "transaction_fee": float(external["transaction_fee"])}}

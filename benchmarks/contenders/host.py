@@ -1,4 +1,4 @@
-"""The other side of a contender's process: start it, ask it, end it."""
+"""Start, control and end a contender's process."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from benchmarks.measuring import machine
 from benchmarks.measuring.samples import Sample
 
 PATIENCE = 300.0
-"""Seconds, at most, for one answer."""
+"""The timeout for one reply, in seconds."""
 
 
 class LeftOut(Exception):
-    """A contender that cannot be had here, and why."""
+    """A contender that is not available, and the reason."""
 
 
 class Process:
     """A contender in a process of its own, on a core of its own.
 
     Args:
-        name: of the contender.
-        terms: what it works with.
-        core: where it stays; None: anywhere.
+        name: the contender's name.
+        terms: its settings.
+        core: the core it runs on; None for any.
 
     Raises:
-        LeftOut: what it is made of is not installed.
+        LeftOut: a dependency is not installed.
     """
 
     def __init__(self, name: str, terms: Terms, *, core: int | None) -> None:
@@ -56,10 +56,10 @@ class Process:
             raise LeftOut(f"{name}: {why}")
 
     def ask(self, do: str, *, patience: float = PATIENCE, **question: Any) -> Any:
-        """Let it do something of `child.Child`.
+        """Run a method of `child.Child` in the process.
 
         Raises:
-            RuntimeError: it ended, or took too long.
+            RuntimeError: the process ended or took too long.
         """
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.write(json.dumps({"do": do, **question}) + "\n")
@@ -67,7 +67,7 @@ class Process:
         return self._read(patience)
 
     def turn(self, *, at_once: int, seconds: float) -> Sample:
-        """Let it create orders."""
+        """Create orders in the process."""
         return Sample(**self.ask("turn", at_once=at_once, seconds=seconds))
 
     def _read(self, patience: float) -> Any:
@@ -84,7 +84,7 @@ class Process:
         return json.loads(line)
 
     def end(self) -> None:
-        """End the process; may be called again."""
+        """End the process; may be called more than once."""
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
         self._process.stdin.close()
         try:
@@ -105,7 +105,7 @@ class Process:
 def processes(
     names: Iterable[str], terms: Terms, left_out: list[str], *, core: int | None
 ) -> Iterator[dict[str, Process]]:
-    """Start a process each; who cannot be had is written to ``left_out``."""
+    """Start a process for each; add those that are not available to ``left_out``."""
     with ExitStack() as stack:
         found = {}
         for name in names:

@@ -1,4 +1,4 @@
-"""httpx and pydantic 2, as many a young SDK is made: models in, models out, no retries."""
+"""httpx and pydantic 2, as in many recent SDKs: models in, models out, no retries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.measuring.data import CREATE_ORDER_PATH, order_fields
 
 
 class HttpxPydantic:
-    """See the module."""
+    """The contender of this module."""
 
     def __init__(self, terms: Terms) -> None:
         headers = {"Authorization": f"Bearer {terms.token}", "Content-Type": "application/json"}

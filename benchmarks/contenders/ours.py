@@ -1,4 +1,4 @@
-"""`transfer_async` as it comes: a hold that does nothing, the journal in memory, retries on."""
+"""`transfer_async` with its defaults: a hold that does nothing, a journal in memory, retries."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from transfer_async import (
 
 
 async def place(_intent: OrderIntent) -> str:
-    """A hold that costs nothing."""
+    """Place a hold that costs nothing."""
     return "held"
 
 
 async def release(_intent: OrderIntent, _receipt: str | None) -> None:
-    """Its release."""
+    """Release the hold."""
 
 
 @define
 class Check:
-    """A hook before the hold that does nothing, and has something to undo."""
+    """A hook before the hold that does nothing and can be undone."""
 
     name: str
 
@@ -46,7 +46,7 @@ class Check:
 
 
 class Ours:
-    """See the module."""
+    """The contender of this module."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms

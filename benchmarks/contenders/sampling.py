@@ -1,8 +1,8 @@
-"""Where processor time goes: a sampling profiler of the standard library alone, which slows little.
+"""A sampling profiler that uses only the standard library and slows the program little.
 
-About every millisecond the processor time since the last look is told of the innermost frame that is
-the package's or aiohttp's; what C code takes is its caller's. So a decoder's time is told of the module
-that decodes, and waiting of nobody.
+About every millisecond it assigns the CPU time since the last sample to the innermost frame of the package or
+of aiohttp. The time of C code counts for its caller, so a decoder's time counts for the module that decodes.
+Waiting is not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 EVERY = 0.00097
-"""Seconds; in step with nothing."""
+"""The interval in seconds, chosen so that it coincides with no other period."""
 
 PARTS = {
     "transfer_async._converters": "decode and encode",
@@ -32,14 +32,14 @@ PARTS = {
     "yarl": "aiohttp itself",
     "benchmarks": "the benchmark",
 }
-"""Whose time it is, by the longest name that a module begins with."""
+"""The part that a module belongs to, by the longest matching prefix of its name."""
 
 REST = "event loop"
 
 
 @contextmanager
 def sampled() -> Iterator[dict[str, float]]:
-    """Add up the seconds of processor time by part; the main thread alone can be looked at."""
+    """Add up CPU seconds by part, of the main thread only."""
     seen: dict[str, float] = {}
     before: float | None = None
 

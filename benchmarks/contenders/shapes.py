@@ -1,4 +1,4 @@
-"""The same models in pydantic: field by field as ours, amounts as `Decimal`, times aware."""
+"""Our models in pydantic, field by field: amounts as `Decimal`, times aware."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIRE_NAMES = {
 
 
 def _twin(cls: Any) -> type[BaseModel]:
-    """The pydantic model with the fields and types of an attrs class; what it refers to is still open."""
+    """Return a pydantic model with the fields and types of an attrs class; references stay unresolved."""
     hints = typing.get_type_hints(cls)
     fields: dict[str, Any] = {
         one.name: (
@@ -37,7 +37,7 @@ def _twin(cls: Any) -> type[BaseModel]:
 
 
 def _kind(hint: Any) -> Any:
-    """``hint`` with each of our classes replaced by its twin."""
+    """Return ``hint`` with each of our classes replaced by its pydantic model."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return typing.Union[tuple(_kind(one) for one in typing.get_args(hint))]  # noqa: UP007 - of a tuple
     if typing.get_origin(hint) is tuple:

@@ -1,4 +1,4 @@
-"""Stripe's own async SDK, with its defaults: the nearest call is to create a transfer."""
+"""Stripe's async SDK with its defaults: the closest call creates a transfer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.contenders import Terms
 
 
 class Stripes:
-    """See the module; the answer is the same order as for all others."""
+    """The contender of this module; the response is the same order as for all others."""
 
     def __init__(self, terms: Terms) -> None:
         self._http = stripe.HTTPXClient()

@@ -1,4 +1,4 @@
-"""Answers made up in place of the transport: what is left is the package's own work."""
+"""A stub in place of the transport: what remains is the package's own work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transfer_async._http.write_guard import GuardedBody
 
 
 def answer_to(order: NewOrder) -> bytes:
-    """What the service would answer."""
+    """The service's response."""
     return Answers().answer(json.loads(order.to_json(), parse_float=str))
 
 
@@ -21,10 +21,10 @@ _numbers = itertools.count()
 
 
 class StubbedTransport:
-    """A transport that answers each request at once, with an order of another id.
+    """A transport that responds at once, with a new order id each time.
 
     Args:
-        order: the only one that it is ever asked to create.
+        order: the only order that the client sends.
     """
 
     def __init__(self, order: NewOrder) -> None:
@@ -32,7 +32,7 @@ class StubbedTransport:
         self._pieces = answer.split(Order.from_json(answer).id.encode())
 
     def take_the_place(self, client: TransferClient) -> None:
-        """Be the transport of ``client``."""
+        """Replace the transport of ``client``."""
         client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
 
     async def post_order(self, body: GuardedBody, **_: Any) -> ExchangeResult:

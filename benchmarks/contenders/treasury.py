@@ -1,4 +1,4 @@
-"""Modern Treasury's own async SDK, with its defaults: the nearest call is to create a payment order."""
+"""Modern Treasury's async SDK with its defaults: the closest call creates a payment order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.contenders import Terms
 
 
 class Treasury:
-    """See the module; the answer is the same order as for all others, which its models read loosely."""
+    """The contender of this module; its models read the same order loosely."""
 
     def __init__(self, terms: Terms) -> None:
         self._client = AsyncModernTreasury(

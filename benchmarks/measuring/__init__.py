@@ -1,1 +1,1 @@
-"""How things are measured, of what, and how that is told; knows neither programs nor contenders."""
+"""Tools to measure and to report; they import neither programs nor contenders."""

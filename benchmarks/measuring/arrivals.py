@@ -1,4 +1,4 @@
-"""When orders are wanted: moments that nobody's answers can put off."""
+"""The times at which orders start, independent of the responses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 
 def even(rate: float, *, seed: int = 0) -> Iterator[float]:  # noqa: ARG001 - as the others
-    """Give moments as far apart as each other, in seconds from the start, without end."""
+    """Yield equally spaced times in seconds from the start, without end."""
     return (number / rate for number in itertools.count())
 
 
 def poisson(rate: float, *, seed: int = 0) -> Iterator[float]:
-    """Give moments that know nothing of each other, as of many customers: the same ones for a seed."""
+    """Yield the times of a Poisson process, as of many independent customers; the same for a seed."""
     draw, moment = random.Random(f"arrivals:{seed}"), 0.0
     while True:
         moment += draw.expovariate(rate)

@@ -1,6 +1,6 @@
-"""Seeded orders, and the service's answers to them: the same for every contender and every run.
+"""Seeded orders and the service's responses: the same for every contender and every run.
 
-The people are the sandbox's default accounts, so that the real sandbox takes the orders too.
+The people are the sandbox's default accounts, so that the sandbox accepts the orders, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CORRIDORS = (
     ("maria.silva.santos@example.com", "GBP", "GB", 1980),
     ("maria.silva.santos@example.com", "EUR", "FR", 1690),
 )
-"""Who is paid, in what, where, and about how many naira one unit is."""
+"""A beneficiary: username, currency, country, and an approximate rate in naira."""
 
 TIME = "2024-05-06T10:20:30.123Z"
 
@@ -33,7 +33,7 @@ TIME = "2024-05-06T10:20:30.123Z"
 
 
 def order_fields(seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Give the fields of one order after the other, without end, as the specification names them (4.1)."""
+    """Yield the fields of orders without end, with the names of the specification (4.1)."""
     draw = random.Random(seed)
     while True:
         recipient, currency, country, naira = draw.choice(CORRIDORS)
@@ -59,7 +59,7 @@ def order_fields(seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def new_orders(count: int, *, seed: int = 0) -> list[NewOrder]:
-    """Make so many orders."""
+    """Return so many orders."""
     return [
         NewOrder(**{**fields, "external_order": NewExternalOrder(**fields["external_order"])})
         for fields in itertools.islice(order_fields(seed), count)
@@ -88,10 +88,10 @@ _ODD = 0x9E3779B97F4A7C15  # times any odd number, 64-bit numbers come out uniqu
 
 
 class Answers:
-    """The service's answers to create-order requests: a fresh order each, about 8.6 KB of it.
+    """The service's responses to create-order requests: a new order each, about 8.6 KB.
 
     Args:
-        seed: of the order ids; two seeds have none in common.
+        seed: seeds the order ids; two seeds share no id.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -101,7 +101,7 @@ class Answers:
         *self._pieces, self._end = re.split(r"@(\w+)@", text)
 
     def answer(self, request: Mapping[str, Any]) -> bytes:
-        """Answer the JSON object of a request; its amounts and names stand in the answer as they came."""
+        """Return the response to a request's JSON object, with the request's amounts and names."""
         values = {**request, **request["external_order"]}
         values["order_id"] = f"{self._prefix}{next(self._numbers) * _ODD % 2**64:016x}"
         pieces = iter(self._pieces)
@@ -117,12 +117,12 @@ def who_am_i() -> bytes:
 
 
 def _mark(name: str) -> str:
-    """Where a value of the request is to stand in the answer: as a number, or within a string."""
+    """Return a placeholder for a value of the request: as a number, or within a string."""
     return f"@{name}#" if name in _NUMBERS else f"@{name}@"
 
 
 def _order() -> dict[str, Any]:
-    """The order object (2.1), every field of it, with marks for what the request says."""
+    """The order object (2.1) with every field, and placeholders for values of the request."""
     sides = {name: _mark(name) for name in _FROM_REQUEST[2:10]}
     poster = _user("@poster_username@", "Ada", "Eze", middle="Ngozi")
     bank = _user("api@lagoon-bank.example.com", "Lagoon", "Bank", role="bank")

@@ -1,4 +1,4 @@
-"""What a benchmark has to say: figures, goals that were met or not, tables, and who was left out."""
+"""The result of a benchmark: figures, goals, tables, and the contenders that are not available."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": op
 
 @frozen
 class Effort:
-    """How much is done to be sure.
+    """The extent of the measurements.
 
     Args:
-        name: of it.
-        rounds: how often each contender has its turn.
-        few: the same, where a turn takes long.
-        starts: how often those whose costs are near to each other are started anew.
-        turn: seconds of a turn.
-        crowd: how many orders are in flight where memory is measured.
-        levels: how many orders at once, where the load grows.
-        done: after how many orders a long-running process is looked at.
-        bound: how many keys its journal keeps.
-        orders: how many orders pass through each journal in a turn.
+        name: the name of this extent.
+        rounds: the number of rounds.
+        few: the number of rounds if one takes long.
+        starts: how often contenders with similar costs are restarted.
+        turn: the seconds of each contender in a round.
+        crowd: the number of orders in flight when memory is measured.
+        levels: the numbers of concurrent orders when the load grows.
+        done: the numbers of orders after which a long-running process is measured.
+        bound: the number of keys that its journal keeps.
+        orders: the number of orders for each journal in a round.
     """
 
     name: str
@@ -70,14 +70,14 @@ FULL = Effort(
 
 @frozen
 class Goal:
-    """What was to be reached, and what was measured; None where it could not be.
+    """A goal and the measured value; None if it could not be measured.
 
     Args:
-        what: was measured.
-        against: what it was measured.
+        what: what is measured.
+        against: what it is compared with.
         wanted: a sign and a limit.
         measured: a ratio within one run.
-        note: what else there is to know.
+        note: a remark.
     """
 
     what: str
@@ -88,14 +88,14 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """Whether it was reached."""
+        """Whether the goal is met."""
         if self.measured is None:
             return None
         sign, _, limit = self.wanted.partition(" ")
         return _SIGNS[sign](self.measured, float(limit))
 
     def row(self) -> tuple[str, ...]:
-        """Its line in the table of goals."""
+        """Return its row in the table of goals."""
         seen = "-" if self.measured is None else f"{self.measured:.3g}"
         word = {True: "met", False: "NOT MET", None: "not measured"}[self.met]
         return self.what, self.against, self.wanted, seen, word, self.note
@@ -118,15 +118,15 @@ class Table:
 
 @frozen
 class Findings:
-    """All that one area has to say.
+    """The result of one area.
 
     Args:
         area: its name.
-        goals: in the order in which they are told.
-        tables: the figures as they are read.
+        goals: the goals, in the order of the report.
+        tables: the figures for readers.
         figures: the same by name, each in its unit, for ``python -m benchmarks compare``.
-        left_out: who or what could not be measured, and why.
-        seconds: how long it took.
+        left_out: what could not be measured, and why.
+        seconds: the duration.
     """
 
     area: str
@@ -137,7 +137,7 @@ class Findings:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """What is written of it as JSON."""
+        """Return the result for the JSON file."""
         goals = [
             {
                 "what": one.what,

@@ -1,4 +1,4 @@
-"""The journals to be measured, each on a real disk, and what there is to know of that disk."""
+"""The journals to measure, each on a real disk, and facts about that disk."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
 JOURNALS = (MEMORY, SQLITE, POSTGRES)
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-"""File systems on which a commit costs nothing, and is worth nothing."""
+"""File systems in memory, on which a commit costs nothing and protects nothing."""
 
 SERVER = {"shared_buffers": "128MB"}
-"""As PostgreSQL comes; the tests' own server is smaller."""
+"""PostgreSQL's own defaults; the tests use a smaller server."""
 
 
 class Workshop:
-    """Where journals are made: a directory on a real disk and, if there is one, a PostgreSQL server.
+    """Creates journals in a directory on a real disk and, if there is one, on a PostgreSQL server.
 
     Args:
-        directory: on that disk.
-        server: running, or None.
-        wanted: which journals.
+        directory: a directory on that disk.
+        server: a running server, or None.
+        wanted: the names of the journals.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Workshop:
 
     @property
     def names(self) -> list[str]:
-        """The journals that are wanted and can be had; the one in memory always, to compare with."""
+        """The requested journals that are available; always the one in memory, to compare with."""
         had = [SQLITE, *([POSTGRES] if self.server is not None else [])]
         return [MEMORY, *(name for name in had if name in self._wanted)]
 
     def journal(self, name: str) -> Journal:
-        """Make a new, empty journal; whoever asks closes it."""
+        """Create a new, empty journal; the caller closes it."""
         if name == MEMORY:
             return MemoryJournal(max_keys=1_000_000)
         if name == SQLITE:
@@ -63,21 +63,21 @@ class Workshop:
         return PostgresJournal(self.dsn, schema=self.schema())
 
     def path(self) -> Path:
-        """A new path for a file."""
+        """Return a new path for a file."""
         return self.directory / f"journal-{next(self._numbers)}.sqlite"
 
     @property
     def dsn(self) -> str:
-        """The address of the server's database."""
+        """Return the address of the server's database."""
         assert self.server is not None  # noqa: S101 - see `names`
         return self.server.dsn
 
     def schema(self) -> str:
-        """The name of a new schema in it: each journal has its own."""
+        """Return the name of a new schema: each journal has its own."""
         return f"journal_{next(self._numbers)}"
 
     def about(self) -> dict[str, Any]:
-        """What the figures depend on."""
+        """Return the conditions of the measurement."""
         version = "none" if self.server is None else _one_line(self.server.log)
         return {
             "python": platform.python_version(),
@@ -91,7 +91,7 @@ class Workshop:
 
 @contextmanager
 def workshop(wanted: Collection[str] = JOURNALS) -> Iterator[Workshop]:
-    """Open a workshop; everything in it is gone at the end."""
+    """Open a workshop; remove everything in it at the end."""
     with ExitStack() as stack:
         base = disk()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="journals-", dir=base)))
@@ -105,10 +105,10 @@ def workshop(wanted: Collection[str] = JOURNALS) -> Iterator[Workshop]:
 
 
 def disk() -> Path:
-    """A directory for temporary files that is not in memory.
+    """Return a directory for temporary files that is not in memory.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is no such directory.
     """
     for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108 - only looked at
         if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in IN_MEMORY:
@@ -117,7 +117,7 @@ def disk() -> Path:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that holds ``path``, where the system tells."""
+    """Return the type of the file system of ``path``, if the system reports it."""
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return "unknown"
@@ -130,7 +130,7 @@ def file_system(path: Path) -> str:
 
 
 def fsync_time(directory: Path, *, times: int = 50) -> float:
-    """The median seconds that a page takes to be on the disk: no commit can be faster."""
+    """Return the median seconds to write a page to the disk; no commit can be faster."""
     taken = []
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         for _ in range(times):
@@ -143,19 +143,19 @@ def fsync_time(directory: Path, *, times: int = 50) -> float:
 
 
 def _one_line(log: str) -> str:
-    """The version in the first line that a server writes: ``... starting PostgreSQL 16.2 on ...``."""
+    """Return the version from a server's first log line: ``... starting PostgreSQL 16.2 on ...``."""
     return log.partition("starting PostgreSQL ")[2].partition(" ")[0] or "unknown"
 
 
 class StopwatchJournal:
-    """A journal in front of another that adds up, for each key, the time spent in waiting for moves."""
+    """A journal that delegates to another and adds up the waiting time of each key."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._seconds: dict[str, float] = {}
 
     def take(self, *percents: float) -> list[float]:
-        """The percentiles of the seconds of all keys since the last time."""
+        """Return the percentiles of the seconds of all keys since the last call."""
         seconds, self._seconds = self._seconds, {}
         return [percentile(seconds.values(), percent) for percent in percents]
 
@@ -175,5 +175,5 @@ class StopwatchJournal:
         await self._journal.close()
 
     def __getattr__(self, name: str) -> Any:
-        """All the rest is the other's."""
+        """Delegate everything else."""
         return getattr(self._journal, name)

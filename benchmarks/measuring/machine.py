@@ -1,4 +1,4 @@
-"""What the figures were measured on, and how to have a part of it to oneself."""
+"""Facts about the machine, and how to reserve a core."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PACKAGES = (
     *("aiohttp", "attrs", "cattrs", "msgspec", "tenacity"),
     *("httpx", "pydantic", "modern-treasury", "stripe", "pyperf"),
 )
-"""Whose versions are told: first what the package stands on, then whom it is measured against."""
+"""The packages whose versions are reported: dependencies first, then contenders."""
 
 
 def cores() -> tuple[int | None, int | None]:
-    """A core for the contender and another for the service; None where nobody can be kept on one."""
+    """A core for the contender and another for the service; None if processes cannot be pinned."""
     if not hasattr(os, "sched_setaffinity"):
         return None, None
     free = sorted(os.sched_getaffinity(0))
@@ -30,13 +30,13 @@ def cores() -> tuple[int | None, int | None]:
 
 
 def pin(core: int | None) -> None:
-    """Stay on one core from now on."""
+    """Pin this process to one core."""
     if core is not None:
         os.sched_setaffinity(0, {core})
 
 
 def descriptors() -> int:
-    """Raise this process's limit of open files as far as it may, and say how far that is."""
+    """Raise this process's limit of open files as far as allowed, and return it."""
     try:
         import resource  # Windows has none
     except ImportError:
@@ -48,7 +48,7 @@ def descriptors() -> int:
 
 
 def memory() -> int:
-    """The bytes of memory that this process holds now, or where that is not told, has held at most."""
+    """Return the resident bytes of this process, or their maximum if the system reports no more."""
     status = Path("/proc/self/statm")
     if status.exists():
         return int(status.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -59,13 +59,13 @@ def memory() -> int:
 
 
 def settled_memory() -> int:
-    """The same, after the garbage is gone."""
+    """Return the same after a garbage collection."""
     gc.collect()
     return memory()
 
 
 def about() -> dict[str, Any]:
-    """The machine, the versions, the time and the commit."""
+    """Return the machine, the versions, the time and the commit."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short", "HEAD") or "unknown",

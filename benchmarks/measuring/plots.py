@@ -1,4 +1,4 @@
-"""The plots of the reports: matplotlib's, drawn without a screen; it comes with an extra."""
+"""The plots of the reports, drawn by matplotlib without a screen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How to measure on a machine that is never quite still.
+"""Measurements on a noisy machine.
 
-Contenders take turns within each round, in another order each time, so that what slows the machine
-slows them all; what is compared is compared within a round; and medians are told, not means.
+Contenders alternate within each round, in another order each time, so that noise affects all of them.
+Comparisons are made within a round. Reports show medians, not means.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 @frozen
 class Sample:
-    """One measurement of something done many times.
+    """One measurement of a repeated operation.
 
     Args:
-        count: how often it was done.
-        seconds: how long it all took.
-        cpu: the seconds of processor time that this process used, all its threads together.
+        count: the number of repetitions.
+        seconds: the total duration.
+        cpu: the CPU seconds of this process, all threads together.
     """
 
     count: int
@@ -52,13 +52,13 @@ class Sample:
 async def drive(
     work: Callable[[int], Awaitable[object]], *, count: int, at_once: int, seconds: float = math.inf
 ) -> Sample:
-    """Do ``work(0)``, ``work(1)``, ... with so many at once, until all are done or the time is up.
+    """Run ``work(0)``, ``work(1)``, ... concurrently until all are done or the time is up.
 
     Args:
-        work: raises what must not go wrong: the first error ends it all.
-        count: how many at most; at least one each for those at once.
-        at_once: how many are under way at any time.
-        seconds: when to begin no more.
+        work: the operation; the first error ends the measurement.
+        count: the largest number of calls; at least ``at_once``.
+        at_once: the number of concurrent calls.
+        seconds: the time after which no call starts.
     """
     numbers = iter(range(count))
     done = 0
@@ -82,7 +82,7 @@ async def drive(
 async def interleaved(
     contenders: Mapping[str, Callable[[], Awaitable[T]]], *, rounds: int
 ) -> dict[str, list[T]]:
-    """Let every contender have its turn, so many times; each begins a round as often as it can."""
+    """Run every contender once in each round; each is first equally often."""
     found: dict[str, list[T]] = {name: [] for name in contenders}
     for name in _in_turn(list(contenders), rounds):
         found[name].append(await contenders[name]())
@@ -90,7 +90,7 @@ async def interleaved(
 
 
 def taken_in_turn(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> dict[str, list[T]]:
-    """The same as `interleaved`, of what waits by itself: other processes, say."""
+    """As `interleaved`, for blocking functions, such as other processes."""
     found: dict[str, list[T]] = {name: [] for name in contenders}
     for name in _in_turn(list(contenders), rounds):
         found[name].append(contenders[name]())
@@ -104,23 +104,23 @@ def _in_turn(names: list[str], rounds: int) -> Iterator[str]:
 
 
 def median_of(samples: Iterable[T], value: Callable[[T], float]) -> float:
-    """The median of something of the samples."""
+    """Return the median of a value of the samples."""
     return median(map(value, samples))
 
 
 def ratio(samples: Sequence[T], base: Sequence[T], value: Callable[[T], float]) -> float:
-    """The median, over the rounds, of what ``samples`` have for one that ``base`` has."""
+    """Return the median over the rounds of the ratio of ``samples`` to ``base``."""
     return median(value(one) / value(other) for one, other in zip(samples, base, strict=True))
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed."""
+    """Return the smallest value that so many percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Lay out a table in Markdown, the first column to the left and all others to the right."""
+    """Return a table in Markdown, the first column aligned left and all others right."""
     lines = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     marks = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]

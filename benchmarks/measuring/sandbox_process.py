@@ -1,4 +1,4 @@
-"""The sandbox in a process of its own, with its faults, for as long as its standard input is open."""
+"""The sandbox in a process of its own, until its standard input is closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.measuring import machine
 
 @frozen
 class RunningSandbox:
-    """Where a sandbox listens, and what it takes."""
+    """The address and the token of a sandbox."""
 
     base_url: str
     token: str
@@ -26,14 +26,14 @@ class RunningSandbox:
 
 @contextmanager
 def sandbox(*, faults: Sequence[str] = (), seed: int = 0) -> Iterator[RunningSandbox]:
-    """Start a sandbox, and stop it at the end; it also stops when this process does.
+    """Start a sandbox, and stop it at the end or when this process ends.
 
     Args:
-        faults: as ``transfer-async sandbox --fault`` takes them.
-        seed: of the order ids, and of the chances of the faults.
+        faults: the values of ``transfer-async sandbox --fault``.
+        seed: seeds the order ids and the faults.
 
     Raises:
-        RuntimeError: it did not start.
+        RuntimeError: the sandbox did not start.
     """
     command = [sys.executable, "-m", "benchmarks.measuring.sandbox_process", f"--seed={seed}"]
     command += [f"--fault={fault}" for fault in faults]
@@ -67,7 +67,7 @@ async def _serve(faults: Sequence[str], seed: int) -> None:
 
 
 def main() -> None:
-    """Run the sandbox until the standard input ends."""
+    """Run the sandbox until the standard input is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which still has questions
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--fault", action="append", default=[])

@@ -1,8 +1,8 @@
-"""The service in a process of its own, on loopback: the real sandbox, or a raw and faster stand-in.
+"""The service in a process of its own, on loopback: the sandbox, or a faster raw service.
 
-``raw`` is a bare asyncio protocol: it reads the whole request, and answers with a fresh unique order
-to its question; it checks and remembers nothing. Any other POST it answers with an order too, for
-clients that know other paths. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
+``raw`` is a bare asyncio protocol. It reads the whole request and responds with a new order of the requested
+values; it checks and stores nothing. It answers every other POST with an order, too, for clients with other
+paths. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ WHO_AM_I = f"GET {WHO_AM_I_PATH} ".encode()
 TOKEN = "benchmark-token"  # noqa: S105 - of a server on loopback that checks nothing
 
 HELD_AFTER = 64
-"""So many requests are answered before the others are held, so that a client may warm up."""
+"""The number of requests that are answered before the others are held, so that a client can warm up."""
 
 HELD_FOR = 0.3
-"""Seconds that all stand still once all are there: the time to look at them."""
+"""Seconds of pause after all requests have arrived, in which the memory is measured."""
 
 _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
@@ -47,10 +47,10 @@ class RunningService:
     """A running service.
 
     Args:
-        kind: which it is.
-        base_url: where it listens.
-        token: what it takes.
-        pid: of its process.
+        kind: ``sandbox`` or ``raw``.
+        base_url: its base URL.
+        token: its token.
+        pid: the id of its process.
     """
 
     kind: ServiceKind
@@ -68,17 +68,17 @@ def service(
     hold: int = 0,
     core: int | None = None,
 ) -> Iterator[RunningService]:
-    """Start the service, and stop it at the end; it also stops when this process does, however that ends.
+    """Start the service, and stop it at the end or when this process ends.
 
     Args:
         kind: ``sandbox`` or ``raw``.
-        seed: of the order ids.
-        delay: seconds before an answer; ``raw`` only.
-        hold: answer nobody, but for `HELD_AFTER` requests at first, before so many have asked; ``raw`` only.
-        core: of the processor, where it stays.
+        seed: seeds the order ids.
+        delay: seconds before a response; ``raw`` only.
+        hold: after the first `HELD_AFTER` requests, respond only when so many have arrived; ``raw`` only.
+        core: the core to which it is pinned.
 
     Raises:
-        RuntimeError: it did not start.
+        RuntimeError: the service did not start.
     """
     command = [sys.executable, "-m", "benchmarks.measuring.service_process", kind, f"--seed={seed}"]
     command += [f"--delay={delay}", f"--hold={hold}"] + ([] if core is None else [f"--core={core}"])
@@ -103,11 +103,11 @@ def service(
 
 
 class Gate:
-    """Holds replies back until all that are expected are there.
+    """Holds the responses until all expected requests have arrived.
 
     Args:
-        hold: how many; 0: it is always open.
-        delay: seconds that each reply takes beside.
+        hold: the number of requests; 0 holds nothing.
+        delay: additional seconds for each response.
     """
 
     def __init__(self, hold: int, delay: float) -> None:
@@ -117,7 +117,7 @@ class Gate:
         self._loop = asyncio.get_running_loop()
 
     def pass_on(self, write: Callable[[], None]) -> None:
-        """Write a reply now, or when it is time."""
+        """Write a response now, or at its time."""
         self._seen += 1
         if self._hold and self._seen > HELD_AFTER:
             self._held.append(write)
@@ -198,7 +198,7 @@ async def _serve(kind: ServiceKind, seed: int, *, delay: float, hold: int) -> No
 
 
 async def _until_told(base_url: str, token: str) -> None:
-    """Say where it listens, then wait until the standard input ends."""
+    """Print the address, then wait until the standard input is closed."""
     print(json.dumps({"base_url": base_url, "token": token}), flush=True)
     told = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(told), sys.stdin)
@@ -206,7 +206,7 @@ async def _until_told(base_url: str, token: str) -> None:
 
 
 def main() -> None:
-    """Run the service until the standard input ends."""
+    """Run the service until the standard input is closed."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Two runs of the suite, figure by figure: ``python -m benchmarks compare A.json B.json``."""
+"""Compare two runs of the suite, figure by figure: ``python -m benchmarks compare A.json B.json``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from benchmarks.measuring.samples import table
 
 DIFFERENT = ("machine", "python", "versions", "effort", "commit", "pinned")
-"""What makes figures hard to compare, or was the point of the comparison."""
+"""The conditions that may differ between two runs."""
 
 
 def compared(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The report of both runs."""
+    """Return the report of both runs."""
     old, new = _figures(before), _figures(after)
     rows = [
         (name, f"{old[name]:,.3g}", f"{new[name]:,.3g}", f"{new[name] / old[name]:.2f}" if old[name] else "-")

@@ -1,13 +1,12 @@
-"""A file of orders beside a program of its own: `transfer-async create FILE` and ``create_orders``, by turns.
+"""A file of orders: `transfer-async create FILE` against a program with ``create_orders``, interleaved.
 
     python -m benchmarks file
     python -m benchmarks file --lines 10000 --rounds 5
 
 Both have a `SQLiteJournal` on a real disk, the same sandbox, a hold that costs nothing and 16 orders at once;
 both are processes of their own and read the same lines. The program is `benchmarks.contenders.bare_file`.
-Each tells the rate of its loop: the command's is without its start and the check of every line before the
-first is sent, the program's without its start and its reading. What each makes of the whole, from the start
-of its process to the end, is beside it.
+Each reports the rate of its loop: the command without its start and its check of all lines, the program
+without its start and its reading. The table also shows the rate from the start of each process to its end.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ KINDS = (
     ("program", ("benchmarks.contenders.bare_file",)),
     ("command", ("transfer_async", "create", f"--hooks={HOOKS}")),
 )
-"""Modules that are run, with what each is told beside the file and the addresses."""
+"""The modules to run, with their arguments besides the file and the addresses."""
 
 
 def measured(
     words: Sequence[str], service: RunningSandbox, directory: Path, *, lines: int, name: str
 ) -> tuple[float, float]:
-    """Lines a second of the loop, as it is told; and of the whole process."""
+    """Return the lines per second of the loop, as reported, and of the whole process."""
     file = directory / f"{name}.jsonl"
     commands = (
         OrderCommand(key=f"{name}-{line}", order=order) for line, order in enumerate(new_orders(lines))
@@ -64,7 +63,7 @@ def measured(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure by turns, and print the rates and their ratio."""
+    """Measure in interleaved rounds, and print the rates and their ratio."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks file", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -72,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     found = []
-    print("| program, orders a second | all of it | command, lines a second | all of it |", flush=True)
+    print(
+        "| program, orders per second | whole process | command, lines per second | whole process |",
+        flush=True,
+    )
     with sandbox() as service, tempfile.TemporaryDirectory(dir=disk()) as directory:
         for number in range(options.rounds):
             rates = {}
@@ -83,5 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found.append(one)
             print("|" + "|".join(f" {rate:,.0f} " for rate in one) + "|", flush=True)
     theirs, their_all, ours, our_all = (median(each) for each in zip(*found, strict=True))
-    print(f"\nThe command's lines a second, of a program's: {ours / theirs:.2f} once it sends")
-    print(f"{our_all / their_all:.2f} with all of both, {our_all / theirs:.2f} with all of ours alone")
+    print(f"\nLines per second of the command, divided by the program's: {ours / theirs:.2f} while sending")
+    print(f"{our_all / their_all:.2f} for both whole processes")
+    print(f"{our_all / theirs:.2f} for the whole command, divided by the program's loop")

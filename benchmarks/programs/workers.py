@@ -1,17 +1,17 @@
-"""Workers on one machine: orders a second with 1, 2, 4 of them, on one NATS and one PostgreSQL journal.
+"""Workers on one machine: orders per second with 1, 2 and 4 workers, NATS and a PostgreSQL journal.
 
     python -m benchmarks workers
     python -m benchmarks workers --orders 8000 --workers 1 2 4 --concurrency 32
-    python -m benchmarks workers --bare 5      # five rounds, one worker and a bare loop by turns
+    python -m benchmarks workers --bare 5      # five interleaved rounds of one worker and a bare loop
 
-The commands wait at the broker when the workers start. The rate is that between the first and the last
-tenth of the outcomes, by the broker's own clock, and so is the CPU time: nobody's start is in it. Workers are
-processes of the command line's ``worker``; the service, the database and the broker share the machine with
-them, and the CPU time that each takes says what the limit is.
+The commands are at the broker when the workers start. Rate and CPU time are measured between the first and
+the last tenth of the outcomes, by the broker's clock, so no start-up is included. Workers are processes of
+the command ``worker``. The service, the database and the broker share the machine; the CPU time of each
+shows the limit.
 
-The bare loop is `benchmarks.contenders.bare_worker`: the same orders, journal and event loop, and as little
-as will do around them. A shared machine may be a third slower in one round than in the next. So each is told
-beside the service's CPU, too: that is the same work, at the same time.
+The bare loop is `benchmarks.contenders.bare_worker`: the same orders, journal and event loop with the least
+possible code. A shared machine may be a third slower in one round than in the next. So the table also
+divides by the service's CPU, which does the same work at the same time.
 """
 
 from __future__ import annotations
@@ -198,8 +198,10 @@ def against_bare(rounds: int, *, orders: int, concurrency: int) -> dict[str, lis
             print(_row(name, one), flush=True)
     ours, theirs = (median(one.cpu["workers"] for one in each) for each in found.values())
     mine, bare = (median(one.against_service for one in each) for each in found.values())
-    print(f"\nCPU of a worker's process for an order: {ours:.0f} us, {ours / theirs:.2f} of a bare loop's")
-    print(f"beside what the service needed meanwhile: {mine:.2f}, and {bare:.2f}: {mine / bare:.2f}")
+    print(
+        f"\nCPU of a worker's process for one order: {ours:.0f} us, {ours / theirs:.2f} times a bare loop's"
+    )
+    print(f"divided by the service's CPU: {mine:.2f} and {bare:.2f}, ratio {mine / bare:.2f}")
     return found
 
 
@@ -212,10 +214,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each number of workers, or one beside a bare loop, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks workers", description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--bare", type=int, default=0, metavar="ROUNDS", help="one worker and a bare loop")
+    parser.add_argument(
+        "--bare", type=int, default=0, metavar="ROUNDS", help="compare one worker and a bare loop"
+    )
     parser.add_argument("--orders", type=int, default=4000)
-    parser.add_argument("--concurrency", type=int, default=16, help="of each worker")
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--concurrency", type=int, default=16, help="concurrent orders of each worker")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     size = {"orders": options.orders, "concurrency": options.concurrency}
     print(

@@ -1,1 +1,1 @@
-"""What an order costs in instructions, calls and memory, held against what it did cost."""
+"""The instructions, calls and memory of an order, compared with stored figures."""

@@ -1,9 +1,9 @@
-"""A guard against slowness that noise cannot touch: it counts, and takes no time.
+"""A check for slower code that noise does not affect: it counts instead of measuring time.
 
-Counted are the processor's instructions of one order and of one decode (by valgrind, where it is had),
-the calls of functions that an order takes, and the blocks of memory that it holds in flight. The figures
-are compared with those in ``guard.json``, which are of one version of Python and of aiohttp each.
-``python -m benchmarks guard`` compares; with ``--store``, what is found becomes what is expected.
+It counts the CPU instructions of one order and of one decode (with valgrind, if installed), the function
+calls of an order, and the memory blocks of an order in flight. ``guard.json`` has the expected figures for
+each version of Python and aiohttp. ``python -m benchmarks guard`` compares; ``--store`` stores the new
+figures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from benchmarks.measuring.samples import table
 
 STORED = Path(__file__).with_name("guard.json")
 MARGIN = 0.10
-"""How far a figure may be from the one that is stored, up or down."""
+"""The allowed relative difference from a stored figure."""
 
 ORDER, DECODE = "instructions of an order", "instructions of a decode"
 CALLS, BLOCKS = "calls of an order", "blocks of memory of an order in flight"
@@ -39,7 +39,7 @@ INSTRUCTIONS = (ORDER, DECODE)
 _BASE, _ORDERS, _DECODES = 20, 100, 200
 _TIMEOUT = 900.0  # seconds: only a hang takes as long, on a busy machine, too
 _VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
-"""Counts the same instructions as callgrind, in half the time: nobody asks here who called whom."""
+"""Counts the same instructions as callgrind in half the time, without the call graph."""
 
 _COUNTED = re.compile(rb"I +refs: +([\d,]+)")
 
@@ -48,19 +48,19 @@ _COUNTED = re.compile(rb"I +refs: +([\d,]+)")
 
 
 def counted(*, waste: bool = False) -> dict[str, float]:
-    """The calls and the blocks of memory: wherever there is CPython."""
+    """Return the calls and the memory blocks, on any CPython."""
     done = _run((), "--count", *_wasteful(waste))
     found = json.loads(done.stdout)
     return {CALLS: found["calls"], BLOCKS: found["blocks"]}
 
 
 def why_no_instructions() -> str | None:
-    """Why instructions cannot be counted here; None if they can."""
+    """Return why instructions cannot be counted; None if they can."""
     return None if shutil.which("valgrind") else "valgrind is not installed"
 
 
 def instructions(*, waste: bool = False, decode: bool = True) -> dict[str, float]:
-    """The instructions: of two runs of different lengths, the difference is what was done more."""
+    """Return the instructions: the difference of two runs of different lengths."""
     runs = [(_BASE, _BASE), (_BASE + _ORDERS, _BASE)] + ([(_BASE, _BASE + _DECODES)] if decode else [])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         base, orders, *more = pool.map(lambda run: _instructions_of(*run, waste=waste), runs)
@@ -93,12 +93,12 @@ def _run(tool: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[by
 
 @frozen
 class Figure:
-    """One figure beside the one that is stored.
+    """A figure and its stored value.
 
     Args:
-        name: of the figure.
-        found: now.
-        stored: what was expected, or None.
+        name: the name of the figure.
+        found: the present value.
+        stored: the expected value, or None.
         reason: why the two are not compared.
     """
 
@@ -109,12 +109,12 @@ class Figure:
 
     @property
     def compared(self) -> bool:
-        """Whether there was anything to compare with."""
+        """Whether the figure can be compared."""
         return self.stored is not None and not self.reason
 
     @property
     def within(self) -> bool:
-        """Whether the figure is as it was, or cannot be compared."""
+        """Whether the figure matches or cannot be compared."""
         if not self.compared or self.stored is None:
             return True
         return abs(self.found / self.stored - 1) <= MARGIN
@@ -141,13 +141,13 @@ def build() -> str:
 
 
 def stored() -> dict[str, Any]:
-    """All that is stored, by `key`."""
+    """Return all stored figures, by `key`."""
     found: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else {}
     return found
 
 
 def compared(found: Mapping[str, float], kept: Mapping[str, Any]) -> list[Figure]:
-    """Each figure beside the stored one; those of another Python or another build are named as such."""
+    """Compare each figure with the stored one; report those of another Python or another build."""
     mine = kept.get(key())
     if mine is None:
         others = "; ".join(kept) or "nothing"
@@ -168,7 +168,7 @@ def compared(found: Mapping[str, float], kept: Mapping[str, Any]) -> list[Figure
 
 
 def store(found: Mapping[str, float]) -> None:
-    """Expect these figures from now on; those of other versions stay."""
+    """Store these figures as expected; keep those of other versions."""
     figures = {name: round(value, 1) for name, value in found.items()}
     kept = {**stored(), key(): {"build": build(), "figures": figures}}
     STORED.write_text(json.dumps(dict(sorted(kept.items())), indent=2) + "\n", encoding="utf-8")
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Count, then compare or store."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks guard", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--store", action="store_true", help="expect what is found now")
+    parser.add_argument("--store", action="store_true", help="store the present figures as expected")
     options = parser.parse_args(arguments)
     found, missing = counted(), why_no_instructions()
     if missing is None:
@@ -204,5 +204,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.store:
         store(found)
     elif not all(line.within for line in lines):
-        print(f"More than {MARGIN:.0%} away: if that is as it should be, run this with --store.")
+        print(f"A figure differs by more than {MARGIN:.0%}. If that is intended, run this with --store.")
         sys.exit(1)

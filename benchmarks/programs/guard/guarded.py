@@ -1,7 +1,7 @@
-"""What the guard counts, in a process of its own: orders whose transport is stubbed, and decodes.
+"""The work that the guard counts, in a process of its own: orders with a stubbed transport, and decodes.
 
-``python -m benchmarks.programs.guard.guarded --orders 120 --decodes 20`` only does it, for others to
-count what that takes; with ``--count`` it counts by itself, and says what it found.
+``python -m benchmarks.programs.guard.guarded --orders 120 --decodes 20`` only runs it, so that another
+program can count; with ``--count`` it counts calls and memory blocks itself, and prints them.
 """
 
 from __future__ import annotations

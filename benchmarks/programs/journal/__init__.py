@@ -1,1 +1,1 @@
-"""What journals cost on a real disk, and whether they grow slower as they grow."""
+"""The cost of journals on a real disk, and how it changes with their size."""

@@ -1,10 +1,10 @@
-"""What it costs to keep the promise through a crash: `create_order` with each journal.
+"""The cost of `create_order` with each journal.
 
-Three questions: how many orders a second, how long an order waits for its journal, and whether a
-journal that holds many keys is slower than one that holds few.
+The program measures orders per second, the time that an order waits for its journal, and the effect of a
+journal's size.
 
-What this does not show: a network between the worker and its database, a standby that each commit
-waits for, and a service that takes its time; all but the first make the journals' part smaller.
+It leaves out a network between the worker and its database, a standby that each commit waits for, and a slow
+service. All but the first make the journals' share smaller.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class JournalReport:
         parts = [
             "Conditions: " + ", ".join(f"{name} {value}" for name, value in self.about.items()),
             _speed_table(self.speeds),
-            f"What one order waits for its journal (claim, mark and create), {GOAL_LEVEL} at once:",
+            f"The time that an order waits for its journal (claim, mark and create), {GOAL_LEVEL} at once:",
             table(
                 ("journal", "p50, ms", "p99, ms"),
                 [(one.journal, _ms(one.p50), _ms(one.p99)) for one in self.waits],
@@ -260,7 +260,7 @@ class JournalReport:
                 ("goal", "wanted", "seen", ""),
                 [(one.name, one.goal, f"{one.seen:.2f}", _met(one)) for one in self.goals],
             ),
-            f"All of it took {self.seconds:.0f} s.",
+            f"The measurement took {self.seconds:.0f} s.",
         ]
         return "\n\n".join(parts)
 
@@ -340,18 +340,22 @@ def parser() -> argparse.ArgumentParser:
     """Read the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
     made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.add_argument("--rounds", type=_count, default=5, help="turns of each journal (5)")
-    made.add_argument("--orders", type=_count, default=2000, help="orders in a turn (2000)")
-    made.add_argument("--growth", type=int, default=1_000_000, help="keys in the large journal; 0: none")
-    made.add_argument("--at-once", type=_count, nargs="+", default=LEVELS, help="orders under way")
+    made.add_argument("--rounds", type=_count, default=5, help="rounds (5)")
+    made.add_argument("--orders", type=_count, default=2000, help="orders for each journal in a round (2000)")
+    made.add_argument("--growth", type=int, default=1_000_000, help="keys in the large journal; 0 skips it")
+    made.add_argument("--at-once", type=_count, nargs="+", default=LEVELS, help="concurrent orders")
     made.add_argument(
         "--server",
         choices=KINDS,
         default="sandbox",
-        help="what answers, see measuring/service_process.py",
+        help="the kind of service, see measuring/service_process.py",
     )
     made.add_argument(
-        "--journals", nargs="+", choices=JOURNALS, default=JOURNALS, help="which; memory always"
+        "--journals",
+        nargs="+",
+        choices=JOURNALS,
+        default=JOURNALS,
+        help="the journals; memory is always included",
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
     return made

@@ -1,1 +1,1 @@
-"""A load on the sandbox or on a service of one's own, and whether what the client said of it is true."""
+"""A load on the sandbox or on your own service, with a check of every outcome."""

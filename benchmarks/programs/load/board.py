@@ -1,4 +1,4 @@
-"""What a load looks like while it runs: a live view on a terminal, plain lines everywhere else."""
+"""The progress of a load: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How a load is put on: an open loop that waits for nobody, and a closed one of so many at once.
+"""The loops of a load: open (a fixed rate) and closed (a fixed concurrency).
 
-In the open loop an order starts when its moment has come, however many are still on their way, and its
-latency counts from that moment: what a slow answer does to the orders behind it is measured, not left
-out (co-ordinated omission). In the closed loop the next order starts when one has ended: it finds out
-how much goes through, and its latencies are those of a caller that waits.
+In the open loop an order starts at its planned time, however many are in flight, and its latency counts
+from that time. So the effect of a slow response on later orders is measured (no coordinated omission). In
+the closed loop the next order starts when one ends. It shows the throughput, and the latencies of a waiting
+caller.
 """
 
 from __future__ import annotations

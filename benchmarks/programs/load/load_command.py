@@ -1,14 +1,14 @@
-"""A load on the service, through the real client: how fast, at what price, and whether all of it is true.
+"""A load on the service through the real client: rate, latency, cost, and a check of every outcome.
 
     python -m benchmarks load --rate 500 --for 30
     python -m benchmarks load --at-once 1,8,64,512 --for 10 --report here
     python -m benchmarks load --rate 100 --fault close-after-processing=0.05 --journal payments.sqlite
     TRANSFER_API_TOKEN=... python -m benchmarks load --url http://127.0.0.1:8080 --order order.json --rate 50
 
-Without ``--url`` the sandbox is started in a process of its own, and at the end its orders are held
-against what the client said of them: none twice, none missing, none that was said not to be.
-With ``--rate`` the loop is open and with ``--at-once`` it is closed; see `benchmarks.programs.load.driver`.
-Everything is bounded, Ctrl-C ends it in order, and what was measured until then is reported.
+Without ``--url``, the program starts the sandbox in a process of its own. At the end it compares the
+sandbox's orders with the outcomes: no duplicate, none missing, none that should not exist.
+``--rate`` is an open loop and ``--at-once`` a closed one; see `benchmarks.programs.load.driver`.
+Everything is bounded. Ctrl-C stops it cleanly and reports what was measured until then.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from transfer_async._cli.process import run
 from transfer_async._cli.servers import fault_shares
 
 LONGEST = 3_600.0
-"""Seconds, of one step."""
+"""The largest number of seconds for one step."""
 
 FASTEST, MOST_AT_ONCE = 20_000.0, 10_000
 WARM_UP = 20
-"""Orders before the first step that are not measured: connections and caches are not what is asked about."""
+"""The number of orders before the first step that are not measured, to open connections and fill caches."""
 
 USAGE, DISAGREES = 2, 1
-"""Exit codes: of a wrong use; of a run after which the client and the sandbox do not agree."""
+"""Exit codes: a usage error; a run after which the client and the sandbox disagree."""
 
 
 # --- the run ------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ async def _client(plan: LoadPlan, base_url: str, token: str) -> AsyncIterator[Tr
 
 @contextmanager
 def _stopped_by_ctrl_c() -> Iterator[Stop]:
-    """End in order at the first Ctrl-C; the second one is Python's own."""
+    """Stop cleanly at the first Ctrl-C; the second one interrupts Python."""
     stop = Stop()
 
     def handle(*_: object) -> None:
@@ -123,19 +123,30 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     kind = made.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--rate", metavar="N[,N...]", help="orders a second, whatever becomes of them")
-    kind.add_argument("--at-once", metavar="N[,N...]", help="orders on their way at any time")
-    add("--for", dest="seconds", type=float, default=10.0, help=f"seconds a step (10; {LONGEST:g} at most)")
-    add("--orders", type=int, default=100_000, help=f"a step, at most (100000; {MOST_ORDERS} in all)")
-    add("--schedule", choices=SCHEDULES, default="poisson", help="of the arrivals with --rate (poisson)")
-    add("--seed", type=int, default=0, help="of the arrivals and of the faults")
+    kind.add_argument("--rate", metavar="N[,N...]", help="orders per second (open loop)")
+    kind.add_argument("--at-once", metavar="N[,N...]", help="concurrent orders (closed loop)")
+    add(
+        "--for",
+        dest="seconds",
+        type=float,
+        default=10.0,
+        help=f"seconds for each step (10; at most {LONGEST:g})",
+    )
+    add(
+        "--orders",
+        type=int,
+        default=100_000,
+        help=f"largest number for each step (100000; {MOST_ORDERS} in total)",
+    )
+    add("--schedule", choices=SCHEDULES, default="poisson", help="arrivals with --rate (poisson)")
+    add("--seed", type=int, default=0, help="seeds the arrivals and the faults")
     add("--journal", default="memory", help="memory, a path, or postgresql://... (memory)")
-    add("--connections", type=int, default=512, help="that the client holds at most (512)")
+    add("--connections", type=int, default=512, help="largest number of the client (512)")
     add("--fault", action="append", default=[], help="NAME=SHARE[:SETTINGS], as transfer-async sandbox has")
-    add("--url", help="of the service, with its token in TRANSFER_API_TOKEN; our own sandbox without")
-    add("--order", type=Path, help="with --url: a JSON file with the order to send, again and again")
-    add("--i-own-this-host", action="store_true", help="for a --url that is not this machine's loopback")
-    add("--report", type=Path, metavar="DIRECTORY", help="for a page, plots and figures")
+    add("--url", help="base URL of the service, with TRANSFER_API_TOKEN; by default our own sandbox")
+    add("--order", type=Path, help="with --url: a JSON file with the order to send repeatedly")
+    add("--i-own-this-host", action="store_true", help="confirms a --url that is not loopback")
+    add("--report", type=Path, metavar="DIRECTORY", help="directory for a page, plots and figures")
     return made
 
 
@@ -199,7 +210,7 @@ def _service(plan: LoadPlan) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, show, report; give back the exit code."""
+    """Run, show and report; return the exit code."""
     options = parser().parse_args(arguments)
     try:
         plan = plan_from(options)

@@ -1,4 +1,4 @@
-"""What is told of a load: a text for the terminal, and a directory with a page, plots and figures."""
+"""The report of a load: text for the terminal, and a directory with a page, plots and figures."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class LoadReport:
         said = {**self._setting(), "faults": ", ".join(self.plan.faults) or "none"}
         told = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in said.items())
         loop = {
-            "open": "Open loop: an order starts when its moment has come, and latency counts from then.",
-            "closed": "Closed loop: so many orders on their way at any time, the next when one has ended.",
+            "open": "Open loop: an order starts at its planned time, and latency counts from then.",
+            "closed": "Closed loop: a fixed number of concurrent orders; the next starts when one ends.",
         }
         return f"{loop[self.plan.loop]}\n\n{told}."
 
@@ -124,7 +124,7 @@ class LoadReport:
             if self.plan.loop == "open" and late > LATE:
                 yield (
                     f"At {self.plan.title(load)} 1 % of the orders started {late * 1e3:.0f} ms late or more: "
-                    "this process had no time for them, so it is the driver's limit that was found."
+                    "this process was too slow, so the figures show the driver's limit."
                 )
 
     def _comparison(self) -> str:

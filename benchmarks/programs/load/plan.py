@@ -1,4 +1,4 @@
-"""What is asked of a load, and what was found."""
+"""The plan of a load, and its result."""
 
 from __future__ import annotations
 

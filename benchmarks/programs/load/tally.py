@@ -1,4 +1,4 @@
-"""What is counted of a load: how each order ended, how long it took, and what it cost."""
+"""The counts of a load: outcome, latency and cost of each order."""
 
 from __future__ import annotations
 

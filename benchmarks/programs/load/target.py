@@ -1,4 +1,4 @@
-"""What a load is sent to: whose host it is, what the orders are, and what became of them there."""
+"""The target of a load: its host, the orders, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEAST = Decimal("10.00")
 
 
 class Foreign(ValueError):
-    """The host is not this machine, and nobody said that it may be put under load."""
+    """The host is not this machine, and the load is not confirmed."""
 
 
 def checked_host(url: str, *, owned: bool) -> str:
@@ -46,7 +46,7 @@ def checked_host(url: str, *, owned: bool) -> str:
     if not (owned or is_loopback(host)):
         raise Foreign(
             f"--url: {host or url} is not this machine's loopback. A load on somebody else's service is an "
-            "attack; --i-own-this-host says that it is yours, and that whoever runs it knows"
+            "attack; --i-own-this-host confirms that it is yours and that its operators know"
         )
     try:
         urls.normalised(url)
@@ -120,16 +120,16 @@ class Sender:
 
 @frozen
 class Comparison:
-    """What the client said, held against what the service has.
+    """The outcomes compared with the service's orders.
 
     Args:
-        existing: how many orders the service has.
-        duplicates: how many more than one it has for one wish.
-        missing: how many were said to be created, and are not there.
-        unexpected: how many were said not to exist, and are there.
-        doubts: how many ended unknown.
-        doubts_there: and how many of those are there.
-        strange: how many nobody wished for.
+        existing: the number of orders that the service has.
+        duplicates: orders beyond the first of one request.
+        missing: orders reported as created that do not exist.
+        unexpected: orders reported as not existing that exist.
+        doubts: unknown outcomes.
+        doubts_there: unknown outcomes whose order exists.
+        strange: orders that were never requested.
     """
 
     existing: int
@@ -142,7 +142,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether all that the client said is so."""
+        """Whether every outcome is true."""
         return not (self.duplicates or self.missing or self.unexpected or self.strange)
 
 

@@ -1,1 +1,1 @@
-"""What clients do to a service that fails and comes back, in virtual time."""
+"""The load of many clients on a service that fails and recovers, in virtual time."""

@@ -1,19 +1,20 @@
-"""What a fleet of clients does to a service that fails and recovers, with the retry budget and without.
+"""The load of a fleet of clients on a service that fails and recovers, with and without the retry budget.
 
     python -m benchmarks outage
     python -m benchmarks outage --clients 2000,100,4 --rate 2 --report here
 
-The service is well, slows down, takes no order at all for ten minutes, and is well again. It turns orders
-away with what may be sent again: 429, or no connection. The clients are real ones, their clock and the
-way to the service simulated: half an hour passes in seconds. Two goals are held against each run:
+The service is healthy, slows down, accepts no order for ten minutes, and is healthy again. It rejects
+orders with failures that may be retried: 429, or no connection. The clients are real; their clock and the
+connection to the service are simulated, so half an hour passes in seconds. Each run is checked against two
+goals:
 
-- at most 1.1 requests for each order wanted, over the whole of the full outage;
-- recovered within the time that the backlog needs; `benchmarks.programs.outage.fleet` says what that is.
+- at most 1.1 requests for each requested order, over the full outage;
+- recovered within the time that the backlog needs, as defined in `benchmarks.programs.outage.fleet`.
 
-Each client has a bucket of its own, so what counts for the first goal is how many orders each wants in the
-outage, and what it has earned before it. A new client's bucket pays for 2 retries after a 429 and for 3
-without a connection, a full one for 94 and for 35, and nothing refills it. Over n calls of a new client that
-is 1 + 2/n and 1 + 3/n requests each: it meets the goal from 20 and from 30 calls on.
+Each client has its own bucket. So the first goal depends on the number of its orders in the outage, and on
+what it has earned before. A new client's bucket allows 2 retries after a 429 and 3 without a connection; a
+full one allows 94 and 35. Nothing refills it during the outage. Over n calls of a new client that is 1 +
+2/n and 1 + 3/n requests each, which meets the goal from 20 and 30 calls on.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def simulated(wanted: Sequence[Setting]) -> list[OutageFindings]:
     found = []
     with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
         for one in pool.map(simulate, wanted):
-            print(f"{_title(one)}: {one.amplification:.2f} requests an order", file=sys.stderr, flush=True)
+            print(
+                f"{_title(one)}: {one.amplification:.2f} requests for each order", file=sys.stderr, flush=True
+            )
             found.append(one)
     return found
 
@@ -78,8 +81,8 @@ def text(found: Sequence[OutageFindings]) -> str:
     about = (
         f"{found[0].setting.rate:g} orders a second of the whole fleet; the service can create "
         f"{weather.capacity:g} a second, {weather.slowness:.0%} of that for {weather.slow:g} s, then none "
-        f"for {weather.out:g} s. To answer 429 costs it {weather.turning_away:g} of an order, to refuse a "
-        f"connection nothing. Goals: at most {GOAL:g} requests for each order wanted in the full outage; "
+        f"for {weather.out:g} s. A 429 costs it {weather.turning_away:g} of an order, a refused "
+        f"connection nothing. Goals: at most {GOAL:g} requests for each requested order in the full outage; "
         "recovered before the backlog is due."
     )
     head = ["fleet", "orders a client", "requests an order", "goal", "worst minute", "recovered after"]
@@ -102,7 +105,7 @@ def text(found: Sequence[OutageFindings]) -> str:
         (
             about,
             table([*head, "due after", "goal"], rows),
-            "Requests for each order wanted, by minute:",
+            "Requests for each requested order, by minute:",
             table(["minute", *map(str, minutes)], by_minute),
         )
     )
@@ -188,10 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks outage", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--clients", default="2000,100,4", metavar="N[,N...]", help="fleets (2000,100,4)")
-    parser.add_argument("--rate", type=float, default=2.0, help="orders a second of a whole fleet (2)")
+    parser.add_argument("--rate", type=float, default=2.0, help="orders per second of a whole fleet (2)")
     parser.add_argument("--out", type=float, default=600.0, help="seconds of the full outage (600)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything")
-    parser.add_argument("--report", type=Path, metavar="DIRECTORY", help="for a page, plots and figures")
+    parser.add_argument("--seed", type=int, default=0, help="seeds everything")
+    parser.add_argument(
+        "--report", type=Path, metavar="DIRECTORY", help="directory for a page, plots and figures"
+    )
     options = parser.parse_args(arguments)
     try:
         clients = [int(one) for one in options.clients.split(",")]

@@ -1,1 +1,1 @@
-"""Everything with a goal, area by area, and one report of it."""
+"""Everything with a goal, by area, in one report."""

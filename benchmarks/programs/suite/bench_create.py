@@ -1,4 +1,4 @@
-"""What one order costs the processor, beside all others who could send it."""
+"""The CPU cost of one order, against the other clients."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ON_UVLOOP = ("the same, both on uvloop", "bare aiohttp on uvloop", "<= 1.7")
 
 
 NEAR = (BARE, HANDWRITTEN)
-"""Whose cost is so near to ours that a process's luck would decide between them."""
+"""Contenders whose cost is so close to ours that one process is not enough to compare."""
 
 FAR = (HTTPX, TREASURY, STRIPE)
 
 
 def run(effort: Effort) -> Findings:
-    """Let all contenders create orders in turn, each in its own process."""
+    """Create orders with all contenders in interleaved rounds, each in its own process."""
     left_out: list[str] = []
     core, other = machine.cores()
     with service("raw", core=other) as remote:
@@ -55,7 +55,7 @@ def run(effort: Effort) -> Findings:
 def _near(
     names: Iterable[str], terms: Terms, effort: Effort, left_out: list[str], *, core: int | None
 ) -> dict[str, list[Sample]]:
-    """Short turns, and new processes again and again: one costs a tenth more than another by chance."""
+    """Short rounds in new processes, since one process costs up to a tenth more than another by chance."""
     brief = attrs.evolve(effort, turn=effort.turn / 4)
     found: dict[str, list[Sample]] = {}
     for number in range(effort.starts):

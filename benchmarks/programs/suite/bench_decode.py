@@ -1,4 +1,4 @@
-"""Reading an order from its bytes, and writing one."""
+"""Reading an order from bytes, and writing one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOTE = (
 
 
 def run(effort: Effort) -> Findings:
-    """Measure all cases in turn."""
+    """Measure all cases in interleaved rounds."""
     left_out: list[str] = []
     found = micro.measured(NAMES, effort.few, left_out)
     goals = []

@@ -1,4 +1,4 @@
-"""What it costs to import the package where aiohttp is imported already, and what comes along."""
+"""The cost of importing the package on top of aiohttp, and the extras that are imported with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal on the disk beside the one in memory: `journal_command`, in a process of its own."""
+"""A journal on disk against the one in memory: `journal_command` in a process of its own."""
 
 from __future__ import annotations
 

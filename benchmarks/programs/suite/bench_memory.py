@@ -1,4 +1,4 @@
-"""The memory of an order in flight, thousands at once: the service answers none before all are there."""
+"""The memory of an order in flight, with thousands at once: the service responds after all have arrived."""
 
 from __future__ import annotations
 

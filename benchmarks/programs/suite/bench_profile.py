@@ -45,7 +45,7 @@ def _findings(costs: dict[str, float], seen: dict[str, float]) -> Findings:
         f"Sampled over {total:.1f} s of processor time, each piece told of the innermost frame of the "
         "package or of aiohttp; what C code takes is its caller's. "
         f"Bare aiohttp needs {costs[BARE]:,.1f} µs for the same exchange, all in all. "
-        "No observer listens, so events cost a look each."
+        "There is no observer, so each event costs one check."
     )
     table = Table(
         f"Where the time of one `create_order` goes, {AT_ONCE} at once", ("part", "share", "µs"), rows, note

@@ -1,4 +1,4 @@
-"""What an order costs as the load grows: more at once, more hooks, more orders done before it."""
+"""The cost of an order as the load grows: more concurrent orders, more hooks, more orders before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.measuring.samples import Sample, median_of, ratio, taken_in_turn
 from benchmarks.measuring.service_process import service
 
 KNEE = 64
-"""How many at once keep the loop busy all the time: from here on the cost is to be flat."""
+"""The concurrency that keeps the loop busy: above it, the cost should stay constant."""
 
 HOOKS = (1, 2, 4, 8)
 AT_ONCE = 32

@@ -1,4 +1,4 @@
-"""The smallest things that are measured, one function each; what a case needs, it imports by itself."""
+"""The smallest measured operations, one function each, with their own imports."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The smallest things, measured by pyperf, each case in processes of its own.
+"""The smallest operations, measured by pyperf, each case in processes of its own.
 
-``python -m benchmarks.programs.suite.micro CASE -o FILE`` is one turn of one case; `measured` takes
-them in turn.
+``python -m benchmarks.programs.suite.micro CASE -o FILE`` measures one case once; `measured`
+interleaves them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast the package is, against whom, and how it grows: all of it, with goals."""
+"""The speed of the package: against other clients, with growing load, and against its goals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AREAS: dict[str, Callable[[Effort], Findings]] = {
 
 
 def measured(areas: Sequence[str], effort: Effort) -> list[Findings]:
-    """Measure one area after the other; one that breaks is told, and takes no other along."""
+    """Measure one area after the other; report one that fails, and continue."""
     found = []
     for area in areas:
         print(f"{area} ...", file=sys.stderr, flush=True)
@@ -62,9 +62,9 @@ def as_text(about: dict[str, Any], found: Sequence[Findings]) -> str:
         "# Benchmarks",
         _conditions(about),
         goals_table(goals) if goals else "",
-        "Left out:\n" + "\n".join(left_out) if left_out else "Nobody was left out.",
+        "Left out:\n" + "\n".join(left_out) if left_out else "All contenders are included.",
         *(table.text() for one in found for table in one.tables),
-        "Seconds taken: " + ", ".join(f"{one.area} {one.seconds:.0f}" for one in found),
+        "Duration in seconds: " + ", ".join(f"{one.area} {one.seconds:.0f}" for one in found),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -81,17 +81,17 @@ def _conditions(about: dict[str, Any]) -> str:
 def parser() -> argparse.ArgumentParser:
     """Read the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks suite", description=__doc__)
-    made.add_argument("--quick", action="store_true", help="less than a minute; otherwise less than twelve")
+    made.add_argument("--quick", action="store_true", help="less than a minute; without it less than twelve")
     made.add_argument("--only", action="append", choices=AREAS, metavar="AREA", help=", ".join(AREAS))
     made.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
     made.add_argument(
-        "--out", type=Path, metavar="DIRECTORY", default=Path(".benchmarks"), help="of the report"
+        "--out", type=Path, metavar="DIRECTORY", default=Path(".benchmarks"), help="directory of the report"
     )
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the report, and write it down."""
+    """Measure, print the report, and write it to files."""
     options = parser().parse_args(arguments)
     effort = QUICK if options.quick else FULL
     about = {**machine.about(), "effort": effort.name}
