@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 from attrs import define, field, frozen
-from transfer_async.journal.address import journal_at
 from yarl import URL
 
 from benchmarks.programs.load.tally import CREATED, OrderEnding, ending_of
@@ -22,7 +21,7 @@ from transfer_async._cli.demo_bank import usd_order
 from transfer_async._cli.servers import is_loopback
 from transfer_async._http import urls
 from transfer_async._models import requests
-from transfer_async.journal import Journal
+from transfer_async.journal import Journal, journal_at
 
 MOST_ORDERS = 1_000_000
 """In one run."""
