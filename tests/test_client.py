@@ -486,7 +486,7 @@ async def test_a_refutation_is_believed_after_the_clients_own_settle_after(world
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client(settle_after=10) as client:
         await failure(client.create_order(new_order(), key="k"))
-        with pytest.raises(ValueError, match=r"ask again in 10 s$"):
+        with pytest.raises(ValueError, match=r"try again in 10 s$"):
             await client.refute("k", by="ada", reason="sure")
         world.time.pass_(10.0)
         await client.refute("k", by="ada", reason="sure")

@@ -225,7 +225,7 @@ async def test_a_setting_that_still_demands_them_demands_them_again(world: World
 
 
 async def test_what_is_not_demanded_is_not_waived(world: World):
-    with pytest.raises(ValueError, match="four_eyes: are not demanded"):
+    with pytest.raises(ValueError, match="four_eyes: this scope does not require"):
         await operators(world).propose(FOUR_EYES, Decision.WAIVE, **ADA)
 
 
@@ -297,11 +297,11 @@ async def test_a_proposal_is_turned_down_and_the_key_stays_as_it_is(world: World
         ("k", "resolve", None, "order_id: must look like"),
         ("k", "refute", "tx-1", "order_id: must not be given to refute"),
         ("k", "nonsense", None, "decision: must be one of resolve, refute, amend, waive"),
-        ("k", "waive", None, "key: FOUR_EYES is what is to be waived"),
-        (FOUR_EYES, "refute", None, "key: FOUR_EYES is what is to be waived"),
+        ("k", "waive", None, "key: WAIVE is for FOUR_EYES"),
+        (FOUR_EYES, "refute", None, "key: WAIVE is for FOUR_EYES"),
         ("k", "refute", None, "key: it is too early"),
         ("k", "amend", "tx-1", "key: must be created; it is in doubt"),
-        ("never", "refute", None, "key: nothing is on record"),
+        ("never", "refute", None, "key: has no record"),
     ],
 )
 async def test_what_could_not_be_decided_is_not_proposed(
@@ -410,7 +410,7 @@ async def test_an_id_is_not_amended_by_itself_nor_by_anothers(world: World):
     desk = operators(world)
     for key in ("a", "b"):
         await desk.resolve(key, order_id=f"tx-{key}", **ADA)
-    for order_id, why in (("tx-a", "is the one on record"), ("tx-b", "is the order of another key")):
+    for order_id, why in (("tx-a", "is already the recorded one"), ("tx-b", "is the order of another key")):
         with pytest.raises(ValueError, match=f"order_id: {why}"):
             await desk.amend("a", order_id=order_id, **ADA)
 
@@ -449,7 +449,7 @@ async def test_of_a_created_key_the_parties_are_those_of_the_order(world: World)
 async def test_nothing_is_shown_that_is_not_on_record(world: World):
     await operators(world).demand_four_eyes(**ADA)
     for key in ("never", FOUR_EYES):
-        with pytest.raises(ValueError, match="nothing is on record"):
+        with pytest.raises(ValueError, match="has no record"):
             await operators(world).look(key, **ADA)
 
 
@@ -463,7 +463,7 @@ async def test_what_is_gone_when_the_look_is_on_record_is_not_shown(world: World
         await world.recover()
 
     world.meanwhile(Look, others)
-    with pytest.raises(ValueError, match="nothing is on record of the parties any more"):
+    with pytest.raises(ValueError, match="it has no record of the parties any more"):
         await desk.look("k", **ADA)
 
 

@@ -156,7 +156,7 @@ async def test_a_live_workers_request_is_its_own(world: World):
     world.time.pass_(20.5)
     why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
 
-    assert why == "key: a worker is sending its order; ask again in 40 s"
+    assert why == "key: a worker is sending its order; try again in 40 s"
     assert (await world.entry()).state is KeyState.SENDING
 
 
@@ -236,7 +236,7 @@ async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
     world.time.pass_(passed)
     why = await refusal(desk.refute("k", **SAID))
 
-    assert why == f"key: it is too early, a request may still take effect; ask again in {left} s"
+    assert why == f"key: it is too early, a request may still take effect; try again in {left} s"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
@@ -244,7 +244,7 @@ async def test_what_is_never_believed_is_never_believed(world: World):
     await world.in_doubt()
     why = await refusal(operators(world, settle_after=float("inf")).refute("k", **SAID))
 
-    assert why.endswith("ask again in inf s")
+    assert why.endswith("try again in inf s")
 
 
 async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: World):
@@ -273,7 +273,7 @@ def endings(desk: Operators, **said: Any) -> list[Any]:
 
 async def test_a_key_never_heard_of_is_refused(world: World):
     for ending in endings(operators(world), **SAID):
-        assert await refusal(ending) == "key: nothing is on record of it in this scope"
+        assert await refusal(ending) == "key: has no record in this scope"
 
 
 async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):

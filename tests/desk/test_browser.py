@@ -80,7 +80,7 @@ async def test_a_doubt_is_ended_by_two_people_by_keyboard(world: World, browser:
         await ada.press(" ")
         await ada.follow("Propose that none exists", role="button")
         assert "It waits for somebody else to approve it." in await ada.text()
-        assert "You proposed it: somebody else approves it." in await ada.text()
+        assert "You proposed it: another person must approve it." in await ada.text()
 
         await ben.go(f"{desk.base}/")
         await ben.follow("proposed", role="link")
@@ -117,7 +117,7 @@ async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, brows
     os.kill(os.getpid(), signal.SIGINT)
     await serving
 
-    assert "Nothing waits." in told[0]
+    assert "No key needs attention." in told[0]
     assert eve.status == 403
     assert "Who are you?" in told[1]
 

@@ -208,7 +208,7 @@ async def test_a_page_that_is_old_changes_nothing_and_tells_what_happened(
     answer = await ben.sends(old, form, reason="I think so", **fields)
 
     assert answer.status == 409
-    assert "the key has moved meanwhile" in answer.text
+    assert "the key has changed meanwhile" in answer.text
     assert "the order was said to exist by ada tx-abc" in answer.text
     assert "on the statement" in answer.text
     assert decisions(await doubted.told()) == ["resolve: created"]
@@ -259,7 +259,7 @@ async def test_a_page_of_somebody_else_is_not_reported_as_a_move_of_the_key(doub
     answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
 
     assert "This page is out of date, or was made for somebody else." in answer.text
-    assert "moved meanwhile" not in answer.text
+    assert "changed meanwhile" not in answer.text
 
 
 # --- what is typed --------------------------------------------------------------------------------

@@ -173,21 +173,21 @@ async def test_setting_aside_the_damaged_record_of_a_known_order_is_confirmed(
 
     told = await followed(ada, await ada.does("resolve", order_id="tx-1"))
 
-    assert "Saved: the damaged record was set aside." in told.text
+    assert "Saved: the corrupt record was put into quarantine." in told.text
     assert (await stored.entry()).is_readable
 
 
 async def test_a_decision_that_fails_after_the_damaged_record_was_set_aside_says_both(
     stored: World, desk: Desk, damage: Damage
 ):
-    """ "Nothing was changed: the key has moved meanwhile" blamed somebody else for this form's own write."""
+    """ "Nothing was changed: the key has changed meanwhile" blamed others for this form's own write."""
     await damage(NO_FINGERPRINT.replace("fingerprint", "sent_until"))
 
     answer = await desk.visitor().does("refute", certain="1", undone="1")
 
     assert answer.status == 409
-    assert "The damaged record was set aside. Nothing was decided: it is too early" in answer.text
-    assert "moved meanwhile" not in answer.text
+    assert "The corrupt record was put into quarantine. Nothing was decided: it is too early" in answer.text
+    assert "changed meanwhile" not in answer.text
 
 
 # --- two persons ----------------------------------------------------------------------------------
@@ -290,7 +290,9 @@ async def test_a_hold_that_the_next_recovery_releases_is_not_released_by_hand_to
     assert "by hand" not in shown.text.replace("Nothing by hand", "")
     assert "the next recovery releases hold-" in shown.text
     assert "undone" not in shown.page.forms["refute"]
-    assert "Saved: the damaged record was set aside. Now the next recovery releases hold-" in told.text
+    assert (
+        "Saved: the corrupt record was put into quarantine. Now the next recovery releases hold-" in told.text
+    )
     assert len(stored.bank.released) == 1
 
 

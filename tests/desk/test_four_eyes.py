@@ -87,7 +87,7 @@ async def test_who_proposed_it_is_not_offered_to_approve_it_and_may_not(world: W
     tried = await both.post("/approve", {**shown.page.forms["withdraw"], "reason": "mine"})
 
     assert "approve" not in shown.page.forms
-    assert "You proposed it: somebody else approves it." in shown.text
+    assert "You proposed it: another person must approve it." in shown.text
     assert tried.status == 403
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
@@ -100,7 +100,7 @@ async def test_the_same_person_by_another_writing_may_not(world: World, desk: De
 
     tried = await again.post("/approve", {**shown.page.forms["withdraw"], "reason": "mine"})
 
-    assert "You proposed it: somebody else approves it." in shown.text
+    assert "You proposed it: another person must approve it." in shown.text
     assert tried.status == 403
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
@@ -151,10 +151,10 @@ async def test_to_end_the_demand_is_proposed_elsewhere_and_approved_here(
     answer = await ben.does("approve", key=FOUR_EYES, reason="until Monday")
 
     assert "cleo proposes to end this" in listed.text
-    assert "The rule of four eyes" in shown.text
-    assert "Approving ends the demand for four eyes" in shown.text
+    assert "The rule of dual control" in shown.text
+    assert "Approving ends dual control" in shown.text
     assert answer.status == 303
-    assert "Nothing here: transfer-async journal demands it" in (await ada.key(FOUR_EYES)).text
+    assert "Nothing here: use transfer-async journal four-eyes" in (await ada.key(FOUR_EYES)).text
     steps = [step.move for step in await desk.operators_side.history(FOUR_EYES)]
     assert "waive" in steps
 
@@ -201,7 +201,7 @@ async def test_a_form_that_proposes_never_decides_alone(
 
     assert answer.status == 409
     assert "Nothing was changed: one person is enough now" in answer.text
-    assert "four eyes were no longer demanded by yan" in answer.text
+    assert "dual control was waived by yan" in answer.text
     assert await world.entry() == before
     assert (await ada.sends(answer.page, form, reason="seen", **fields)).status == 303
 
@@ -219,8 +219,8 @@ async def test_a_form_that_decides_never_proposes(
     answer = await ada.sends(page, form, reason="seen", **fields)
 
     assert answer.status == 409
-    assert "Nothing was changed: two persons are needed now" in answer.text
-    assert "four eyes were demanded by zoe" in answer.text
+    assert "Nothing was changed: dual control is required now" in answer.text
+    assert "dual control was demanded by zoe" in answer.text
     assert await world.entry() == before
 
 
@@ -230,7 +230,7 @@ async def test_a_demand_between_the_look_and_the_write_lets_nobody_decide_alone(
     answer = await changing.visitor().does("refute", certain="1")
 
     assert answer.status == 409
-    assert "two persons are needed now" in answer.text
+    assert "dual control is required now" in answer.text
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 

@@ -36,7 +36,7 @@ async def test_what_is_at_stake_is_summed_by_currency_and_reason(world: World, d
 
     shown = await desk.visitor().get()
 
-    assert "Currency In doubt Undo owed NGN 310,050.00 155,025.00" in shown.text
+    assert "Currency In doubt Undo pending NGN 310,050.00 155,025.00" in shown.text
 
 
 async def test_every_page_names_its_scope(world: World, desk: Desk):
@@ -60,7 +60,7 @@ async def test_a_page_of_another_scope_does_not_say_that_nothing_waits(world: Wo
 
     for shown in pages:
         assert f"The journal has no key of this scope, only keys of {world.scope}." in shown.text
-        assert "Nothing waits" not in shown.text
+        assert "No key needs attention" not in shown.text
 
 
 async def test_what_a_dead_worker_left_behind_waits_too(world: World, desk: Desk):
@@ -175,7 +175,7 @@ async def test_what_is_looked_for_is_in_no_address(world: World, desk: Desk):
     answer = await ada.post("/find", {"text": "ben.okri"})
     found = await ada.get(where_to(answer)[0])
 
-    assert "No such key, and no key that waits contains this text." in found.text
+    assert "No such key, and no listed key contains this text." in found.text
     assert "okri" not in answer.headers["Location"]
     assert not any("okri" in link for link in found.page.links)
 
@@ -229,8 +229,8 @@ async def test_a_key_that_was_found_and_ended_since_is_still_linked(world: World
     await ada.does("resolve", key="payment-2", order_id="tx-2")
     none = await ada.get(path, key=[*query["key"], "never used"])
 
-    assert "These keys no longer wait: payment-1" in one.text
-    assert "These keys no longer wait: payment-1 , payment-2" in none.text
+    assert "These keys need no attention any more: payment-1" in one.text
+    assert "These keys need no attention any more: payment-1 , payment-2" in none.text
     assert {"key?key=payment-1", "key?key=payment-2"} <= set(none.page.links)
     assert "never used" not in none.text
     assert "No such key" not in none.text
@@ -271,7 +271,7 @@ async def test_look_ups_do_not_push_out_who_decided_what(world: World, desk: Des
 
     shown = await ada.key()
 
-    for move in ("a worker took the key", "the order was said to exist", "taken back by ada"):
+    for move in ("a worker took the key", "the order was said to exist", "withdrawn by ada"):
         assert move in shown.text
     assert "the parties were looked at by eve" in shown.text
 
@@ -317,7 +317,7 @@ async def test_what_only_a_recovery_helps_has_no_form(world: World, desk: Desk):
 
     pages = [await ada.key(key) for key in ("owed", "claimed")]
 
-    assert "the next recovery undoes what is owed" in pages[0].text
+    assert "the next recovery runs the pending undos" in pages[0].text
     assert "nothing was sent" in pages[1].text
     assert all(set(page.page.forms) == {"find", "parties"} for page in pages)
     assert "refute" not in (await ada.key("created")).page.forms
@@ -374,7 +374,7 @@ async def test_what_is_sealed_has_no_form_that_would_change_nothing(world: World
     shown = await desk.visitor().key()
 
     assert not {"resolve", "refute"} & set(shown.page.forms)
-    assert "Start the desk with the keys that it was sealed with." in shown.text
+    assert "Start the page with its encryption key." in shown.text
     assert "no recovery can end it" not in shown.text
 
 

@@ -206,7 +206,7 @@ def list_waiting(*, target: JournalTarget, as_json: AsJson = False) -> None:
         tell(journal_output.as_json(told))
         return
     if views:
-        show_table(journal_output.WAITING, journal_output.waiting_rows(views))
+        show_table(tuple(journal_output.WAITING), journal_output.waiting_rows(views))
     tell(f"{shown(target.scope)}: {journal_output.total_told(totals)}")
 
 
@@ -335,9 +335,7 @@ def _candidate(view: KeyView, *, take_it: bool) -> str:
     if not take_it:
         if not somebody_is_there():
             fail("journal: --order-id or --candidate is required when not interactive", USAGE)
-        question = (
-            f"An answer that could not be read names {candidates[0]}. Is it the order of {shown(view.key)}?"
-        )
+        question = f"An unreadable response names {candidates[0]}. Is it the order of {shown(view.key)}?"
         confirmed(question, yes=False)
     return candidates[0]
 
@@ -430,12 +428,12 @@ def withdraw(
     """Withdraw a proposal, or reject another person's; the key stays as it is."""
     seen = _seen(target, target.view(key), proposal)
     said = person.said()
-    confirmed(f"{_in_words(key, seen)} Is it to be turned down?", yes=yes)
+    confirmed(f"{_in_words(key, seen)} Withdraw or reject it?", yes=yes)
     record = target.with_journal(lambda at: at.operators.withdraw(key, proposal=seen.id, **said))
     if as_json:
         tell_record(target, key, record, as_json=True)
     else:
-        tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; nothing is proposed any more")
+        tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; the proposal is withdrawn")
 
 
 class Action(enum.Enum):
@@ -479,7 +477,7 @@ def four_eyes(
 def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
     waiver = target.with_journal(lambda at: at.operators.four_eyes()).proposal
     if waiver is None:
-        fail("journal: four-eyes: nobody proposes to waive them", FAILED)
+        fail("journal: four-eyes: there is no proposal to waive dual control", FAILED)
     said = person.said()
     if action is Action.APPROVE:
         target.with_journal(lambda at: _approved(at, FOUR_EYES, waiver, said))
@@ -506,11 +504,11 @@ def _seen(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposa
     key, proposal = view.key, view.proposal
     if proposal is None:
         already = target.with_journal(lambda at: _already(at, key))
-        fail(f"journal: {shown(key)}: nothing is proposed, or the key has moved since{already}", FAILED)
+        fail(f"journal: {shown(key)}: there is no proposal, or the key has changed since{already}", FAILED)
     if named_id is None and not somebody_is_there():
         fail("journal: --proposal is required when not interactive", USAGE)
     if named_id not in (None, proposal.id):
-        fail(f"journal: {shown(key)}: another proposal has taken its place: {proposal.id}", FAILED)
+        fail(f"journal: {shown(key)}: another proposal has replaced it: {proposal.id}", FAILED)
     return proposal
 
 
@@ -524,10 +522,10 @@ def _tell_four_eyes(scope: str, found: FourEyes, *, as_json: bool) -> None:
         asked = None if found.proposal is None else journal_output.proposal_json(found.proposal)
         tell(journal_output.as_json({"scope": scope, "demanded": found.demanded, "proposal": asked}))
         return
-    tell(f"{shown(scope)}: {'four eyes are demanded' if found.demanded else 'one person is enough'}")
+    tell(f"{shown(scope)}: {'dual control is required' if found.demanded else 'one person is enough'}")
     if found.proposal is not None:
         by, why = shown(found.proposal.by), shown(found.proposal.reason)
-        tell(f"{by} proposes to waive them: {why}; another person approves it")
+        tell(f"{by} proposes to waive dual control: {why}; another person approves it")
 
 
 # --- recover and prune ------------------------------------------------------------------------------

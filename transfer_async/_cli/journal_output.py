@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOBODY: Mapping[str, str | None] = {}
 """The default: no parties are shown."""
 
-WAITING = ("key", "state", "age", "order", "order id", "owed")
+
 HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason")
 
 
@@ -48,22 +48,12 @@ HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason
 
 def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
     """Return one row for each key."""
-    return [
-        (
-            shown(view.key),
-            state_of(view),
-            age_told(view.age),
-            view.summary,
-            shown(view.entry.order_id),
-            ", ".join(_left(view)) or "-",
-        )
-        for view in views
-    ]
+    return [tuple(cell(view) for cell in WAITING.values()) for view in views]
 
 
 def _left(view: KeyView) -> list[str]:
     """Return what is pending: undos, notifications, and a proposal to approve."""
-    left = [*map(shown, view.owed), *(f"to tell: {end}" for end in view.untold)]
+    left = [*map(shown, view.owed), *(f"notification: {end}" for end in view.untold)]
     return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
 
@@ -73,13 +63,24 @@ def state_of(view: KeyView) -> str:
     return state if view.entry.is_readable else f"{state} (unreadable)"
 
 
+WAITING: dict[str, Callable[[KeyView], str]] = {
+    "key": lambda view: shown(view.key),
+    "state": state_of,
+    "age": lambda view: age_told(view.age),
+    "order": lambda view: view.summary,
+    "order id": lambda view: shown(view.order_id),
+    "pending": lambda view: ", ".join(_left(view)) or "-",
+}
+"""The columns of ``journal list``: for each, the text of its cell."""
+
+
 def total_told(totals: Totals) -> str:
     """Return the sums in one line."""
     if not totals.keys:
-        return "nothing waits: nothing in doubt, nothing owed, nothing left behind"
+        return "no key needs attention: nothing in doubt, no undo pending, nothing left behind"
     told = [f"{count} {state.replace('_', ' ')}" for state, count in sorted(totals.states.items())]
     if totals.undos_owed:
-        told.append(f"{counted(totals.undos_owed, 'undo')} owed")
+        told.append(f"{counted(totals.undos_owed, 'undo')} pending")
     line = f"{counted(totals.keys, 'key')}: {', '.join(told)}"
     if totals.in_doubt:
         amounts = ", ".join(f"{amount:f} {currency}" for currency, amount in sorted(totals.in_doubt.items()))
@@ -111,8 +112,8 @@ def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> l
         "lease until": iso(view.lease_until),
         "ended in": None if entry.ending is None else _ended_in(entry.ending),
         "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in entry.all_receipts.items()) or None,
-        "owed": ", ".join(view.owed) or None,
-        "to tell": ", ".join(view.untold) or None,
+        "pending": ", ".join(view.owed) or None,
+        "to publish": ", ".join(view.untold) or None,
     }
     return [f"{name:<12}{shown(value)}" for name, value in told.items()]
 

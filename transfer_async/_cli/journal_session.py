@@ -139,7 +139,7 @@ def who(by: str | None) -> str:
         try:
             by = getpass.getuser()
         except (OSError, KeyError, ImportError):
-            fail("journal: --by: must say who you are; there is no login name here", USAGE)
+            fail("journal: --by: is required, because there is no login name", USAGE)
     with usage():
         return checked_name("--by", by)
 
@@ -191,7 +191,7 @@ def _pending_told(place: JournalTarget, key: str) -> str:
     try:
         return pending(run(view(place.journal)), holds=HOLDS).shown(shown)
     except (TransferError, ValueError):
-        return "transfer-async journal show tells what is left to undo"
+        return "transfer-async journal show lists what is left to undo"
 
 
 def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
@@ -208,5 +208,5 @@ def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: b
             "answered from the record: what is still to be paid needs another key"
         )
     else:
-        end = "find out what became of its order, and say so"
+        end = "find out what became of its order, then resolve or refute it"
     tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; {end}")

@@ -101,16 +101,18 @@ def _of_resolving(
     named = "{}" if order_id else "that order"
     if view.state is KeyState.CREATED:  # the record is corrupt; otherwise there is nothing to resolve
         known = view.order_id or "no id"
-        yield Sentence(f"{verb} puts aside what cannot be read. The order on record stays: {{}}.", (known,))
+        yield Sentence(
+            f"{verb} puts the corrupt record into quarantine. The order on record stays: {{}}.", (known,)
+        )
         return
     yield Sentence(
-        f"{verb} binds the key to {named}: further calls with the key return this order.",
+        f"{verb} binds the key to {named}: later calls with the key return this order.",
         (order_id,) if order_id else (),
     )
     yield from _kept(view, holds, ": the order is paid from it")
     if by_hand := to_undo_by_hand(view.entry, refuting=False):
         yield Sentence(
-            "Undos of an earlier wish cannot be read. "
+            "Pending undos of an earlier intent cannot be read. "
             f"Undo by hand first: {', '.join(['{}'] * len(by_hand))}.",
             by_hand,
         )
@@ -138,7 +140,7 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
 
 def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Iterator[Sentence]:
     by_hand = to_undo_by_hand(entry, refuting=True)
-    frees = "puts aside what cannot be read" if entry.state is KeyState.FREE else "frees the key"
+    frees = "puts the corrupt record into quarantine" if entry.state is KeyState.FREE else "frees the key"
     undone = _listed(verb, undos_on_failure(entry), holds)
     if by_hand:
         yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them by hand first.")
@@ -170,7 +172,7 @@ def _of_taking_back(view: KeyView, verb: str, holds: AbstractSet[str], _: str | 
 
 
 def _of_waiving(_: KeyView, verb: str, __: AbstractSet[str], ___: str | None) -> Iterator[Sentence]:
-    yield Sentence(f"{verb} ends the demand for four eyes: from then on one person decides alone.")
+    yield Sentence(f"{verb} ends dual control: from then on one person decides alone.")
 
 
 # --- the table --------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ class DecisionRow:
 
 def _refute_button(view: KeyView, holds: AbstractSet[str]) -> str:
     if view.state is KeyState.FREE:
-        return "None exists: put the record aside"
+        return "None exists: quarantine the record"
     return f"None exists: {'release the hold' if releases_hold(view, holds=holds) else 'free the key'}"
 
 
@@ -308,7 +310,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         propose="Propose the other order",
         verb="Amending",
         proposed="amend to {}",
-        explained="what was said before is corrected",
+        explained="the order's id is corrected",
         history="the order's id was corrected",
         done="amended",
         saved="Saved: the key has the other order now.",
@@ -324,8 +326,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         propose="Propose to take it back",
         verb="Taking it back",
         proposed="back into doubt",
-        explained="what was said before is corrected",
-        history="the order's id was taken back",
+        explained="the order's id is withdrawn",
+        history="the order's id was withdrawn",
         done="takenback",
         saved="Saved: the key is in doubt again.",
     ),
@@ -335,8 +337,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         applies_to=KeyState.FREE,
         effects=_of_waiving,
         proposed="waive",
-        explained="four eyes are no longer demanded",
-        history="four eyes were no longer demanded",
+        explained="dual control is waived",
+        history="dual control was waived",
     ),
 )
 """Each decision; the page shows its forms in this order."""
@@ -376,7 +378,11 @@ def effects_of(
     """
     verb = verb or row.verb
     if view.is_sealed and row.applies_to is not KeyState.FREE:
-        return (Sentence(f"{verb} changes nothing: the record is sealed with keys that are not here."),)
+        return (
+            Sentence(
+                f"{verb} changes nothing: the record is encrypted with a key that is not available here."
+            ),
+        )
     return tuple(row.effects(view, verb, holds, order_id))
 
 

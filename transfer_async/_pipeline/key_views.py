@@ -292,7 +292,7 @@ def only_scopes(names: Sequence[str]) -> Sentence:
 def nothing_on_record(key: str) -> ValueError:
     """Return the error for a key without a record."""
     why = requests.problem(key)
-    return ValueError(f"key: {why}" if why else "key: nothing is on record of it in this scope")
+    return ValueError(f"key: {why}" if why else "key: has no record in this scope")
 
 
 def state_text(entry: Entry) -> str:
@@ -305,7 +305,9 @@ class ApprovalRequired(ValueError):
     """The scope requires dual control: one person proposes a decision, and another approves it."""
 
     def __init__(self) -> None:
-        super().__init__("four_eyes: are demanded in this scope: propose it, and another person approves")
+        super().__init__(
+            "four_eyes: this scope requires dual control: propose it, and another person approves it"
+        )
 
 
 class ApproverIsProposer(ValueError):
@@ -313,8 +315,8 @@ class ApproverIsProposer(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "by: proposed it, or has a name that looks like the proposer's; another person must approve it, "
-            "under a name that nobody can take for the proposer's"
+            "by: is the proposer, or has a name that looks like the proposer's; another person must approve "
+            "it, under a clearly different name"
         )
 
 
@@ -330,7 +332,7 @@ class KeyChanged(ValueError):
     """
 
     def __init__(self, entry: Entry) -> None:
-        super().__init__(f"key: has moved since it was looked at; it is {state_text(entry)}")
+        super().__init__(f"key: has changed since it was read; it is {state_text(entry)}")
         self.state: KeyState = entry.state
         self.moves: int = entry.version
 
@@ -359,7 +361,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
     if denial is Rejection.SAME_PERSON:
         return ApproverIsProposer()
     if denial is Rejection.ANSWERED:
-        return ValueError("key: the service itself answered with its order: it is not to be amended")
+        return ValueError("key: cannot be amended: the service itself answered with its order")
     if denial is Rejection.TOO_EARLY:
         return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
     if denial is Rejection.FOREIGN:
@@ -370,7 +372,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
 def too_early(wait: float) -> ValueError:
     """Return the error for a refutation that is accepted only in ``wait`` seconds."""
     left = math.ceil(wait) if wait < _LONGEST_WAIT else math.inf
-    return ValueError(f"key: it is too early, a request may still take effect; ask again in {left} s")
+    return ValueError(f"key: it is too early, a request may still take effect; try again in {left} s")
 
 
 def _is_stale(entry: Entry, move: Move | None) -> bool:

@@ -217,10 +217,10 @@ class Operators:
         look = Look(by=checked_name("by", by), reason=checked_text("reason", reason))
         key = requests.to_text(key)
         if parties_of(await self._read(key)) is None:
-            raise ValueError("key: nothing is on record of the parties of its order")
+            raise ValueError("key: has no record of the parties of its order")
         parties = parties_of((await self._write(key, look)).entry)
         if parties is None:
-            raise ValueError("key: was changed just now; nothing is on record of the parties any more")
+            raise ValueError("key: was changed just now; it has no record of the parties any more")
         return parties
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
@@ -563,7 +563,7 @@ class Operators:
             ValueError: the decision cannot be made; nothing was written.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
-            raise ValueError("key: FOUR_EYES is what is to be waived, and nothing else is")
+            raise ValueError("key: WAIVE is for FOUR_EYES, and no other decision is")
         if row.applies_to is KeyState.FREE:
             yield await self._demanded(), said
             return
@@ -588,13 +588,13 @@ class Operators:
                 raise
             why = str(error).removeprefix("key: ")
             raise RecordSetAside(
-                f"key: the damaged record was set aside. Nothing was decided: {why}"
+                f"key: the corrupt record was put into quarantine. Nothing was decided: {why}"
             ) from error
 
     async def _demanded(self) -> Entry:
         entry = await self._setting()
         if entry is None or not demands_four_eyes(entry):
-            raise ValueError("four_eyes: are not demanded in this scope; there is nothing to waive")
+            raise ValueError("four_eyes: this scope does not require dual control; there is nothing to waive")
         return entry
 
     async def _quarantined(
@@ -622,7 +622,7 @@ class Operators:
             raise ApprovalRequired
         if verdict.denial is Rejection.BUSY:
             left = math.ceil(verdict.lease_left)
-            raise ValueError(f"key: a worker may be at work on it; ask again in {left} s")
+            raise ValueError(f"key: a worker may be using it; try again in {left} s")
         return verdict.entry
 
     async def _expired(self, key: str, attempt: str) -> Entry:
@@ -632,7 +632,7 @@ class Operators:
             self._publish(OrderInDoubt, key, verdict.entry, error=ABANDONED)
         elif verdict.denial is Rejection.BUSY:
             left = math.ceil(verdict.lease_left)
-            raise ValueError(f"key: a worker is sending its order; ask again in {left} s")
+            raise ValueError(f"key: a worker is sending its order; try again in {left} s")
         return verdict.entry
 
     # --- the write, and its events --------------------------------------------------------------
@@ -698,7 +698,7 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
     if not entry.is_amendable:
         raise refusal(TransitionResult(now=0.0, entry=entry, denial=Rejection.ANSWERED))
     if order_id == entry.order_id:
-        raise ValueError("order_id: is the one on record")
+        raise ValueError("order_id: is already the recorded one")
 
 
 def _refuse_unreadable(
@@ -707,7 +707,7 @@ def _refuse_unreadable(
     """Return the hooks that were undone by hand; refuse what a corrupt record does not allow."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
-            "key: its record is sealed, and does not open here: bring the keys it was sealed with"
+            "key: its record is encrypted with a key that is not available here: configure that key"
         )
     if entry.state is KeyState.CREATED:  # before anything is written
         _refuse_created(entry, order_id, proposing=proposing)
@@ -726,8 +726,8 @@ def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> N
         return
     if entry.unread is not None and order_id is not None:
         raise ValueError(
-            f"order_id: the damaged record has {entry.order_id}. Give this id to set the record aside; "
-            "a wrong id can be amended then"
+            f"order_id: the corrupt record has {entry.order_id}. Give this id to put it into quarantine; "
+            "you can amend a wrong id after that"
         )
     raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 

@@ -144,12 +144,12 @@ class _AuthMiddleware:
         try:
             if is_from_elsewhere(request, origin=self._origin):
                 return self._told(
-                    request, 403, "Not from here", "This was not asked for on a page of the desk."
+                    request, 403, "Not from here", "This form was not sent from a page of this site."
                 )
             if handler is not _plain:
                 request[OPERATOR] = operator = await operator_of(self._who, request)
                 if operator is None:
-                    return self._told(request, 403, "Who are you?", "Nobody is signed in who may see this.")
+                    return self._told(request, 403, "Who are you?", "You are not signed in as an operator.")
             return await handler(request)
         except (JournalFailed, ClientClosed) as error:
             return self._told(request, 503, "The journal failed", f"{error}. Look again.")
@@ -163,7 +163,7 @@ class _AuthMiddleware:
         """Return an error of aiohttp, or of ``who``, as a page."""
         titles = {401: "Sign in first", 404: "There is no such page", 405: "Not this way"}
         title = titles.get(error.status, "That cannot be")
-        told = {404: "Go back to what waits."}.get(error.status, error.reason)
+        told = {404: "Go back to the list."}.get(error.status, error.reason)
         response = self._told(request, error.status, title, told)
         keep_headers(error, response)  # such as how to sign in, and when to try again
         return response
@@ -251,8 +251,7 @@ class Actions:
             self._shared.cache.changed(await operators.view(form["key"]))
             return await self._refused(form, views.problem_text(error), status=409)
         except ApproverIsProposer:
-            why = "You proposed it: somebody else approves it. Names that look alike count as one person's."
-            return await self._refused(form, why, status=403)
+            return await self._refused(form, views.OWN_PROPOSAL, status=403)
         except ValueError as error:
             return await self._refused(form, views.problem_text(error), status=422)
         with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, even if this fails
@@ -269,7 +268,7 @@ class Actions:
         self._shared.cache.changed(view)
         history = await operators.history(view.key)
         steps = since(form["stamp"], view, history)
-        problem = Sentence("Nothing was changed: the key has moved meanwhile")
+        problem = Sentence("Nothing was changed: the key has changed meanwhile")
         if not steps:
             problem = Sentence(
                 "Nothing was changed. This page is out of date, or was made for somebody else."
@@ -281,7 +280,7 @@ class Actions:
             problem = Sentence(f"Nothing was changed: {{}} approved it at {at}", (who,))
         four_eyes = (await operators.four_eyes()).demanded
         if self._is_current(form, view, four_eyes=not four_eyes):
-            why = "two persons are needed now" if four_eyes else "one person is enough now"
+            why = "dual control is required now" if four_eyes else "one person is enough now"
             problem = Sentence(f"Nothing was changed: {why}")
             rule = await operators.history(FOUR_EYES)
             steps = tuple(step for step in rule if step.move in (Demand.name, Waive.name))[-1:]

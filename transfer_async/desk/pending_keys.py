@@ -374,7 +374,7 @@ COLUMNS = (
         sort=attrgetter("key"),
         sort_label="by key",
     ),
-    Column(name="kinds", heading="Waits", cell=lambda row, _: ", ".join(row.kinds)),
+    Column(name="kinds", heading="Reason", cell=lambda row, _: ", ".join(row.kinds)),
     Column(
         name="amount",
         heading="Amount",

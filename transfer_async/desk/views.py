@@ -68,9 +68,9 @@ class Views:
             "list",
             operator=operator_at(request),
             scope=self._shared.operators.scope,
-            heading="What waits",
-            caption="Keys that wait for somebody",
-            nothing="Nothing waits." if snapshot.is_complete else "Nothing so far.",
+            heading="Keys that need attention",
+            caption="Keys that need attention",
+            nothing="No key needs attention." if snapshot.is_complete else "Nothing so far.",
             other_scopes=other_scopes_text(others) if others else "",
             snapshot=snapshot,
             choice=choice,
@@ -139,7 +139,7 @@ class Views:
             ended=ended,
             is_partial=is_partial,
             caption=caption,
-            nothing="" if ended or is_partial else "No such key, and no key that waits contains this text.",
+            nothing="" if ended or is_partial else "No such key, and no listed key contains this text.",
             other_scopes=other_scopes_text(others) if others else "",
             now=self._shared.clock.utc().timestamp(),
             address=address,
@@ -338,28 +338,30 @@ def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool
 # The texts of the page: plain text, which the templates escape like any other.
 
 
-NO_RECORD = "The journal has nothing on record of this key in this scope."
+NO_RECORD = "The journal has no record of this key in this scope."
 
 KIND_LABELS = {
     "doubt": "in doubt",
     "proposed": "proposed",
-    "owed": "undo owed",
+    "owed": "undo pending",
     "abandoned": "abandoned",
-    "untold": "to tell",
+    "untold": "notification pending",
     "unreadable": "unreadable",
 }
 """Why a key needs attention."""
 
 KIND_HELP = {
     "doubt": "The order may exist, and the hold is kept. Find out, then say how it ended.",
-    "proposed": "One person has proposed how it ends; another one approves.",
-    "owed": "A certain no is on record, but a hook is not undone yet: the next recovery tries again.",
-    "abandoned": "Its worker never reported an end: the next recovery takes it up.",
-    "untold": "A doubt has ended, and its outcome is not published yet: a worker publishes it.",
-    "unreadable": "What is stored of the key cannot be read: no recovery can end it.",
+    "proposed": "One person has proposed a decision, and another must approve it.",
+    "owed": "A definite failure is recorded, but a hook is not undone yet. The next recovery tries again.",
+    "abandoned": "Its worker never reported an end. The next recovery continues it.",
+    "untold": "A doubt has ended, but its outcome is not published yet. A worker publishes it.",
+    "unreadable": "The key's record is corrupt: no recovery can end it.",
 }
 
-ENCRYPTED = "What is stored of the key cannot be read here: a desk with the keys that sealed it can."
+OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
+
+ENCRYPTED = "The key's record is encrypted with a key that is not available here."
 """In place of the last text, if the record is not corrupt."""
 
 _MOVES = {
@@ -368,26 +370,26 @@ _MOVES = {
     "takeover": "another worker took over, to undo it",
     "mark": "the request was about to be sent",
     "create": "the service answered with the order",
-    "free": "it ended in a certain no",
+    "free": "it ended in a definite failure",
     "doubt": "it became unknown whether the order exists",
     "expire": "abandoned: its worker never reported an end; the request may have arrived",
     "propose": "an end was proposed",
     "withdraw": "the proposal was withdrawn",
-    "demand": "four eyes were demanded",
+    "demand": "dual control was demanded",
     "look": "the parties were looked at",
     "paid": "what its hooks did was undone",
-    "owe": "an undo became due late",
+    "owe": "an undo became pending late",
     "suspect": "an order turned up against the record",
-    "layaside": "the corrupt record was quarantined",
-    "promise": "its outcome was published as unknown",
-    "told": "the end of its doubt was published",
+    "layaside": "the corrupt record was put into quarantine",
+    "promise": "the outcome was published as unknown",
+    "told": "the end of the doubt was published",
 } | {row.name: row.history for row in DECISIONS}
 """The text of each transition in the history; one of a later version is shown by its name."""
 
 
 _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
-    "setaside": ("layaside", "Saved: the damaged record was set aside."),
-    "proposed": ("propose", "Proposed. It waits for somebody else to approve it."),
+    "setaside": ("layaside", "Saved: the corrupt record was put into quarantine."),
+    "proposed": ("propose", "Proposed. Another person must approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
 }
 """What the address of a key's page may say was done: its line in the history, and the confirmation."""
@@ -422,7 +424,7 @@ def other_scopes_text(names: tuple[str, ...]) -> Sentence:
     """Return a warning that the journal has keys of other scopes only, so an empty list proves nothing."""
     found = only_scopes(names)
     return Sentence(
-        f"The journal has no key of this scope, {found.text}. Start the desk for the right scope.",
+        f"The journal has no key of this scope, {found.text}. Start the page for the right scope.",
         found.values,
     )
 
@@ -431,18 +433,18 @@ def nothing_to_do(view: KeyView) -> str:
     """Return why no decision about a key can be made."""
     if view.key == FOUR_EYES and not view.readable:
         return (
-            "Nothing here. The rule cannot be read, so two persons are needed: "
+            "Nothing here. The rule cannot be read, so dual control stays required: "
             "transfer-async journal four-eyes demand writes it anew."
         )
     if view.key == FOUR_EYES:
-        return "Nothing here: transfer-async journal demands it, and proposes to end it."
+        return "Nothing here: use transfer-async journal four-eyes."
     if view.is_sealed:
-        return "Nothing here: its record is sealed. Start the desk with the keys that it was sealed with."
+        return "Nothing here: its record is encrypted. Start the page with its encryption key."
     if view.owed:
-        return "Nothing by hand: the next recovery undoes what is owed."
+        return "Nothing by hand: the next recovery runs the pending undos."
     if view.state is KeyState.CLAIMED:
-        return "Nothing by hand, for nothing was sent: a new delivery or the next recovery takes it up."
-    return "Nothing: it has come to its end."
+        return "Nothing by hand, because nothing was sent: a new delivery or the next recovery continues it."
+    return "Nothing: it has ended."
 
 
 def problem_text(error: Exception) -> str:
@@ -466,7 +468,7 @@ def moment(since_1970: float) -> datetime:
 
 def name_of(key: str) -> str:
     """Return the title of a key's page."""
-    return "The rule of four eyes" if key == FOUR_EYES else key
+    return "The rule of dual control" if key == FOUR_EYES else key
 
 
 def move_text(name: str) -> str:
@@ -553,7 +555,9 @@ _environment.filters.update(
     move=move_text,
     time=time_text,
 )
-_environment.globals.update(columns=COLUMNS, money=money, kinds=KIND_LABELS, kinds_explained=KIND_HELP)
+_environment.globals.update(
+    own_proposal=OWN_PROPOSAL, columns=COLUMNS, money=money, kinds=KIND_LABELS, kinds_explained=KIND_HELP
+)
 _TEMPLATES = {name: _environment.get_template(f"{name}.html") for name in ("list", "key", "message")}
 
 

@@ -110,7 +110,7 @@ async def test_a_wrong_id_is_corrected_and_taken_back(world: World):
     shown = await told("show", "k")
 
     assert right.stdout == "k: created; its order is tx-right\n"
-    assert back.stdout == "k: in doubt; find out what became of its order, and say so\n"
+    assert back.stdout == "k: in doubt; find out what became of its order, then resolve or refute it\n"
     assert (shown["state"], shown["cause"]["kind"]) == ("in_doubt", "taken_back")
     assert [(step["move"], step["order_id"]) for step in shown["history"][-3:]] == [
         ("resolve", "tx-wrong"),
@@ -151,7 +151,7 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: Wor
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
     result = await asked(*REFUTE, "--yes", "--settle-after", str(settle_after), code=1)
 
-    assert re.search(r"too early, .* ask again in \d+ s\n$", result.stderr)
+    assert re.search(r"too early, .* try again in \d+ s\n$", result.stderr)
 
 
 @each(
@@ -191,7 +191,7 @@ async def test_that_there_is_no_such_key_is_said_before_anything_is_asked(world:
     name, *options = command
     result = await asked(name, "never", *options, code=1)
 
-    assert result.stderr == "journal: key: nothing is on record of it in this scope\n"
+    assert result.stderr == "journal: key: has no record in this scope\n"
 
 
 # --- whose word it is ----------------------------------------------------------------------------
@@ -248,7 +248,7 @@ async def test_a_word_about_one_doubt_is_not_taken_for_another(
     name, *options = word
     result = await asked(name, "doubt", *options, "--reason", "seen", code=1)
 
-    assert "has moved" in result.stderr
+    assert "has changed" in result.stderr
     assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
 
 
@@ -266,7 +266,7 @@ async def test_an_amendment_is_of_the_order_that_was_seen(world: World, monkeypa
     await world.resolve("tx-wrong", "doubt")
     result = await asked("amend", "doubt", "--in-doubt", "--reason", "seen", code=1)
 
-    assert "has moved" in result.stderr
+    assert "has changed" in result.stderr
     assert (await world.entry("doubt")).order_id == "tx-right"
 
 

@@ -20,11 +20,11 @@ async def test_one_proposes_another_is_asked_and_the_key_is_free(world: World, s
     approved = await asked("approve", "k", *BEN, answers="y\n")
 
     assert alone.stderr == (
-        "journal: four_eyes: are demanded in this scope: propose it, and another person approves\n"
+        "journal: four_eyes: this scope requires dual control: propose it, and another person approves it\n"
     )
     assert proposed.stdout.startswith("k: proposed: refute; another person approves it, as ")
     assert "to approve: refute" in listed.stdout
-    assert "by: proposed it, or has a name that looks like" in same.stderr
+    assert "by: is the proposer, or has a name that looks like" in same.stderr
     assert "k: ada proposes: refute (seen on the statement). Do you approve?" in no.stderr
     assert "\nk: free; " in approved.stdout
     assert (await world.entry()).state is KeyState.FREE
@@ -44,7 +44,7 @@ async def test_what_is_approved_where_nobody_can_be_asked_is_named(world: World)
         "reason": "seen on the statement",
     }
     assert unnamed.stderr == "journal: --proposal is required when not interactive\n"
-    assert "another proposal has taken its place" in other.stderr
+    assert "another proposal has replaced it" in other.stderr
     assert (record["state"], record["order_id"]) == ("created", "tx-1")
 
 
@@ -68,7 +68,7 @@ async def test_who_approves_second_is_told_who_was_first_and_when(
         await asked("approve", "k", "--yes", "--proposal", proposal["id"], "--by", "cleo", "--reason", "seen")
     second = await asked("approve", "k", "--yes", "--proposal", proposal["id"], *BEN, code=1)
 
-    assert "moved since" in second.stderr
+    assert "changed since" in second.stderr
     approved = (await world.journal.history(world.scope, "k"))[-1]
     assert second.stderr.endswith(f"; cleo approved it at {journal_output.step_time(approved)}\n")
 
@@ -85,8 +85,8 @@ async def test_a_proposal_is_shown_and_turned_down(world: World):
     record = await told("withdraw", "k", "--proposal", another["id"], "--yes", *BEN)
 
     assert f"proposed    resolve as tx-1, by ada: seen on the statement ({proposal['id']})" in shown.stdout
-    assert turned_down.stdout == "k: in doubt; nothing is proposed any more\n"
-    assert gone.stderr == "journal: k: nothing is proposed, or the key has moved since\n"
+    assert turned_down.stdout == "k: in doubt; the proposal is withdrawn\n"
+    assert gone.stderr == "journal: k: there is no proposal, or the key has changed since\n"
     assert (record["key"], record["state"]) == ("k", "in_doubt")
 
 
@@ -101,11 +101,11 @@ async def test_four_eyes_are_demanded_by_one_and_waived_by_two(world: World):
     waived = await asked("four-eyes", "approve", *BEN)
 
     assert before.stdout == f"{world.scope}: one person is enough\n"
-    assert demanded.stdout == f"{world.scope}: four eyes are demanded\n"
-    assert nobody.stderr == "journal: four-eyes: nobody proposes to waive them\n"
+    assert demanded.stdout == f"{world.scope}: dual control is required\n"
+    assert nobody.stderr == "journal: four-eyes: there is no proposal to waive dual control\n"
     assert waiving.stdout.splitlines() == [
-        f"{world.scope}: four eyes are demanded",
-        "ada proposes to waive them: seen on the statement; another person approves it",
+        f"{world.scope}: dual control is required",
+        "ada proposes to waive dual control: seen on the statement; another person approves it",
     ]
     assert (asked_for["demanded"], asked_for["proposal"]["decision"]) == (True, "waive")
     assert "another person must approve it" in same.stderr
@@ -119,7 +119,7 @@ async def test_that_they_are_waived_is_turned_down(world: World):
 
     withdrawn = await asked("four-eyes", "withdraw", *BEN)
 
-    assert withdrawn.stdout == f"{world.scope}: four eyes are demanded\n"
+    assert withdrawn.stdout == f"{world.scope}: dual control is required\n"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ async def test_nothing_waits_in_a_journal_where_all_went_well(world: World):
     listed = await told("list")
 
     assert result.stdout == (
-        f"{world.scope}: nothing waits: nothing in doubt, nothing owed, nothing left behind\n"
+        f"{world.scope}: no key needs attention: nothing in doubt, no undo pending, nothing left behind\n"
     )
     assert (listed["keys"], listed["totals"]["keys"]) == ([], 0)
 
@@ -41,7 +41,7 @@ async def test_what_waits_is_listed_oldest_first_and_summed_up(world: World):
 
     *rows, total = result.stdout.splitlines()
     cells = [re.split(r" {2,}", row) for row in rows]
-    assert cells[0] == ["key", "state", "age", "order", "order id", "owed"]
+    assert cells[0] == ["key", "state", "age", "order", "order id", "pending"]
     assert [cell[:2] for cell in cells[1:]] == [
         ["doubt", "in doubt"],
         ["owing", "free"],
@@ -51,7 +51,7 @@ async def test_what_waits_is_listed_oldest_first_and_summed_up(world: World):
     assert cells[1][3:] == ["155025.00 NGN (NG) for 100.00 USD (US)", "-", "-"]
     assert cells[2][5] == "funds_hold"
     assert re.fullmatch(r"\d+d \d+h", cells[1][2])
-    counted = "4 keys: 1 claimed, 1 free, 1 in doubt, 1 sending, 1 undo owed; in doubt: 155025.00 NGN"
+    counted = "4 keys: 1 claimed, 1 free, 1 in doubt, 1 sending, 1 undo pending; in doubt: 155025.00 NGN"
     assert total == f"{world.scope}: {counted}"
 
 
@@ -108,8 +108,8 @@ async def test_an_end_that_nobody_was_told_of_is_listed(world: World):
     (row,) = [row for row in (await asked("list")).stdout.splitlines() if "tx-seen" in row]
     lines = (await asked("show", "doubt")).stdout.splitlines()
 
-    assert re.split(r" {2,}", row)[5] == "to tell: created"
-    assert "to tell     created" in lines
+    assert re.split(r" {2,}", row)[5] == "notification: created"
+    assert "to publish  created" in lines
 
 
 async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -169,7 +169,7 @@ async def test_a_scope_with_the_rule_of_four_eyes_alone_has_no_keys(world: World
 
 
 async def test_a_journal_without_any_key_is_of_every_scope(world: World):
-    assert (await asked("list", "--scope", "live")).stdout.startswith("live: nothing waits")
+    assert (await asked("list", "--scope", "live")).stdout.startswith("live: no key needs attention")
 
 
 # --- one key ------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ async def test_a_key_that_has_its_order_shows_it_and_one_never_heard_of_is_a_no(
     no = await asked("show", "never", code=1)
 
     assert f"order id    {order_id}" in (await asked("show", "k")).stdout
-    assert (no.stdout, no.stderr) == ("", "journal: key: nothing is on record of it in this scope\n")
+    assert (no.stdout, no.stderr) == ("", "journal: key: has no record in this scope\n")
 
 
 async def test_a_key_that_has_its_order_shows_its_amounts(world: World):
