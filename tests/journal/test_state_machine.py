@@ -641,3 +641,13 @@ def test_a_long_history_drops_lines_without_a_decision_first():
     assert latest(steps, 7) == steps
     assert [one.move for one in latest(steps, 5)] == ["claim", "resolve", "look", "takeback", "look"]
     assert [one.move for one in latest(steps, 3)] == ["resolve", "takeback", "look"]
+
+
+# --- former names -------------------------------------------------------------------------------
+
+
+def test_fields_of_an_entry_can_be_read_by_their_former_names():
+    entry = replace(entry_in(KeyState.FREE), pending_undos=j.undos("hold"), version=7)
+
+    assert (entry.owed, entry.moves) == (entry.pending_undos, 7)  # type: ignore[attr-defined] # hidden from them
+    assert not hasattr(entry, "unknown")

@@ -855,7 +855,7 @@ BY_HAND = (
     Fault(
         "denial-is-believed-without-a-look",
         "transaction",
-        "        self.restrict_to({write.place for write in self.writes} - doubtful)\n",
+        "        self.restrict_to({write.place for write in self.writes} - uncertain)\n",
         "        self.restrict_to({one.place for one in self.wanted})\n",
         "a key that somebody has freed stays busy",
     ),

@@ -348,8 +348,8 @@ def _loop_time() -> float:
 
 
 def _fail(wanted: list[PendingMove], error: BaseException) -> None:
-    is_told = is_ours(error) and is_a(error, (JournalFailed, SealFailed))
-    why = str(error) if is_told else f"the journal failed ({name_of(error)})"
+    is_safe_to_show = is_ours(error) and is_a(error, (JournalFailed, SealFailed))
+    why = str(error) if is_safe_to_show else f"the journal failed ({name_of(error)})"
     cause = bare_alone(error)  # Its frames hold rows with personal data.
     for pending in wanted:
         if not pending.result.done():
@@ -550,14 +550,14 @@ class Transaction:
         for place in self.places:
             self.load(place, self.known_token(place), None)
         self.decide(now)
-        judged = zip(self.wanted, self.results, strict=True)
-        doubtful = {one.place for one, result in judged if _needs_stored_state(one.place, one.move, result)}
-        self.restrict_to({write.place for write in self.writes} - doubtful)
+        decided = zip(self.wanted, self.results, strict=True)
+        uncertain = {one.place for one, result in decided if _needs_stored_state(one.place, one.move, result)}
+        self.restrict_to({write.place for write in self.writes} - uncertain)
 
     def restrict_to(self, places: Collection[RecordId]) -> None:
         """Drop everything about other keys."""
-        judged = zip(self.wanted, self.results, strict=True)
-        kept = [(one, result) for one, result in judged if one.place in places]
+        decided = zip(self.wanted, self.results, strict=True)
+        kept = [(one, result) for one, result in decided if one.place in places]
         self.wanted, self.results = [one for one, _ in kept], [result for _, result in kept]
         self.writes = [write for write in self.writes if write.place in places]
         self.steps = [step for step in self.steps if step[0] in places]

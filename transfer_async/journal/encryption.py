@@ -55,8 +55,8 @@ class KeySeal:
 
     Args:
         keys: 32 bytes each, by an id of 1 to 32 letters, digits, ``.``, ``_`` or ``-``. The id is stored
-            beside what is sealed: a key stays here as long as anything is sealed with it.
-        current: the id of the key that seals from now on; all of them open.
+            with each encrypted text. Keep a key as long as any text needs it.
+        current: the id of the key that encrypts from now on; all keys decrypt.
 
     Raises:
         ValueError: names the argument and the rule; never shows a key.
@@ -78,10 +78,10 @@ class KeySeal:
     @classmethod
     @hides_arguments
     def from_file(cls, path: str | os.PathLike[str]) -> KeySeal:
-        """The keys of a JSON file: ``{"current": "2026", "keys": {"2026": "<32 bytes in base64>"}}``.
+        """Read the keys from a JSON file: ``{"current": "2026", "keys": {"2026": "<32 bytes in base64>"}}``.
 
         Raises:
-            ValueError: it cannot be read, or is not of that form; never shows what is in it.
+            ValueError: the file cannot be read, or has another form; the text shows none of its contents.
         """
         try:
             read = json.loads(Path(path).read_bytes())
@@ -106,12 +106,12 @@ class KeySeal:
         cipher = self._ciphers.get(name)
         if cipher is None:
             shown = name if re.fullmatch(r"[\w.-]{1,32}", name, re.ASCII) else "?"
-            raise DoesNotOpen(f"sealed with the key '{shown}', which is not among these")
+            raise DoesNotOpen(f"encrypted with the key '{shown}', which is not among the given keys: add it")
         try:
             raw = base64.b64decode(encoded, validate=True)
             data: bytes = cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], owner.encode())
         except (self._broken, binascii.Error, ValueError):
-            raise DoesNotOpen(f"the key '{name}' does not open it: another key, or it was changed") from None
+            raise DoesNotOpen(f"the key '{name}' cannot decrypt it: wrong key or changed text") from None
         return data
 
 
@@ -178,7 +178,7 @@ def opened(seal: Seal | None, text: str, *, owner: str, formerly: str) -> bytes:
         DoesNotOpen: it cannot be decrypted, or there is no seal.
     """
     if seal is None:
-        raise DoesNotOpen("sealed, and this journal has no seal")
+        raise DoesNotOpen("encrypted, but this journal has no seal: pass seal=")
     try:
         return seal.opened(text, owner=owner)
     except DoesNotOpen:

@@ -28,15 +28,15 @@ _Place = tuple[str, str]  # scope and key
 class MemoryJournal:
     """Keys and their states in memory, within bounds.
 
-    Claimed, sending and in-doubt keys and owed undos are never forgotten. A key that a client made is
-    forgotten once it ends, unless an error may have given it to the caller while an order may exist.
-    Other keys are kept for ``keep``, or until newer ones need the room.
-    Clients of several threads, each with a loop of its own, may share one.
+    A claimed, sending or in-doubt key, and a key with a pending undo, is never forgotten. A key that the
+    client generated is forgotten once it ends, unless an error may have given it to the caller while an order
+    may exist. Other keys are kept for ``keep``, or until newer ones need the room. Clients in several
+    threads, each with its own event loop, may share one journal.
 
     Args:
-        max_keys: how many keys are kept at most, whatever their state.
-        keep: how long a key that ended is kept, in seconds or as ``timedelta``.
-        clock: for leases; a client gives the journal it makes its own.
+        max_keys: the maximum number of keys, whatever their state.
+        keep: how long an ended key is kept, in seconds or as ``timedelta``.
+        clock: the clock for leases; a client passes its own to the journal that it creates.
     """
 
     durable = False
@@ -107,7 +107,7 @@ class MemoryJournal:
         if state_machine.is_told(move, verdict):
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
-            # Made now, and not when somebody asks: the entries and moves of then are four times as large.
+            # Made now and not when it is read: keeping the entry and the transition takes four times the room.
             steps.append(state_machine.history_step(entry, move, now=now))
             if len(steps) > HISTORY:
                 steps[:] = state_machine.latest(steps, HISTORY)
@@ -128,7 +128,8 @@ class MemoryJournal:
         if len(self._entries) >= self._max_keys:
             if not self._ended:
                 raise JournalFailed(
-                    f"the journal holds {self._max_keys} keys, and none of them may be forgotten"
+                    f"the journal holds {self._max_keys} keys, and none of them may be forgotten: "
+                    "resolve doubts, run recover(), or raise max_keys"
                 )
             self._forget(next(iter(self._ended)))
 
@@ -192,8 +193,8 @@ class MemoryJournal:
 
     def _with_move(self, scope: str, move: str) -> list[str]:
         with self._lock:
-            told = [(key, list(steps)) for (at, key), steps in self._steps.items() if at == scope]
-        return [key for key, steps in told if any(step.move == move for step in steps)]
+            histories = [(key, list(steps)) for (at, key), steps in self._steps.items() if at == scope]
+        return [key for key, steps in histories if any(step.move == move for step in steps)]
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""

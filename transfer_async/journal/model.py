@@ -54,7 +54,7 @@ class KeyState(enum.Enum):
 
 
 AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
-"""The states in which a worker uses the key, or somebody must resolve it."""
+"""The states in which a worker uses the key, or a doubt must be resolved."""
 
 ENDED = (KeyState.FREE, KeyState.CREATED)
 """The other states. They are collected here because each access to an enum member costs as much as a call."""

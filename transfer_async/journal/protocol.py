@@ -35,7 +35,7 @@ class Journal(Protocol):
     entry under a lock, calls `decide`, and writes the changed entry, all in one transaction::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-            async with self.transaction(scope, key) as stored:  # nobody else writes the key meanwhile
+            async with self.transaction(scope, key) as stored:  # no other writer of the key
                 taken = move.order_bound is not None and await stored.is_of_another_key(move.order_bound)
                 rule = await stored.locked(FOUR_EYES) if move.is_by_one_person else None
                 verdict = decide(stored.entry, move, now=stored.now, id_taken=taken, four_eyes=rule)

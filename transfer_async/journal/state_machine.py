@@ -122,7 +122,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         Transition(Quarantine, state, S.IN_DOUBT, "the order of a corrupt record may have been sent")
         for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
     ),
-    # But into doubt from `FREE` where somebody says that its order exists: see `Quarantine.order_may_exist`.
+    # From `FREE` it leads into doubt if the order may exist: see `Quarantine.order_may_exist`.
     *(Transition(Quarantine, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
     *(Transition(MarkUndone, state, state, "an undo is done") for state in KeyState),
     *(

@@ -264,20 +264,15 @@ def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome
     """Return ``entry`` with a notification of the suspicion, if a worker sent it or one was due."""
     if not (move.publish or entry.notification_requested):
         return entry
-    told = OutboxEntry(
+    suspicion = OutboxEntry(
         intent_id=move.intent.id if isinstance(move, Suspect) else entry.intent_id,
         outcome=outcome,
         order_id=move.order_id,
         error=SUSPECTED,
         since=now,
     )
-    return replace(
-        entry,
-        pending_notifications=(
-            *(pending for pending in entry.pending_notifications if pending != told),
-            told,
-        ),
-    )
+    others = (pending for pending in entry.pending_notifications if pending != suspicion)
+    return replace(entry, pending_notifications=(*others, suspicion))
 
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
@@ -348,13 +343,13 @@ def _ended(entry: Entry, ending: Ending, move: Release | Refute, now: float) -> 
     return with_notification(ended, now, outcome=ending.outcome, error=ending.error, status=ending.status)
 
 
-def due(owed: tuple[PendingUndo, ...], now: float) -> tuple[PendingUndo, ...]:
-    """Return ``owed`` with ``now`` as the due time of every undo that has none."""
-    return tuple(undo if undo.since is not None else attrs.evolve(undo, since=now) for undo in owed)
+def due(undos: tuple[PendingUndo, ...], now: float) -> tuple[PendingUndo, ...]:
+    """Return ``undos`` with ``now`` as the due time of every undo that has none."""
+    return tuple(undo if undo.since is not None else attrs.evolve(undo, since=now) for undo in undos)
 
 
-def _leased(owed: tuple[PendingUndo, ...], until: float) -> tuple[PendingUndo, ...]:
-    return tuple(attrs.evolve(undo, lease_until=until) for undo in owed)
+def _leased(undos: tuple[PendingUndo, ...], until: float) -> tuple[PendingUndo, ...]:
+    return tuple(attrs.evolve(undo, lease_until=until) for undo in undos)
 
 
 class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
