@@ -107,7 +107,7 @@ class MemoryJournal:
         if state_machine.is_told(move, verdict):
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
-            # Made now and not when it is read: keeping the entry and the transition takes four times the room.
+            # Made now, not when it is read: keeping the entry and the transition takes four times the room.
             steps.append(state_machine.history_step(entry, move, now=now))
             if len(steps) > HISTORY:
                 steps[:] = state_machine.latest(steps, HISTORY)
