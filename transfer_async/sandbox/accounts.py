@@ -143,24 +143,14 @@ def accounts_from_json(document: bytes) -> tuple[Account, ...]:
 _TRADED = ("ngn", "usd", "gbp", "eur", "kes")
 
 
-def _nigerian_bank(name: str) -> PaymentTypes:
-    details = {"account_name": name, "account_number": "0123456789", "bank_code": "999"}
-    return {"nigerian_bank_payment": details}
-
-
-def _paypal(name: str, email: str) -> PaymentTypes:
-    return {"paypal_payment": {"paypal_id": email, "name": name, "phone": "+15550100"}}
-
-
-def _zelle(name: str, email: str) -> PaymentTypes:
-    return {"zelle_payment": {"email": email, "phone": "+15550100", "name": name}}
-
-
 def default_payment_types(code: str, *, name: str, email: str) -> PaymentTypes:
     """Return the account details of a person in a currency."""
     if code == "NGN":
-        return _nigerian_bank(name)
-    return {**_zelle(name, email), **_paypal(name, email)} if code == "USD" else _paypal(name, email)
+        bank = {"account_name": name, "account_number": "0123456789", "bank_code": "999"}
+        return {"nigerian_bank_payment": bank}
+    zelle = {"zelle_payment": {"email": email, "phone": "+15550100", "name": name}}
+    paypal = {"paypal_payment": {"paypal_id": email, "name": name, "phone": "+15550100"}}
+    return zelle | paypal if code == "USD" else paypal
 
 
 def _currency(code: str, minimum: str, maximum: str, steps: str = "0.01") -> CurrencyAccount:

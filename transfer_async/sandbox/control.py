@@ -169,20 +169,12 @@ class Control:
         if isinstance(document, Reply):
             return document
         try:
-            self._add(msgspec.json.decode(call.body or b"", type=FaultRequest))
+            request = msgspec.json.decode(call.body or b"", type=FaultRequest)
+            settings = msgspec.structs.asdict(request)
+            self._faults.add(make_fault(settings.pop("fault"), settings.pop("options")), **settings)
         except (msgspec.MsgspecError, ValueError) as error:
             return message(422, f"The fault was refused: {error}")
         return self._list_faults(call)
-
-    def _add(self, request: FaultRequest) -> None:
-        self._faults.add(
-            make_fault(request.fault, request.options),
-            times=request.times,
-            probability=request.probability,
-            path=request.path,
-            username=request.username,
-            amount=request.amount,
-        )
 
 
 def make_fault(name: str, options: Mapping[str, Any]) -> Fault:
@@ -223,11 +215,5 @@ def _show_fault(fault: Fault) -> validation.JsonObject:
 
 
 def _show(rule: Rule) -> validation.JsonObject:
-    return {
-        **_show_fault(rule.fault),
-        "times": rule.times,
-        "probability": rule.probability,
-        "path": rule.path,
-        "username": rule.username,
-        "amount": rule.amount,
-    }
+    settings = {name: getattr(rule, name) for name in attrs.fields_dict(Rule) if name != "fault"}
+    return _show_fault(rule.fault) | settings
