@@ -59,7 +59,7 @@ def test_right_hooks_end_well():
 
     assert told.splitlines()[-1].startswith("all rules kept, in ")
     assert "no worker was started in a process of its own (it finds another ledger)" in told
-    assert "note     place awaits nothing: it was not cut off" in told
+    assert "note     place has no await: it was not interrupted" in told
     assert told.endswith("(seed 7)\n")
 
 

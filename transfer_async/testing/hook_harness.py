@@ -1,4 +1,4 @@
-"""The bench: a bank's hooks, what is done to them and written down, and a look at what stands afterwards."""
+"""The harness for hooks: it calls a bank's hooks, records the calls, and checks the holds in the ledger."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from transfer_async.testing.hook_rules import BrokenRule, HookRule
 from transfer_async.testing.makers import make_intent, make_new_order
 
 T = TypeVar("T")
-_STUBBORN = 20  # times that a hook is cancelled that does not end
-ELSEWHERE = "a hold hook in a process of its own"
+_CANCELLATIONS = 20  # times that a hook which does not end is cancelled
+IN_PROCESS = "a hold hook in a process of its own"
 _STARTS = 60.0  # seconds that a process may take to start
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 200
 Factory = Callable[[], object]
 
 
-class RuleSeenBroken(Exception):
+class RuleBroken(Exception):
     """Ends a trial."""
 
     def __init__(self, broken: BrokenRule) -> None:
@@ -44,21 +44,21 @@ class RuleSeenBroken(Exception):
         self.broken = broken
 
 
-class OneWorkerOnly(Exception):
-    """A worker that is started anew finds an empty ledger: the factory makes one of its own each time."""
+class NoSharedLedger(Exception):
+    """A restarted worker finds an empty ledger: the factory makes a new one each time."""
 
 
 @frozen(kw_only=True)
-class BankOnTrial:
-    """What a bank's factory makes: one worker's hooks, and the way to look at its ledger.
+class BankUnderTest:
+    """What a bank's factory makes: the hooks of one worker, and functions that read its ledger.
 
     Args:
         hold: the hook that places the hold.
         checks: the other hooks.
-        held: which holds stand for an ``intent.id``.
-        balance: what the accounts have that the hooks move money on, or None if nobody can say.
-        order: what is held for.
-        close: lets go what the worker holds open.
+        held: returns the holds that are placed for an ``intent.id``.
+        balance: returns the balance of the accounts on which the hooks move money; None if there is none.
+        order: the order to hold for.
+        close: closes what the worker has open.
     """
 
     hold: PreflightHook
@@ -69,7 +69,7 @@ class BankOnTrial:
     close: Callable[[], Any] | None
 
     async def money(self) -> Any:
-        """The balance, each number exact however it is written; None if the factory gives none.
+        """Return the balance, each number exact however it is written; None if the factory has none.
 
         Raises:
             ValueError: it has so many digits that arithmetic would round the order's amount.
@@ -81,16 +81,16 @@ class BankOnTrial:
         return _exact(found, places)
 
     async def closed(self) -> None:
-        """Close what the worker holds open."""
+        """Close what the worker has open."""
         if self.close is not None and inspect.isawaitable(closing := self.close()):
             await closing
 
 
-async def bank_made_by(factory: Factory) -> BankOnTrial:
-    """What ``factory`` makes, awaited if it is async.
+async def make_bank(factory: Factory) -> BankUnderTest:
+    """Call ``factory``, and await the result if it is async.
 
     Raises:
-        ValueError: it is not what a trial needs; says what is missing.
+        ValueError: something that a trial needs is missing or wrong.
     """
     made = factory()
     if inspect.isawaitable(made):
@@ -99,14 +99,14 @@ async def bank_made_by(factory: Factory) -> BankOnTrial:
     if not isinstance(hooks, Sequence) or not callable(held):
         raise ValueError(  # noqa: TRY004 - one kind of error for a factory that will not do
             "the factory must return hooks and held by name: {'hooks': [...], 'held': held}, where "
-            "held(intent_id) gives the references of the holds that stand for it"
+            "held(intent_id) returns the references of the holds that are placed for it"
         )
     if balance is not None and not callable(balance):
-        raise ValueError("balance must be a callable, which gives what the accounts have")
+        raise ValueError("balance must be a callable that returns the balance of the accounts")
     *checks, last = checked_hooks(hooks) or (None,)
     if last is None or not is_hold(last):
         raise ValueError("the last of the hooks must be the one that places the hold: a FundsHold")
-    return BankOnTrial(
+    return BankUnderTest(
         hold=last,
         checks=tuple(check for check in checks if check is not None),
         held=held,
@@ -128,28 +128,28 @@ def _exact(found: Any, places: int) -> Any:
     try:
         number = Decimal(found)
     except (TypeError, ValueError, InvalidOperation):
-        return copy.deepcopy(found)  # it may be the ledger's own, which goes on
+        return copy.deepcopy(found)  # the ledger may change its own object later
     if not number.is_finite():
         return number
     if number.adjusted() + 1 + places > getcontext().prec:
         raise ValueError(
-            f"balance() gave {_SHORT.repr(found)}: too large to count the order's amount in the "
+            f"balance() returned {_SHORT.repr(found)}: too large for exact arithmetic in the "
             f"{getcontext().prec} digits of a Decimal. Put less money on the accounts for tests"
         )
     return number
 
 
-async def call_elsewhere(factory: Factory, method: str, *given: object) -> Any:
-    """Call the hold hook in a process of its own, where no module remembers anything.
+async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
+    """Call the hold hook in a process of its own, whose modules have no state yet.
 
     Args:
         factory: imported there by its name.
-        method: of the hook; or ``"held"``, to look for the holds of ids.
-        given: what it is called with.
+        method: a method of the hook; or ``"held"``, to read the holds of ids.
+        given: its arguments.
 
     Raises:
         ValueError: the factory has no name by which it can be imported.
-        RuntimeError: the bank's error, in words.
+        RuntimeError: the bank's code failed; the message is its error.
     """
     made, found = inspect.unwrap(factory), None
     module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
@@ -158,7 +158,7 @@ async def call_elsewhere(factory: Factory, method: str, *given: object) -> Any:
     if found is not made or module == "__main__":
         raise ValueError("the factory cannot be imported by its name")
     paths = [*map(str, sys.path)]
-    start = f"import sys; sys.path[:] = {paths}; import {__name__} as bench; bench.answer_elsewhere()"
+    start = f"import sys; sys.path[:] = {paths}; import {__name__} as harness; harness.answer_call()"
     call = pickle.dumps((module, name, method, given))
     ended = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", start], input=call, stdout=subprocess.PIPE, check=True
@@ -169,19 +169,19 @@ async def call_elsewhere(factory: Factory, method: str, *given: object) -> Any:
     return answer
 
 
-def answer_elsewhere() -> None:  # pragma: no cover - it runs in a process of its own
-    """Do what `call_elsewhere` asks on the standard input."""
+def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
+    """Carry out the call that `call_in_process` writes to the standard input."""
     module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # a hook may print
 
     async def work() -> object:
-        bank = await bank_made_by(operator.attrgetter(name)(importlib.import_module(module)))
+        bank = await make_bank(operator.attrgetter(name)(importlib.import_module(module)))
         try:
             if method == "held":
                 return [await standing_holds(bank.held, intent_id) for intent_id in given], None
             return await getattr(bank.hold, method)(*given), None
         except Exception as error:  # noqa: BLE001 - the bank's own; it may be one that cannot be sent
-            return None, in_short(error)
+            return None, summary(error)
         finally:
             await bank.closed()
 
@@ -189,31 +189,31 @@ def answer_elsewhere() -> None:  # pragma: no cover - it runs in a process of it
 
 
 @define(eq=False)
-class Bench:
-    """One trial's hand on the hooks: each step is written down, and the intents have letters.
+class HookHarness:
+    """Calls the hooks for one trial and records each call; the intents have letters.
 
     Args:
-        bank: the worker at work.
-        trial: its title.
-        patience: seconds that a hook may take.
-        another: starts a worker anew, which must find what stands for the intents.
+        bank: the current worker.
+        trial: the title of the trial.
+        patience: the timeout of a hook in seconds.
+        another: starts another worker, which must find the holds of the intents.
 
     Attributes:
         asked: the intents for which ``place`` was called.
-        refused: those for which it vouched that nothing is held: the client asks for them no more.
+        refused: the intents for which ``place`` reported that it held nothing.
     """
 
-    bank: BankOnTrial
+    bank: BankUnderTest
     trial: str
     patience: float
-    another: Callable[[Sequence[OrderIntent]], Awaitable[BankOnTrial]]
+    another: Callable[[Sequence[OrderIntent]], Awaitable[BankUnderTest]]
     did: list[str] = field(factory=list)
     intents: list[OrderIntent] = field(factory=list)
     asked: list[OrderIntent] = field(factory=list)
     refused: list[OrderIntent] = field(factory=list)
 
     def intent(self, *, like: OrderIntent | None = None, order: NewOrder | None = None) -> OrderIntent:
-        """Another wish, with a key of its own, or with that of another intent."""
+        """Make another intent, with a new key or with that of another intent."""
         key = f"verify-{fresh_id()}" if like is None else like.key
         made = make_intent(order or self.bank.order, key=key)
         self.intents.append(made)
@@ -222,27 +222,27 @@ class Bench:
         return made
 
     async def new_worker(self) -> None:
-        """Go on as a worker that was started anew: with what the factory makes now, and nothing else.
+        """Continue as a restarted worker, with what the factory makes now.
 
         Raises:
-            OneWorkerOnly: the factory makes another ledger each time.
+            NoSharedLedger: the factory makes a new ledger each time.
         """
         self.bank = await self.another(self.intents)
         self.note("the worker is killed, and another is started")
 
     def note(self, step: str) -> None:
-        """Write down what was done."""
+        """Record a call."""
         self.did.append(step)
 
     def named(self, intent: OrderIntent) -> str:
-        """The intent's letter."""
+        """Return the intent's letter."""
         return chr(ord("A") + self.intents.index(intent))
 
-    def broken(self, rule: HookRule, saw: str) -> RuleSeenBroken:
-        """What ends the trial."""
-        return RuleSeenBroken(BrokenRule(rule=rule, trial=self.trial, did=tuple(self.did), saw=saw))
+    def broken(self, rule: HookRule, saw: str) -> RuleBroken:
+        """Return the exception that ends the trial."""
+        return RuleBroken(BrokenRule(rule=rule, trial=self.trial, did=tuple(self.did), saw=saw))
 
-    # --- what is done -------------------------------------------------------------------------------
+    # --- calls --------------------------------------------------------------------------------------
 
     async def place(self, intent: OrderIntent, *, rule: HookRule | None = None) -> str:
         """Place a hold, which must succeed; ``rule`` is broken where it raises."""
@@ -260,27 +260,27 @@ class Bench:
             raise self.broken(rules.REFERENCE, f"it returned {_SHORT.repr(returned)}: {error}") from error
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
-        """Place a hold that the ledger may refuse; what the hook answers must be true."""
+        """Place a hold that the ledger may refuse; the ledger must agree with the result."""
         said = f"place({self.named(intent)}), of a huge amount,"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
         await self.wait_for(task, said)
         await self._is_true(intent, self._ended(said, task))
 
     async def _is_true(self, intent: OrderIntent, task: asyncio.Task[Any]) -> None:
-        """Look whether what ``place`` answered, where it did not go smoothly, is so in the ledger."""
+        """Check that the ledger agrees with the result of a ``place`` that was interrupted or refused."""
         error = _error_of(task)
         if isinstance(error, PreflightFailed):
             self.refused.append(intent)
-            await self.stands_none(intent, rules.VOUCHED)
+            await self.has_no_hold(intent, rules.VOUCHED)
         elif error is None:
             self._reference(task.result())
-            await self.stands_once(intent, rules.RETRIES)
+            await self.has_one_hold(intent, rules.RETRIES)
         elif len(found := await self.standing(intent)) > 1:
             raise self.broken(rules.RETRIES, self.saw(intent, found))
 
     def _ended(self, said: str, task: asyncio.Task[T]) -> asyncio.Task[T]:
         error = _error_of(task)
-        ends = f"returned {_SHORT.repr(task.result())}" if error is None else f"raised {in_short(error)}"
+        ends = f"returned {_SHORT.repr(task.result())}" if error is None else f"raised {summary(error)}"
         self.note(f"{said} {ends}")
         return task
 
@@ -293,7 +293,7 @@ class Bench:
         self.note(said)
 
     async def place_cut(self, intent: OrderIntent, cut: Cut) -> bool:
-        """Begin to place, and cut it off; whether it came as far as that."""
+        """Call place and interrupt it; return whether it got as far as that await."""
         self.asked.append(intent)
         was_cut, task = await self._cut_off(
             f"place({self.named(intent)})", self.bank.hold.before(intent), cut
@@ -302,15 +302,15 @@ class Bench:
         return was_cut
 
     async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
-        """Begin to release, and cut it off; whether it came as far as that."""
+        """Call release and interrupt it; return whether it got as far as that await."""
         said = f"release({self.named(intent)}, {reference!r})"
         was_cut, task = await self._cut_off(said, self.bank.hold.undo(intent, reference), cut)
         if _error_of(task) is None:
-            await self.stands_none(intent, rules.RELEASED)
+            await self.has_no_hold(intent, rules.RELEASED)
         return was_cut
 
     async def check_passes(self, check: PreflightHook, intent: OrderIntent) -> str | None:
-        """Ask one of the other hooks; that it refuses is an answer, too."""
+        """Call one of the other hooks, which may refuse."""
         said = f"{check.name}.before({self.named(intent)})"
         receipt = await self._must_end(said, _unless_refused(check.before(intent)), rules.CHECKS)
         self.note(said)
@@ -323,14 +323,14 @@ class Bench:
         self.note(said)
 
     async def at_once(self, *places: OrderIntent) -> list[str]:
-        """Place holds at once."""
+        """Place holds concurrently."""
         said = f"place({'), place('.join(map(self.named, places))}) at once"
         work = asyncio.gather(*(self.bank.hold.before(intent) for intent in places), return_exceptions=True)
         found = await self._must_end(said, work, rules.AT_ONCE)
         self.note(f"{said} -> {', '.join(map(_SHORT.repr, found))}")
         for error in found:
             if isinstance(error, BaseException):
-                raise self.broken(rules.AT_ONCE, f"one of them raised {in_short(error)}")
+                raise self.broken(rules.AT_ONCE, f"one of them raised {summary(error)}")
         return [self._reference(item) for item in found]
 
     async def _must_end(self, said: str, work: Awaitable[T], rule: HookRule) -> T:
@@ -340,18 +340,18 @@ class Bench:
             return task.result()
         except (Exception, asyncio.CancelledError) as error:
             self.note(said)
-            raise self.broken(rule, f"it raised {in_short(error)}") from error
+            raise self.broken(rule, f"it raised {summary(error)}") from error
 
     async def wait_for(self, task: asyncio.Task[Any], said: str) -> None:
         """Wait until the hook ends.
 
         Raises:
-            RuleSeenBroken: it takes too long.
+            RuleBroken: it takes too long.
         """
-        await asyncio.wait({task}, timeout=self.patience + _STARTS * (self.bank.hold.name == ELSEWHERE))
+        await asyncio.wait({task}, timeout=self.patience + _STARTS * (self.bank.hold.name == IN_PROCESS))
         if task.done():
             return
-        for _ in range(_STUBBORN):  # it may take a cancellation for an answer
+        for _ in range(_CANCELLATIONS):  # it may swallow a cancellation
             task.cancel()
             await asyncio.wait({task}, timeout=0)
         self.note(said)
@@ -362,39 +362,39 @@ class Bench:
         task = asyncio.create_task(_run(cuttable))
         await asyncio.wait({task}, timeout=self.patience)
         if cuttable.was_cut and not task.done():
-            task.cancel()  # one that still tries again: the client's time-out ends it
+            task.cancel()  # it still retries: the client's timeout ends it
         if not task.done():
             await self.wait_for(task, f"{said}, {cut}")
         self._ended(f"{said}, {cut}," if cuttable.was_cut else said, task)
         return cuttable.was_cut, task
 
-    # --- what is seen -------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------
 
     async def standing(self, intent: OrderIntent) -> tuple[str, ...]:
-        """The holds that stand for an intent."""
+        """Return the holds that are placed for an intent."""
         return await standing_holds(self.bank.held, intent.id)
 
     async def balance_is(self, before: object) -> None:
-        """Look whether the accounts have what they had."""
+        """Check that the balance is what it was."""
         found = await self.bank.money()
         if found != before:
             raise self.broken(rules.PAID_BACK, f"the balance was {before}, and is {found}")
 
-    async def stands_once(self, intent: OrderIntent, rule: HookRule) -> None:
-        """Look whether exactly one hold stands."""
+    async def has_one_hold(self, intent: OrderIntent, rule: HookRule) -> None:
+        """Check that exactly one hold is placed."""
         found = await self.standing(intent)
         if not found and rule not in (rules.OTHERS, rules.BY_INTENT, rules.AT_ONCE):
             rule = rules.HELD
         if len(found) != 1:
             raise self.broken(rule, self.saw(intent, found))
 
-    async def stands_none(self, intent: OrderIntent, rule: HookRule) -> None:
-        """Look whether no hold stands."""
+    async def has_no_hold(self, intent: OrderIntent, rule: HookRule) -> None:
+        """Check that no hold is placed."""
         if found := await self.standing(intent):
             raise self.broken(rule, self.saw(intent, found))
 
     def saw(self, intent: OrderIntent, found: tuple[str, ...]) -> str:
-        """In words, what stands for an intent."""
+        """Describe the holds of an intent."""
         many = {0: "nothing stands", 1: "one hold stands"}.get(len(found), f"{len(found)} holds stand")
         return f"{many} for {self.named(intent)}" + (f": {', '.join(found)}" if found else "")
 
@@ -413,26 +413,24 @@ def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
-def in_short(error: BaseException) -> str:
-    """Its kind, and what it says."""
+def summary(error: BaseException) -> str:
+    """Return the type and the message of an error."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 # --- cutting -----------------------------------------------------------------------------------------
-# Cutting a coroutine off at an await: by a cancellation, or by losing the answer to what it waited for.
+# A coroutine is interrupted at an await: by a cancellation, or by a lost response.
 
 
 @frozen
 class Cut:
-    """Where to cut.
+    """Where and how a hook is interrupted.
 
     Args:
-        at: at which await, from 1.
-        acted: what is awaited comes to its end first, and only its answer is lost; else it is cut as it
-            waits.
-        error: what the hook sees instead of the answer.
-        again: the answer is lost each time that the hook waits at the same place, so that its own retries
-            fail too.
+        at: the number of the await, from 1.
+        acted: the awaited step finishes first, and only its response is lost; else it is interrupted.
+        error: what the hook receives instead of the response.
+        again: the response is lost each time the hook waits at the same line, so its own retries fail too.
     """
 
     at: int
@@ -454,16 +452,16 @@ KINDS: tuple[tuple[bool, type[BaseException], bool], ...] = tuple(
     for acted in (False, True)
     if not (again and error is asyncio.CancelledError)
 )
-"""How hooks are cut off: ``acted``, ``error`` and ``again``."""
+"""How hooks are interrupted: ``acted``, ``error`` and ``again``."""
 
-_MOST_LOST = 5  # answers in one call, so that a hook that retries for ever ends
+_MOST_LOST = 5  # responses in one call, so that a hook that retries for ever ends
 
 
 class Cuttable(Generic[T]):
-    """``work``, cut off at ``cut``; await it once, in a task of its own.
+    """Interrupts ``work`` at ``cut``; await it once, in a task of its own.
 
     Attributes:
-        awaits: how often it has waited for something.
+        awaits: the number of awaits so far.
     """
 
     def __init__(self, work: Awaitable[T], cut: Cut) -> None:
@@ -473,11 +471,11 @@ class Cuttable(Generic[T]):
 
     @property
     def was_cut(self) -> bool:
-        """Whether it came as far as that."""
+        """Whether it got as far as that await."""
         return self.awaits >= self._cut.at
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Hand on what the work waits for, and whatever comes back."""
+        """Pass on what the work awaits, and each result."""
         steps = self._work.__await__()
         answer, error = None, None
         while True:
@@ -516,7 +514,7 @@ class Cuttable(Generic[T]):
 
 
 def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
-    """The lines, from call to call, at which ``work`` waits; a retry waits at the same ones."""
+    """Return the lines of the call stack at which ``work`` waits; a retry waits at the same ones."""
     lines = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)
@@ -527,7 +525,7 @@ def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
 
 
 def _give_up(waits_for: object) -> None:
-    """End what a hook waits for, before a task waits for it and a request is written."""
+    """Cancel what a hook awaits, before a request is written."""
     if asyncio.isfuture(waits_for):
         waits_for._asyncio_future_blocking = False
         waits_for.cancel()

@@ -11,7 +11,7 @@ from tests.testing.hook_trials import right_banks, wrong_banks, wrong_ledgers
 from tests.testing.hook_trials.right_ledgers import Core, HttpLedger, KeyedLedger, Ledger, http_ledger
 from transfer_async.testing import BrokenRule, Holds, HookReport, hook_trials, make_new_order, verify_hooks
 from transfer_async.testing import hook_rules as rules
-from transfer_async.testing.hook_harness import Bench, Cut, Cuttable, RuleSeenBroken, bank_made_by
+from transfer_async.testing.hook_harness import Cut, Cuttable, HookHarness, RuleBroken, make_bank
 
 NO_PROCESS = (
     "state in the memory of your modules was not tried: no worker was started in a process of its own "
@@ -107,13 +107,13 @@ async def test_what_takes_three_steps_is_found_by_a_sequence_and_shortened():
     report = await found(3)
 
     (seen,) = report.broken
-    assert (seen.rule.name, seen.trial) == ("asked-again", "a sequence that was drawn")
+    assert (seen.rule.name, seen.trial) == ("asked-again", "a random sequence")
     assert len([step for step in seen.did if step.startswith("place(")]) == 3
     assert str(await found(3)) == str(report)
 
 
 PAID_TWICE = """; without a hold, release moves no money.
-  trial  an undo that comes twice
+  trial  an undo that is repeated
 """
 
 
@@ -127,7 +127,7 @@ async def test_money_that_is_paid_back_twice_is_seen_in_the_balance_and_in_nothi
     assert PAID_TWICE in str(report)
     assert "saw    the balance was " in str(report)
     unseen.check()
-    assert unseen.notes == ("balances were not looked at: the factory gives no balance()", NO_PROCESS)
+    assert unseen.notes == ("balances were not checked: the factory has no balance()", NO_PROCESS)
 
 
 async def test_a_balance_that_one_ledger_keeps_in_place_is_compared_with_what_it_was():
@@ -145,7 +145,7 @@ async def test_what_a_sequence_leaves_in_the_balance_is_seen(monkeypatch):
 
     (seen,) = (await verify_hooks(lambda: one, sequences=5)).broken
 
-    assert (seen.rule.name, seen.trial) == ("paid-back", "a sequence that was drawn")
+    assert (seen.rule.name, seen.trial) == ("paid-back", "a random sequence")
 
 
 # --- what is said of them -----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ async def test_holds_that_cannot_be_released_are_said_to_be_left_in_the_ledger()
 
     assert broken(report) == {"released"}
     assert any(
-        note.startswith("no trial was made after ") and "the hooks could not release" in note
+        note.startswith("no further trial ran after ") and "the hooks could not release" in note
         for note in report.notes
     )
     assert "place(A) calls your hook to hold for A" in str(report)
@@ -189,7 +189,7 @@ async def test_a_ledger_that_holds_nothing_is_said_to_have_no_room_and_nothing_e
 async def test_a_balance_in_which_a_loss_would_be_rounded_away_is_refused(balance):
     """Of 10**30, Decimal takes nothing and gives nothing back: who pays back too little would pass."""
     ledger = Ledger()
-    with pytest.raises(ValueError, match=r"balance\(\) gave .*: too large .* Put less money"):
+    with pytest.raises(ValueError, match=r"balance\(\) returned .*: too large .* Put less money"):
         await verify_hooks(lambda: {"hooks": ledger.hooks, "held": ledger.held, "balance": lambda: balance})
 
 
@@ -278,8 +278,8 @@ async def test_a_factory_that_makes_a_ledger_of_its_own_each_time_is_told_so():
     report = await verify_hooks(Ledger, sequences=0)
 
     report.check()
-    assert report.notes == ("no worker could be started anew: the factory makes an empty ledger each time",)
-    assert str(report).startswith("note     no worker could be started anew")
+    assert report.notes == ("no restarted worker was tried: the factory makes an empty ledger each time",)
+    assert str(report).startswith("note     no restarted worker was tried")
 
 
 async def test_without_hypothesis_the_rest_is_tried(monkeypatch):
@@ -288,7 +288,10 @@ async def test_without_hypothesis_the_rest_is_tried(monkeypatch):
 
     report = await verify_hooks(lambda: ledger)
 
-    assert report.notes == (NO_PROCESS, "sequences were left out: pip install 'transfer_async[testing]'")
+    assert report.notes == (
+        NO_PROCESS,
+        "no random sequences were tried: pip install 'transfer_async[testing]'",
+    )
     assert report.tried > 14
 
 
@@ -307,7 +310,7 @@ async def test_holds_are_for_the_order_that_the_factory_names():
 
 
 async def test_hooks_with_very_many_awaits_are_cut_at_the_first_of_them(monkeypatch):
-    monkeypatch.setattr(hook_trials, "DEEPEST", 4)
+    monkeypatch.setattr(hook_trials, "MAX_AWAITS", 4)
 
     class Slow(Ledger):
         async def release(self, intent, reference):
@@ -320,7 +323,7 @@ async def test_hooks_with_very_many_awaits_are_cut_at_the_first_of_them(monkeypa
     report = await verify_hooks(lambda: ledger, sequences=0)
 
     report.check()
-    assert report.notes == (NO_PROCESS, "a hook has more than 4 awaits: it was cut off at the first 4")
+    assert report.notes == (NO_PROCESS, "a hook has more than 4 awaits: it was interrupted at the first 4")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +350,7 @@ async def test_a_fault_of_the_trials_own_is_no_broken_rule():
 
 
 async def test_a_fault_in_a_sequence_is_no_broken_rule_either(monkeypatch):
-    async def fail(bench, model):
+    async def fail(harness, model):
         raise ZeroDivisionError
 
     monkeypatch.setattr(hook_trials, "_look", fail)
@@ -373,10 +376,10 @@ async def test_one_hold_for_all_and_a_release_of_more_than_its_own_are_seen_in_s
 
     for kind, rule in ((OneForAll, "by-intent"), (LosesThem, "others")):
         one = kind()
-        bench = Bench(await bank_made_by(lambda made=one: made), "", patience=10.0, another=None)
-        with pytest.raises(RuleSeenBroken) as seen:
+        harness = HookHarness(await make_bank(lambda made=one: made), "", patience=10.0, another=None)
+        with pytest.raises(RuleBroken) as seen:
             await hook_trials.play(
-                bench, [hook_trials.Step(at, undo=False, cut=None, knows=True) for at in (0, 1, 2)]
+                harness, [hook_trials.Step(at, undo=False, cut=None, knows=True) for at in (0, 1, 2)]
             )
         assert seen.value.broken.rule.name == rule
 
