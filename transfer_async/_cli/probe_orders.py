@@ -270,8 +270,11 @@ class Ledger:
 
     def recorded(self, sent: Iterable[PlannedOrder]) -> dict[str, SeenAnswer]:
         """Return the journal's answers; raise `Stopped` if an order may cost more than was counted."""
-        answers = {item.name: _recorded_answer(item, self._entries[item.key]) for item in sent}
-        return {name: answer for name, answer in answers.items() if answer is not None}
+        found = {}
+        for item in sent:
+            if (answer := _recorded_answer(item, self._entries[item.key])) is not None:
+                found[item.name] = answer
+        return found
 
     def ids(self) -> set[str]:
         """Return the ids of the orders that exist."""

@@ -126,27 +126,22 @@ async def test_the_cap_limits_the_amount(sandbox, tmp_path, watch):
     assert sum(order.poster_amount for order in sandbox.orders.values()) <= 400_000
 
 
-async def test_a_second_run_repeats_no_order(sandbox, tmp_path, watch):
-    first = await probe(sandbox, tmp_path / "a", watch, levels=(1, 2), orders=12)
-    second = await probe(sandbox, tmp_path / "a", watch, levels=(1, 2), orders=12)
+@pytest.mark.parametrize(
+    ("first", "second", "sent"),
+    [
+        ({"levels": (1, 2), "orders": 12}, {"levels": (1, 2), "orders": 12}, 12),
+        ({"levels": (1,), "orders": 3}, {"levels": (1,), "amount": Decimal(1)}, 3),
+        ({"levels": (1,), "orders": 2}, {"levels": (1,), "orders": 5}, 5),
+    ],
+    ids=["the same cap", "a cap below the amount sent", "a higher cap"],
+)
+async def test_a_second_run_sends_what_the_cap_has_left(sandbox, tmp_path, watch, first, second, sent):
+    before = await probe(sandbox, tmp_path / "a", watch, **first)
+    after = await probe(sandbox, tmp_path / "a", watch, **second)
 
-    assert number_sent(sandbox) == 12
-    assert second.profile == first.profile
-
-
-async def test_a_cap_below_the_amount_sent_admits_nothing(sandbox, tmp_path, watch):
-    await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
-    run = await probe(sandbox, tmp_path / "a", watch, levels=(1,), amount=Decimal(1))
-
-    assert run.stopped is None
-    assert number_sent(sandbox) == 3
-
-
-async def test_a_higher_cap_admits_the_difference(sandbox, tmp_path, watch):
-    await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=2)
-    await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=5)
-
-    assert number_sent(sandbox) == 5
+    assert number_sent(sandbox) == sent
+    assert after.stopped is None
+    assert (after.profile == before.profile) is (second.get("orders") != 5)  # Only a higher cap adds to it.
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -34,29 +34,56 @@ def compared(
         return list(comparison.findings())
 
 
-def test_the_only_order_that_fits_a_doubt_is_a_match():
-    found = compared([ExportedOrder("tx-1", "w", 50.0)], K)
-
-    assert found == [Match("k", "tx-1")]
+def order(order_id: str = "tx-1", content: str = "w", posted_at: float = 50.0) -> ExportedOrder:
+    return ExportedOrder(order_id, content, posted_at)
 
 
-@pytest.mark.parametrize("order", [ExportedOrder("tx-1", "other", 50.0), ExportedOrder("tx-1", "w", 100.1)])
-def test_an_order_with_other_contents_or_another_time_does_not_fit(order: ExportedOrder):
-    assert compared([order], K) == [NotFound("k"), Unknown("tx-1", None, None)]
+def refuted(key: str, content: str | None) -> Sender:
+    return Sender(key, content, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
 
 
-def test_an_order_that_a_key_has_fits_no_other_key():
-    found = compared([ExportedOrder("tx-1", "w", 50.0)], K, created=[("tx-1", "first", 50.0)])
-
-    assert found == [NotFound("k")]
+UNKNOWN = Unknown("tx-1", None, None)
+UNDECIDED = [Ambiguous("k", ("tx-1",), refuted=("l",)), UNKNOWN]
 
 
-def test_two_orders_that_fit_are_ambiguous():
-    orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "w", 60.0)]
-
-    found = compared(orders, K)
-
-    assert found[0] == Ambiguous("k", ("tx-1", "tx-2"))
+@each(
+    ("orders", "senders", "created", "findings"),
+    {
+        "only one fits": ([order()], [K], [], [Match("k", "tx-1")]),
+        "other contents": ([order(content="other")], [K], [], [NotFound("k"), UNKNOWN]),
+        "posted too late": ([order(posted_at=100.1)], [K], [], [NotFound("k"), UNKNOWN]),
+        "another key has it": ([order()], [K], [("tx-1", "first", 50.0)], [NotFound("k")]),
+        "two fit": (
+            [order(), order("tx-2", posted_at=60.0)],
+            [K],
+            [],
+            [Ambiguous("k", ("tx-1", "tx-2")), UNKNOWN, Unknown("tx-2", None, None)],
+        ),
+        "a refuted key may have sent it": ([order()], [K, refuted("l", "w")], [], UNDECIDED),
+        "a refuted key may have sent any": ([order()], [K, refuted("l", None)], [], UNDECIDED),
+        "posted after a refuted attempt": (
+            [order(posted_at=61.0)],
+            [K, refuted("l", "w"), refuted("m", None)],
+            [],
+            [Match("k", "tx-1")],
+        ),
+        "only a refuted key may have sent it": (
+            [order(content="v")],
+            [K, refuted("l", None)],
+            [],
+            [NotFound("k"), UNKNOWN],
+        ),
+        "an earlier attempt of the same key": ([order()], [K, refuted("k", None)], [], [Match("k", "tx-1")]),
+        "a similar order is known": (
+            [order(), order("tx-2", posted_at=51.0)],
+            [],
+            [("tx-1", "k", 50.0)],
+            [Unknown("tx-2", "tx-1", "k")],
+        ),
+    },
+)
+def test_findings(orders, senders, created, findings):
+    assert compared(orders, *senders, created=created) == findings
 
 
 @each("content", ["w", None])
@@ -67,38 +94,6 @@ def test_an_order_that_two_keys_may_have_sent_is_no_match(content: str | None, i
 
     assert not any(isinstance(one, Match) for one in found)
     assert Ambiguous("k", ("tx-1",)) in found
-
-
-@each("content", ["w", None])
-def test_an_order_that_a_refuted_key_may_have_sent_is_no_match(content: str | None):
-    refuted = Sender("l", content, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
-
-    assert compared([ExportedOrder("tx-1", "w", 50.0)], K, refuted) == [
-        Ambiguous("k", ("tx-1",), refuted=("l",)),
-        Unknown("tx-1", None, None),
-    ]
-    assert Match("k", "tx-1") in compared([ExportedOrder("tx-1", "w", 61.0)], K, refuted)
-
-
-def test_an_order_that_only_a_refuted_key_may_have_sent_is_unknown():
-    refuted = Sender("l", None, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
-
-    assert compared([ExportedOrder("tx-1", "v", 50.0)], K, refuted) == [
-        NotFound("k"),
-        Unknown("tx-1", None, None),
-    ]
-
-
-def test_an_earlier_attempt_of_the_same_key_does_not_prevent_a_match():
-    before = Sender("k", None, 40.0, 60.0, is_in_doubt=False, was_refuted=True)
-
-    assert compared([ExportedOrder("tx-1", "w", 50.0)], K, before) == [Match("k", "tx-1")]
-
-
-def test_an_order_that_no_key_has_is_reported_with_a_similar_one():
-    orders = [ExportedOrder("tx-1", "w", 50.0), ExportedOrder("tx-2", "w", 51.0)]
-
-    assert compared(orders, created=[("tx-1", "k", 50.0)]) == [Unknown("tx-2", "tx-1", "k")]
 
 
 @each(("at", "lacks"), [(40.0, False), (55.0, True), (70.0, False), (None, False)])
