@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import unicodedata
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -173,22 +174,16 @@ class HidesStored(msgspec.Struct, frozen=True):
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Return a field by the name that it had before; removed in version 1.0."""
-            if name not in _FORMER_FIELDS:
-                raise AttributeError(f"{type(self).__qualname__!r} object has no attribute {name!r}")
-            return getattr(self, _FORMER_FIELDS[name])
+        # The fields' former names, until version 1.0. They are properties, because a class with a
+        # `__getattr__` reads each of its fields so slowly that an order takes a fifth more instructions.
+        owed = property(attrgetter("pending_undos"))
+        promised = property(attrgetter("notification_requested"))
+        untold = property(attrgetter("pending_notifications"))
+        laid_aside = property(attrgetter("quarantined"))
+        moves = property(attrgetter("version"))
 
 
 _HIDDEN = ("reply", "quarantined")
-_FORMER_FIELDS = {
-    "owed": "pending_undos",
-    "promised": "notification_requested",
-    "untold": "pending_notifications",
-    "laid_aside": "quarantined",
-    "moves": "version",
-}
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
