@@ -507,3 +507,10 @@ async def test_a_client_whose_hooks_have_less_time_ends_the_look_up_first(w: Wor
 
     assert (caught.refused, caught.order_may_exist) == (False, False)
     assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)
+
+
+async def test_a_middle_name_that_cannot_be_read_makes_the_check_impossible():
+    hook = BeneficiaryVerification(finding(evolve(USER, unread=("$.middlename",))))
+    error = await failure(hook.before(intent(BEN)), BeneficiaryNotVerified)
+
+    assert error.result is NOT_POSSIBLE

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -32,7 +33,7 @@ from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
-from transfer_async._http.transport import ExchangeResult, Transport, _for_exchange
+from transfer_async._http.transport import POOL_KEEPALIVE, ExchangeResult, Transport, _for_exchange
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
 from transfer_async._http.write_guard import AnsweredEarly, GuardedBody
 from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnknown, Refused, TransferError
@@ -587,3 +588,30 @@ def test_memory_that_answers_are_read_into_is_not_given_back_with_each():
     ended = subprocess.run([sys.executable, "-c", READS], capture_output=True, encoding="utf-8", check=True)
 
     assert int(ended.stdout) < 100
+
+
+async def test_cookies_are_not_sent_back():
+    answer = http(200, b"{}", headers={"Set-Cookie": "a=b"})
+    async with serving(replies(answer, answer)) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        async with TransferClient(url, "t") as client:
+            for _ in range(2):
+                await client.request("GET", "/x")
+
+    assert ["cookie" in {name.lower() for name in one.headers} for one in server.requests] == [False] * 2
+
+
+def test_idle_connections_are_closed_before_common_servers_close_theirs():
+    assert POOL_KEEPALIVE < 5.0
+
+
+async def test_an_exchange_ends_with_its_callers_deadline_however_long_it_might_take(loop_time: LoopTime):
+    async def late(connection):
+        await connection.request()
+        await loop_time.pass_(2.0)
+        connection.send(http(200, b"{}"))
+        await connection.gone()
+
+    async with serving(late) as server, TransferClient(server.url, "t") as client:
+        with pytest.raises(TransferError):
+            await client.request("GET", "/x", deadline=datetime.now(UTC) + timedelta(seconds=1.5))

@@ -301,3 +301,10 @@ ENDS = ("", "/", "/payments", "/p%20q", "/p?sslmode=require&port=5", "?host=/run
 def test_a_well_formed_address_of_a_database_is_taken(login, host):
     for end in ENDS:
         PostgresJournal(f"postgresql://{login}{host}{end}")
+
+
+def test_a_proxys_password_goes_into_the_header_and_leaves_the_address():
+    address, header = proxy_and_authorization("http://bank:hunter2@proxy.example:3128")
+
+    assert "hunter2" not in address
+    assert header.startswith("Basic ")

@@ -21,6 +21,7 @@ from transfer_async import (
     KeyState,
     Outcome,
     OutcomeUnknown,
+    Rate,
     RateLimited,
     RetryPolicy,
     Timeouts,
@@ -473,3 +474,15 @@ async def test_what_is_no_moment_is_named_before_anything_is_claimed(world: Worl
 
     assert [name for name, _ in invalid.problems] == ["deadline"]
     assert await world.known() is None
+
+
+async def test_a_queue_beyond_the_deadline_is_refused_at_once_however_late_send_before_is(
+    world: World,
+):
+    async with world.client(rate=Rate(0.1)) as client:
+        await client.create_order(new_order(), key="a")
+        late = {"deadline": NOON + timedelta(seconds=5), "send_before": NOON + timedelta(seconds=60)}
+        error = await failure(client.create_order(new_order(), key="b", **late), Expired)
+
+    assert error.limit == "deadline"
+    assert world.time.slept == []

@@ -10,6 +10,7 @@ from transfer_async import (
     KeyBusy,
     KeyState,
     Timeouts,
+    TransferError,
 )
 from transfer_async._pipeline.create_order import LeaseKeeper
 from transfer_async.journal import transitions
@@ -129,3 +130,31 @@ async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World,
     order = await world.create(token=token, timeouts=Timeouts(hook=600.0))
 
     assert [*world.sandbox.orders] == [order.id]
+
+
+class NoReceipt:
+    """A hook that has something to undo and returns no receipt."""
+
+    name = "no-receipt"
+
+    def __init__(self, act=None):
+        self.act = act
+
+    async def before(self, intent):
+        if self.act is not None:
+            await self.act()
+
+    async def undo(self, intent, receipt):
+        pass
+
+
+async def test_a_worker_that_lost_its_claim_in_a_hook_without_a_receipt_places_no_hold(world: World):
+    async def sleep_while_another_call_runs():
+        world.time.pass_(61)
+        await world.create(hooks=[NoReceipt(), world.bank.hold])
+
+    hooks = [NoReceipt(sleep_while_another_call_runs), world.bank.hold]
+    error = await world.fails(TransferError, hooks=hooks)
+
+    assert error.order_may_exist
+    assert len(world.bank.placed) == 1

@@ -8,7 +8,9 @@ import pytest
 from tests.support.bank import NOON, World, failure, new_order, owed_hooks, refused_order
 from transfer_async import (
     Clock,
+    Decision,
     Doubt,
+    KeyChanged,
     KeyState,
     MemoryJournal,
     Operators,
@@ -20,7 +22,7 @@ from transfer_async import (
 )
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.key_views import summary_of
-from transfer_async.journal import model, transitions
+from transfer_async.journal import model, operator_transitions, transitions
 from transfer_async.journal.protocol import KEPT
 
 SAID = {"by": "ada", "reason": "seen on the statement"}
@@ -367,3 +369,21 @@ async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: py
     failed = await failure(operators(world).in_doubt(), JournalFailed)
 
     assert failed is own
+
+
+async def test_a_proposal_for_a_key_that_changes_at_that_moment_is_refused(world: World):
+    await world.in_doubt()
+    async with world.client() as client:
+        operators = client.operators
+        seen = (await operators.view("k")).moves
+
+        async def change():
+            await world.move(
+                transitions.GoInDoubt(attempt=(await world.entry()).attempt, candidate="tx-other")
+            )
+
+        world.meanwhile(operator_transitions.Propose, change)
+        with pytest.raises(KeyChanged):
+            await operators.propose(
+                "k", Decision.RESOLVE, order_id="tx-1", by="ada", reason="seen", seen=seen
+            )

@@ -140,3 +140,16 @@ async def test_an_undo_that_another_call_is_at_is_left_to_it(world: World):
 
     assert released_meanwhile == []
     assert len(world.bank.released) == 1
+
+
+async def test_an_undo_of_an_earlier_intent_gets_the_receipt_of_that_intent(world: World):
+    check = world.bank.step("check")
+    check.undo_error = RuntimeError()
+    await world.fails(Refused, refused_order(), hooks=[check, world.bank.hold])
+    first = world.bank.placed[0]
+    await world.abandoned(transitions.MarkSending, hooks=[check, world.bank.hold])
+    check.undo_error = None
+    check.undone.clear()
+    await world.create(hooks=[check, world.bank.hold])
+
+    assert check.undone == [(first, f"check-{first}")]

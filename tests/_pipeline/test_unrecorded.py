@@ -1,5 +1,6 @@
 """Answers that the journal could not be told: their ids are told at once, and they go on record later."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import bank as banks
-from tests.support.bank import World, failure, new_order, other_order
+from tests.support.bank import Gate, World, failure, new_order, other_order
 from transfer_async import (
     NO_ORDER,
     KeyState,
@@ -127,3 +128,18 @@ async def test_the_id_in_an_unreadable_answer_is_on_record_for_whoever_may_know(
     assert [getattr(error, "order_id", None) for error in asked] == [order_id] * len(asked)
     assert report == RecoveryReport(resolved=1)
     assert (await world.entry()).order_id == order_id
+
+
+async def test_a_recovery_that_is_cancelled_as_it_records_an_order_still_knows_its_id(world: World):
+    world.journal.fail_on = transitions.Create
+    async with world.client() as client:
+        await failure(client.create_order(new_order(), key="k"), JournalFailed)
+        world.journal.fail_on = None
+        world.journal.before[transitions.Create] = gate = Gate()
+        task = await gate.catches(client.recover())
+        task.cancel()
+        await asyncio.wait([task])
+        del world.journal.before[transitions.Create]
+        await client.recover()
+
+    assert (await world.entry()).state is KeyState.CREATED

@@ -9,7 +9,7 @@ from tests.desk.visitor import SAME, Desk, where_to
 from tests.support.bank import World, owed_hooks
 from transfer_async import KeyState
 from transfer_async.desk import Role
-from transfer_async.journal import Unread
+from transfer_async.journal import Unread, operator_transitions, transitions
 from transfer_async.journal.transitions import Create, Refute, Resolve
 
 
@@ -347,3 +347,19 @@ async def test_who_may_only_look_is_shown_no_form_that_changes_anything(
 
     assert set(shown.page.forms) <= {"find", "parties"}
     assert "To end it needs the role “change”" in shown.text
+
+
+@pytest.mark.parametrize("four_eyes", [False, True], ids=["decided", "proposed"])
+async def test_a_form_for_a_key_that_changes_as_it_arrives_decides_nothing(world: World, four_eyes: bool):
+    await world.in_doubt()
+
+    async def change():
+        await world.move(transitions.GoInDoubt(attempt=(await world.entry()).attempt, candidate="tx-other"))
+
+    async with world.client(four_eyes=four_eyes) as client, Desk.of(client) as desk:
+        ada = desk.visitor()
+        page = (await ada.key()).page
+        world.meanwhile(operator_transitions.Propose if four_eyes else transitions.Resolve, change)
+        answer = await ada.sends(page, "resolve", order_id="tx-abc", reason="seen")
+
+    assert answer.status == 409

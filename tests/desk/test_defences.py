@@ -285,3 +285,24 @@ async def test_who_must_be_given_and_the_client_must_be_one(world: World):
             desk(client, who=Operator)  # type: ignore[arg-type] # another
         with pytest.raises(ValueError, match=r"^client: must be a TransferClient, not a "):
             desk(world.journal, who=lambda _: None)  # type: ignore[arg-type] # another
+
+
+async def test_an_origin_that_only_begins_like_the_configured_one_is_refused(world: World):
+    await world.in_doubt()
+    origin = "https://desk.bank.example"
+    async with world.client() as client, Desk.of(client, origin=origin) as made:
+        ada = made.visitor()
+        page = (await ada.key()).page
+        given = {"order_id": "tx-abc", "reason": "seen"}
+        answer = await ada.sends(page, "resolve", headers={"Origin": f"{origin}.evil.example"}, **given)
+
+    assert answer.status == 403
+
+
+async def test_pages_are_not_cached_framed_or_sniffed(world: World):
+    async with world.client() as client, Desk.of(client) as desk:
+        answer = await desk.visitor().get()
+
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"

@@ -360,3 +360,15 @@ def test_what_the_peer_has_not_acknowledged_is_counted():
                 ours.send(bytes(1 << 16))
 
         assert write_guard._unacknowledged(SimpleNamespace(get_extra_info=lambda _: ours)) > 0
+
+
+async def test_after_a_cut_response_a_connection_with_bytes_left_is_not_alone():
+    class Protocol:
+        _buffer, _tail = ["another answer"], b""
+
+    state, transport = ConnectionState(), SimpleNamespace(get_extra_info=lambda _: None)
+    state.take(transport, protocol := Protocol())
+
+    assert not await state.is_alone(whole=False)
+    protocol._buffer = []
+    assert await state.is_alone(whole=False)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.bank import Time, turns
-from tests.support.journalling import SCOPE, claim, judged, made, mark, of_key, release, renew
+from tests.support.journalling import SCOPE, claim, create, judged, made, mark, of_key, release, renew
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.model import Rejection
 from transfer_async.journal.protocol import KEPT
@@ -341,3 +341,13 @@ async def test_a_transition_without_its_history_line_is_not_committed(path: Path
             await judged(journal, claim())
 
         assert await journal.read(SCOPE, "k") is None
+
+
+async def test_the_same_order_id_may_stand_in_two_scopes(tmp_path: Path):
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        for scope in ("one", "two"):
+            await journal.move(scope, "other", claim())
+        for scope in ("two", "one"):
+            for move in (claim(), mark()):
+                await journal.move(scope, f"of {scope}", move)
+            assert (await journal.move(scope, f"of {scope}", create())).denial is None

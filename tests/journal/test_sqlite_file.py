@@ -286,3 +286,22 @@ async def test_a_file_that_is_not_a_journal_keeps_its_mode(tmp_path: Path):
 
     assert "not a database" in await refusal(path)
     assert stat.S_IMODE((await asyncio.to_thread(path.stat)).st_mode) == 0o755
+
+
+async def test_nothing_is_written_into_a_file_that_was_moved_away(tmp_path: Path):
+    journal = SQLiteJournal(tmp_path / "journal.db")
+    await journal.move("s", "before", claim())
+
+    def move_away():
+        (tmp_path / "away").mkdir()
+        for one in list(tmp_path.glob("journal.db*")):
+            one.rename(tmp_path / "away" / one.name)
+
+    await asyncio.to_thread(move_away)
+    with pytest.raises(JournalFailed):
+        await journal.move("s", "after", claim())
+    await journal.close()
+
+    async with SQLiteJournal(tmp_path / "away" / "journal.db") as moved:
+        assert await moved.read("s", "before") is not None
+        assert await moved.read("s", "after") is None

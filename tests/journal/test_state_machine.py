@@ -643,6 +643,13 @@ def test_a_long_history_drops_lines_without_a_decision_first():
     assert [one.move for one in latest(steps, 3)] == ["resolve", "takeback", "look"]
 
 
+def test_pending_undos_are_busy_as_long_as_one_of_them_is_leased():
+    free, held = j.undos("hold", "check")
+    entry = replace(entry_in(KeyState.FREE), pending_undos=(free, attrs.evolve(held, lease_until=NOW + 60.0)))
+
+    assert judged(entry, j.acquire_lease()).denial is Rejection.BUSY
+
+
 # --- former names -------------------------------------------------------------------------------
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.pretty import pretty_repr
 
+from tests.support import journalling as j
 from tests.support.bank import World, new_order, refused_order
 from transfer_async import (
     AlreadyCreated,
@@ -216,3 +218,16 @@ async def test_a_corrupt_history_line_hides_no_other(world: World, tmp_path: Any
         steps = await journal.history(world.scope, "a")
 
     assert [step.move for step in steps] == ["claim", "mark", "doubt"]
+
+
+async def test_a_corrupt_record_of_a_live_worker_is_not_put_into_quarantine(world: World, tmp_path: Path):
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        await journal.move(world.scope, "k", j.claim())
+        sql = "UPDATE keys_2 SET body = replace(body, 'lease_until', 'lease')"
+        assert await journal._ask(lambda file: file._db.execute(sql).rowcount)
+        entry = await journal.read(world.scope, "k")
+        assert entry.unread is not None
+        await journal.close()
+        async with SQLiteJournal(tmp_path / "j.db") as again:
+            with pytest.raises(ValueError, match="a worker may be"):
+                await Operators(again, world.scope).refute("k", by="ada", reason="no", undone=True)

@@ -133,3 +133,9 @@ async def test_a_mix_is_listed_and_removed_over_http(sandbox: Sandbox, client: W
     ]
     assert forgotten.json == {"faults": [], "mix": []}
     assert sandbox.faults.shares == {}
+
+
+def test_half_of_a_thousand_requests_get_a_fault_with_a_share_of_a_half():
+    faults = mixed({CloseBeforeReading(): 0.5}, seed=1)
+
+    assert 450 < sum(apply(faults) is not None for _ in range(1000)) < 550

@@ -560,3 +560,35 @@ async def test_many_ends_are_told_page_by_page(world: World, monkeypatch: pytest
 
         assert [end.order_id for end in ends] == [f"tx-{number}" for number in range(5)]
         assert await untold(handler) == []
+
+
+async def put_in_doubt(world: World, handler: Handler, key: str) -> None:
+    world.sandbox.faults.add(CloseAfterProcessing())
+    await handler.handle(OrderCommand(key=key, order=new_order()).to_json())
+
+
+async def test_an_end_that_another_worker_published_meanwhile_is_not_published_again(world: World):
+    async with world.client() as client:
+        handler = Handler(client)
+        for key in ("a", "b"):
+            await put_in_doubt(world, handler, key)
+            await world.resolve(f"tx-{key}", key)
+        other = {one.key: one async for one in Handler(client).untold()}
+        published = []
+        async for one in handler.untold():
+            published.append(one.key)
+            await handler.told(other["b"])
+
+    assert published == ["a"]
+
+
+async def test_an_old_refusal_says_that_an_order_may_exist_if_the_key_has_another_in_progress(world: World):
+    async with world.client() as client:
+        handler = Handler(client)
+        await put_in_doubt(world, handler, "k")
+        await world.refute("k")
+        await world.crash(transitions.Create, key="k")
+        (end,) = [one async for one in handler.untold()]
+
+    assert end.outcome is Outcome.REFUSED
+    assert end.order_may_exist

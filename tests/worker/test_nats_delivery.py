@@ -140,3 +140,10 @@ async def test_what_belongs_to_nothing_belongs_together_all_the_same():
 
     assert first
     assert first != second
+
+
+def test_nats_limits_neither_deliveries_nor_pending_messages():
+    consumer = JetStreamBroker(None, WorkerSettings())._consumer()
+
+    assert consumer.max_deliver == -1
+    assert consumer.max_ack_pending == -1
