@@ -202,7 +202,7 @@ async def test_what_was_settled_meanwhile_stays_as_it_is(world: World, desk: Ope
     world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-first"))
     why = await refusal(desk.resolve("k", order_id="tx-second", **SAID))
 
-    assert why == "key: was changed by somebody else just now; it is created (tx-first)"
+    assert why == "key: was changed by another person or worker just now; it is created (tx-first)"
     assert world.events_of(Resolved) == []
 
 
@@ -261,7 +261,7 @@ async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: 
     world.journal.before[transitions.Refute] = go_on
     why = await refusal(operators(world).refute("k", **SAID))
 
-    assert why == "key: was changed by somebody else just now; it is in doubt"
+    assert why == "key: was changed by another person or worker just now; it is in doubt"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 

@@ -258,7 +258,7 @@ async def test_a_page_of_somebody_else_is_not_reported_as_a_move_of_the_key(doub
 
     answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
 
-    assert "This page is out of date, or was made for somebody else." in answer.text
+    assert "This page is out of date, or was made for another operator." in answer.text
     assert "changed meanwhile" not in answer.text
 
 

@@ -23,9 +23,9 @@ from transfer_async._cli.journal_session import (
     Yes,
     confirmed,
     done,
+    effects_text,
     named,
     tell_record,
-    told_effects,
     usage,
     warn_of_sender,
 )
@@ -133,14 +133,14 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     """
     plan = done(_with(_named(journal), lambda store: store.planned_upgrade()))
     if _is_needed(plan):
-        complain(_found_told(plan))
+        complain(_plan_text(plan))
         confirmed(
             "Programs of an earlier version, running ones too, can never use the journal again, and there is "
             "no way back. Are all of them stopped? Go on?",
             yes=yes,
         )
         plan = done(_with(_named(journal), lambda store: store.upgrade(plan)))
-    tell(journal_output.as_json(_as_json(plan)) if as_json else _told(plan))
+    tell(journal_output.as_json(_as_json(plan)) if as_json else _result_text(plan))
 
 
 def _named(address: str) -> DurableJournal:
@@ -155,7 +155,7 @@ async def _with(store: DurableJournal, do: Callable[[DurableJournal], Awaitable[
         await store.close()
 
 
-def _found_told(found: Upgrade) -> str:
+def _plan_text(found: Upgrade) -> str:
     states = ", ".join(
         f"{count} {shown(state.replace('_', ' '))}" for state, count in sorted(found.states.items())
     )
@@ -168,7 +168,7 @@ def _found_told(found: Upgrade) -> str:
     return told
 
 
-def _told(made: Upgrade) -> str:
+def _result_text(made: Upgrade) -> str:
     if not _is_needed(made):
         return f"the journal's format is {made.version} already: there is nothing to do"
     return f"the journal's format is {made.version} now; all is as it was of {_counted(made)}"
@@ -207,7 +207,7 @@ def list_waiting(*, target: JournalTarget, as_json: AsJson = False) -> None:
         return
     if views:
         show_table(tuple(journal_output.WAITING), journal_output.waiting_rows(views))
-    tell(f"{shown(target.scope)}: {journal_output.total_told(totals)}")
+    tell(f"{shown(target.scope)}: {journal_output.totals_text(totals)}")
 
 
 def show(
@@ -266,7 +266,7 @@ def _register(decision: Decision) -> None:
         if row.frees_key:
             if yes:
                 warn_of_sender(view)  # otherwise the question says so
-            confirmed(f"{told_effects(view, row)} Are you certain?", yes=yes)
+            confirmed(f"{effects_text(view, row)} Are you certain?", yes=yes)
         record = target.with_journal(
             lambda at: at.operators.decide(
                 key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
@@ -347,16 +347,16 @@ _NAMES = [decision.value for decision in _PROPOSABLE]
 _NAMED = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 
-def _proposable(name: str) -> Decision:
+def _proposable(name: str) -> str:
     if name not in _NAMES:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.")
-    return Decision(name)
+    return name
 
 
 def propose(
     key: Key,
     decision: Annotated[
-        Decision, typer.Argument(metavar="DECISION", help=f"{_NAMED}, as the commands.", parser=_proposable)
+        str, typer.Argument(metavar="DECISION", help=f"{_NAMED}, as the commands.", callback=_proposable)
     ],
     *,
     target: JournalTarget,
@@ -371,14 +371,14 @@ def propose(
     Nothing changes until then, and any change of the key makes the proposal void.
     """
     _check_settle_after(settle_after)
-    view = target.view(key)
-    order_id = _order_named(view, decision, **order)
-    if row_of(decision, order_id).frees_key:
+    view, wanted = target.view(key), Decision(decision)
+    order_id = _order_named(view, wanted, **order)
+    if row_of(wanted, order_id).frees_key:
         warn_of_sender(view)
     said = person.said()
     proposal = target.with_journal(
         lambda at: at.operators.propose(
-            key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
+            key, wanted, order_id=order_id, undone=undone, seen=view.moves, **said
         ),
         settle_after=settle_after,
     )
@@ -410,7 +410,7 @@ def approve(
     if yes and row.frees_key:
         warn_of_sender(view)
     said = person.said()
-    effects = told_effects(view, row, order_id=seen.order_id)
+    effects = effects_text(view, row, order_id=seen.order_id)
     confirmed(f"{effects}\n{_in_words(key, seen)} Do you approve?", yes=yes)
     record = target.with_journal(lambda at: _approved(at, key, seen, said), settle_after=settle_after)
     tell_record(target, key, record, as_json=as_json)

@@ -74,7 +74,7 @@ WAITING: dict[str, Callable[[KeyView], str]] = {
 """The columns of ``journal list``: for each, the text of its cell."""
 
 
-def total_told(totals: Totals) -> str:
+def totals_text(totals: Totals) -> str:
     """Return the sums in one line."""
     if not totals.keys:
         return "no key needs attention: nothing in doubt, no undo pending, nothing left behind"

@@ -175,7 +175,7 @@ HOLDS = frozenset({USUAL_HOLD})
 """The names of hooks that place a hold, as far as a command without hooks knows them."""
 
 
-def told_effects(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
+def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
     """Return what a decision about a key will cause, for the person who is asked to confirm it."""
     effects = effects_of(view, row, verb="this", holds=HOLDS, order_id=order_id)
     return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"

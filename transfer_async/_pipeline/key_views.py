@@ -366,7 +366,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
         return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
     if denial is Rejection.FOREIGN:
         return ValueError("order_id: is the order of another key")
-    return ValueError(f"key: was changed by somebody else just now; it is {state_text(entry)}")
+    return ValueError(f"key: was changed by another person or worker just now; it is {state_text(entry)}")
 
 
 def too_early(wait: float) -> ValueError:

@@ -377,9 +377,7 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> Proposal:
-        """Propose a decision for another person to approve.
-
-        A later proposal replaces an earlier one, and any other change of the key makes it void.
+        """Propose a decision for another person to approve; any other change of the key makes it void.
 
         Args:
             key: as for `resolve`, `refute` and `amend`; `FOUR_EYES` for ``WAIVE``.
@@ -556,11 +554,8 @@ class Operators:
         """Yield the entry that the decision within is about, and ``said`` with that entry's version.
 
         A corrupt record is put into quarantine first. After that the key may also be free, or created with
-        ``order_id``. This method's own writes do not count as changes by others.
-
-        Raises:
-            RecordSetAside: the corrupt record is in quarantine, and then the decision was refused.
-            ValueError: the decision cannot be made; nothing was written.
+        ``order_id``. This method's own writes do not count as changes by others. A ValueError means that
+        nothing was written, unless it is `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
             raise ValueError("key: WAIVE is for FOUR_EYES, and no other decision is")

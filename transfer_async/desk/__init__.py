@@ -1,10 +1,11 @@
-"""The operators' desk: a page for orders in doubt; the extra is ``transfer_async[desk]``.
+"""The operators' page for orders in doubt; the extra is ``transfer_async[desk]``.
 
-It knows the client and below. It reads the journal and writes moves to it; it never asks the service.
+It imports the client and lower layers. It reads the journal and writes decisions to it; it never calls the
+service.
 """
 
 try:
-    import jinja2  # noqa: F401 - asked for here alone, so that its absence is told in a line
+    import jinja2  # noqa: F401 - imported first, so that its absence gives one clear line
 except ModuleNotFoundError as _error:
     if (_error.name or "").partition(".")[0] not in ("jinja2", "markupsafe"):
         raise  # it is there, and something that it needs is not

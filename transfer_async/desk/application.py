@@ -52,7 +52,7 @@ _PLAIN = {"desk.css": (views.STYLE, "text/css"), "icon.svg": (views.ICON, "image
 
 
 def desk(client: TransferClient, *, who: Who, origin: str | None = None) -> web.Application:
-    """Make the operators' desk: mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
+    """Make the operators' page: mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
     It shows the journal of ``client``, and writes operators' decisions to it. It sends nothing to the
     service, keeps no session, and uses no script. Only people whom ``who`` knows see anything, and every
@@ -271,7 +271,7 @@ class Actions:
         problem = Sentence("Nothing was changed: the key has changed meanwhile")
         if not steps:
             problem = Sentence(
-                "Nothing was changed. This page is out of date, or was made for somebody else."
+                "Nothing was changed. This page is out of date, or was made for another operator."
             )
         approved = approval(history)
         if form.name in ("approve", "withdraw") and approved in steps and approved is not None:

@@ -269,6 +269,13 @@ async def fields_of(request: web.Request) -> dict[str, str]:
     return fields
 
 
+_NOTHING_TRIED = {
+    **dict.fromkeys(("problem", "since", "tried", "parties")),
+    **dict.fromkeys(("reason", "order_id"), ""),
+}
+"""The values of a key's page before the operator has tried anything."""
+
+
 async def key_page(
     shared: Shared,
     operator: Operator,
@@ -310,8 +317,7 @@ async def key_page(
         "at": moment,
         "address": address,
         **_forms(shared, operator, view, four_eyes=(await shared.operators.four_eyes()).demanded),
-        **dict.fromkeys(("problem", "since", "tried", "parties")),
-        **dict.fromkeys(("reason", "order_id"), ""),
+        **_NOTHING_TRIED,
         **more,
     }
     return answered("key", status=status, **given)
