@@ -69,7 +69,7 @@ def probe(
     """Find out what a service's test environment really does.
 
     The specification shows no statuses, limits or required fields, and not how connections are kept.
-    The probe tries it, in levels. Before each level it shows what it will send, and the highest cost:
+    The probe finds them out in levels. Before each level it shows what it will send, and the highest cost:
 
     \b
       0  reads only: a wrong token, an unknown path, how long a connection is kept, headers, proxies

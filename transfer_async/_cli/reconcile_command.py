@@ -102,6 +102,7 @@ def reconcile(
     several orders fit, orders that no key has (duplicates among them), created keys that the export lacks,
     and keys that were resolved with a wrong order. It ends no doubt, and never concludes that an order does
     not exist: what the export lacks may appear later.
+
     Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 a usage error;
     3 something needs attention; 4 the journal has keys of other scopes only.
     """
