@@ -1,4 +1,4 @@
-"""A worker in a process of its own, which does what it is told, line by line."""
+"""A worker in another process, which the test controls line by line."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,13 @@ from transfer_async import SQLiteJournal, TransferClient, TransferError
 
 
 class OtherProcess:
-    """The test's side of it."""
+    """The test's side of that process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def does(self, what: str) -> str:
-        """Let it do something, and return what came of it."""
+        """Run a command in the process and return its result."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{what}\n".encode())
@@ -39,7 +39,7 @@ async def other_process(*arguments: str) -> AsyncIterator[OtherProcess]:
 
 
 async def _visit(path: str) -> str:
-    """Come and go, as the command line does."""
+    """Open and close the journal, as a command does."""
     async with SQLiteJournal(path):
         return "been there"
 

@@ -1,4 +1,4 @@
-"""Four processes that do something to journals' files at the same time, and tell what came of it."""
+"""Four processes that use journal files at the same time, and report their results."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.sqlite import _File
 
 FORK = multiprocessing.get_context("fork")
-"""Nothing is open yet, and what was imported need not be imported again."""
+"""The start method: nothing is open yet, and nothing needs to be imported again."""
 
 
 def claim_all(number: int, together: Any, results: Any, path: str, *keys: str) -> None:
-    """Claim them all, at once with the others; tells which were granted, or what went wrong."""
+    """Claim all keys together with the others; report the granted ones, or the error."""
     try:
         results.put(asyncio.run(_claim_all(path, number, keys, together)))
     except BaseException as error:
@@ -39,7 +39,7 @@ async def _claim_all(path: str, number: int, keys: Sequence[str], together: Any)
 
 
 def open_all(_number: int, together: Any, results: Any, *paths: str) -> None:
-    """Open each of the files, and close it, at once with the others; tells what went wrong."""
+    """Open and close each file together with the others; report errors."""
     wrong = []
     for path in paths:
         together.wait(50)

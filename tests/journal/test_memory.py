@@ -153,7 +153,7 @@ async def test_a_suspected_duplicate_of_a_generated_key_is_kept(time: Time):
 
 @pytest.mark.parametrize("end", ["resolve", "sender", "recover"])
 async def test_a_generated_key_that_an_error_returned_with_a_doubt_never_pays_twice(world: World, end: str):
-    """The client made the key, and the caller has it from the error: another call with it is no new wish."""
+    """The client generated the key, and the error gave it to the caller: a second call must not pay again."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
     world.sandbox.faults.add(CloseAfterProcessing())
 
@@ -200,7 +200,7 @@ async def test_the_key_of_a_refuted_doubt_is_kept_when_its_hold_is_released(time
 
 
 async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_twice(world: World):
-    """The order's record failed at first, and is made up for: the caller has the key from the error."""
+    """The order was recorded late, after the error gave the key to the caller."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
     world.journal.fail_on = transitions.Create
     async with world.client() as client:
@@ -214,7 +214,7 @@ async def test_a_generated_key_that_an_error_returned_with_an_order_never_pays_t
 
 
 async def test_a_hold_placed_after_others_freed_the_clients_key_is_released(world: World):
-    """The worker slept through its lease in its hook; to it the key must not look lost with the journal."""
+    """The worker's hook outlasted its lease; the key must still be known then."""
     world.journal = banks.SpiedJournal(MemoryJournal(clock=world.time.clock))
 
     async def sleep(_: object) -> None:
@@ -252,7 +252,7 @@ async def test_memory_is_bounded_for_callers_keys(time: Time):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """What ``work``, which waits for nothing, comes to; without a loop, in which a test must not wait."""
+    """Run a coroutine that never waits, and return its result; no event loop is needed."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -263,7 +263,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def denials_of_two_threads(
     journal: MemoryJournal, patch: pytest.MonkeyPatch, *, patience: float
 ) -> list[Rejection | None]:
-    """What two threads hear that claim one key, the second while the first has looked and not yet written.
+    """Return the results of two threads that claim one key, the second between the first's read and write.
 
     So long the first one gives the second one time to be through.
     """
@@ -291,7 +291,7 @@ def denials_of_two_threads(
 
 
 def test_two_threads_cannot_claim_the_same_key(time: Time, monkeypatch: pytest.MonkeyPatch):
-    """A web server with a loop for each of its threads would create the order of one click twice."""
+    """Otherwise a web server with one loop per thread would create an order twice."""
     heard = denials_of_two_threads(
         journal_of(time), monkeypatch, patience=0.05
     )  # it runs out: the other waits

@@ -1,4 +1,4 @@
-"""What is stored of persons, sealed: what is written, who reads it, and the key that nobody can open."""
+"""Encryption of personal data: what is stored, who can decrypt it, and keys that cannot be decrypted."""
 
 import asyncio
 import base64
@@ -35,7 +35,7 @@ PERSONS = (b"ada.eze", b"ben.okri", b"Okonkwo", b"Ngozi", b"22212345678")
 
 
 def seal(**keys: bytes) -> KeySeal:
-    """Its last key is the current one."""
+    """Return a seal whose last key is the current one."""
     return KeySeal(keys, current=list(keys)[-1])
 
 
@@ -183,7 +183,7 @@ SEALS = [None, seal(a=OLD)]
 
 
 async def rewritten(path: Path, *statements: str) -> None:
-    """Whoever can write to the file does this."""
+    """Change the file as anyone with write access can."""
 
     def write() -> None:
         with contextlib.closing(sqlite3.connect(path)) as db, db:
@@ -198,7 +198,7 @@ async def rewritten(path: Path, *statements: str) -> None:
 async def test_an_intent_copied_to_another_key_releases_no_hold(
     world: World, tmp_path: Path, one: KeySeal | None, column: str
 ):
-    """Refuting the key would pay back the hold of the other's order, which may exist."""
+    """Otherwise a refutation would release the hold of the other key's order, which may exist."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=one) as journal:
         world.journal.journal = journal
@@ -229,7 +229,7 @@ async def test_an_intent_copied_to_another_key_releases_no_hold(
 
 @pytest.mark.parametrize("one", SEALS, ids=["plain", "sealed"])
 async def test_an_undo_copied_to_another_key_does_not_run(world: World, tmp_path: Path, one: KeySeal | None):
-    """The hold that it would release is of an order that may exist."""
+    """Otherwise it would release the hold of an order that may exist."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=one) as journal:
         world.journal.journal = journal
@@ -258,7 +258,7 @@ async def test_an_undo_copied_to_another_key_does_not_run(world: World, tmp_path
 async def test_a_reply_copied_from_another_key_is_not_returned(
     world: World, tmp_path: Path, one: KeySeal | None
 ):
-    """The caller would take another customer's order for its own."""
+    """Otherwise the caller would get another customer's order."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=one) as journal:
         world.journal.journal = journal
@@ -278,7 +278,7 @@ async def test_a_reply_copied_from_another_key_is_not_returned(
 
 @pytest.mark.parametrize("at", [("test", "k"), ("live", "l"), ("live-k", ""), None])
 def test_data_encrypted_for_one_key_cannot_be_decrypted_under_another(at: tuple[str, str] | None):
-    """However the rest of the row is changed: the scope and the key are what it was sealed for."""
+    """The scope and the key are part of the encryption, so other columns do not help."""
     one, entry = seal(a=OLD), replace(_persons(), pending_undos=())
     row = rows.row_of(entry, token="t", now=0.0, seal=one, place=("live", "k"))
     assert row.intent is not None

@@ -1,4 +1,4 @@
-"""The journal in a file."""
+"""The journal in a SQLite file."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def in_file(path: Path, *statements: str) -> None:
-    """Say it to the file, as somebody else."""
+    """Run statements on the file as another program."""
 
     def say() -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -39,7 +39,7 @@ async def in_file(path: Path, *statements: str) -> None:
 
 
 async def refusal(path: Path) -> str:
-    """Why a claim failed."""
+    """Return the error message of a claim."""
     journal = SQLiteJournal(path)
     with pytest.raises(JournalFailed) as failed:
         await judged(journal, claim())
@@ -183,7 +183,7 @@ async def test_a_cancelled_caller_waits_for_work_that_has_begun(path: Path):
 
 
 async def commits(journal: SQLiteJournal, work: Callable[[], Any]) -> int:
-    """How many commits there are while that is done."""
+    """Return the number of commits during ``work``."""
     said: list[str] = []
     await journal._in_thread(lambda: journal._opened()._db.set_trace_callback(said.append))
     await work()
@@ -215,7 +215,7 @@ async def test_another_workers_write_overrides_the_cache(path: Path):
 
 
 def in_processes(work: str, *arguments: str) -> list[Any]:
-    """What each of four processes has to tell that do the work at once."""
+    """Return the reports of four processes that do the work at the same time."""
     command = [sys.executable, "-m", "tests.journal.sqlite_workers", work, *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=100)
     told: list[Any] = json.loads(done.stdout)

@@ -24,7 +24,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 async def refusal(path: Path) -> str:
-    """Why the journal cannot be opened."""
+    """Return the error message of opening the journal."""
     with pytest.raises(JournalFailed) as failed:
         async with SQLiteJournal(path):
             pass
@@ -39,7 +39,7 @@ def client_of(sandbox: Sandbox, journal: SQLiteJournal) -> TransferClient:
 
 
 async def opening_it_again_drops_no_lock(path: Path) -> None:
-    """Else a visitor takes itself for the last, deletes the log, and a redelivery makes a second order."""
+    """Otherwise a second user would delete the log as the last one, and an order could be sent twice."""
     status = SQLiteJournal(path)
     async with (
         Sandbox() as sandbox,
@@ -66,12 +66,12 @@ async def opening_it_again_drops_no_lock(path: Path) -> None:
 
 
 async def a_log_that_is_deleted_is_noticed_before_anything_is_sent(path: Path) -> None:
-    """Else what was marked is forgotten, and sent again by the next process."""
+    """Otherwise a mark would be lost, and the next process would send the order again."""
     await _notices(path, lambda: path.with_name(f"{path.name}-wal").unlink())
 
 
 async def an_index_that_is_deleted_is_noticed_before_anything_is_sent(path: Path) -> None:
-    """Else others do not see this process's locks, and write over its commits."""
+    """Otherwise other processes would not see this one's locks, and would overwrite its commits."""
     await _notices(path, lambda: path.with_name(f"{path.name}-shm").unlink())
 
 
@@ -92,7 +92,7 @@ async def _notices(path: Path, loss: Callable[[], None]) -> None:
 
 
 async def a_log_that_is_deleted_during_the_commit_is_noticed(path: Path) -> None:
-    """The look before the commit comes too early for it."""
+    """The check before the commit comes too early to find it."""
 
     class Cleaner(Time):
         strikes = False
@@ -112,7 +112,7 @@ async def a_log_that_is_deleted_during_the_commit_is_noticed(path: Path) -> None
 
 
 async def one_file_has_one_name(path: Path) -> None:
-    """Else each name has a log of its own, and there are two journals."""
+    """Otherwise each name would have its own log, as if there were two journals."""
     async with SQLiteJournal(path) as journal:
         await made(journal, claim())
     other = path.with_name("other.db")
@@ -279,7 +279,7 @@ async def test_all_files_of_a_restored_journal_are_made_private(tmp_path: Path):
 
 
 async def test_a_file_that_is_not_a_journal_keeps_its_mode(tmp_path: Path):
-    """Root once took everybody's right to run a program that was named by mistake."""
+    """A wrong path must not change the mode of, for example, a program."""
     path = tmp_path / "program"
     await asyncio.to_thread(path.write_bytes, b"#!/bin/sh\nexit\n" * 100)
     await asyncio.to_thread(path.chmod, 0o755)

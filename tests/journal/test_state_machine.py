@@ -1,4 +1,4 @@
-"""The state machine itself: every row, every other pair, and no way out of doubt but by an answer."""
+"""The state machine: every row of the table, every other pair, and the guarantees."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ DECIDED = {
     KeyState.CREATED: journal.Decision.AMEND,
     KeyState.FREE: journal.Decision.WAIVE,
 }
-"""What can be proposed, by where the key stands."""
+"""The decisions that can be proposed, by the key's state."""
 UNREAD = model.Unread(why="DecodeError", kept="{", hooks=("hold",), earlier_hooks=())
 KINDS = {
     one
@@ -61,7 +61,7 @@ PAIRS = [(kind, state) for kind in MOVES for state in KeyState]
 
 
 def gone(*way: Move) -> Entry:
-    """What a key comes to by these moves, all of them at once."""
+    """Return the entry after these transitions, all at the same time."""
     entry: Entry | None = None
     for move in way:
         verdict = state_machine.decide(entry, move, now=NOW)
@@ -113,13 +113,13 @@ def test_every_row_has_its_reason():
 
 
 def when_allowed(kind: type, state: KeyState) -> float:
-    """A time at which nothing but the table speaks against a move."""
+    """A time at which only the table can reject a transition."""
     live = (kind in (transitions.RenewLease, transitions.MarkSending), state is KeyState.FREE)
     return NOW if any(live) else NOW + j.LEASE + j.WINDOW + j.SETTLE_AFTER
 
 
 def ready_for(kind: type, entry: Entry) -> Entry:
-    """``entry`` as people need it for what they decide of it."""
+    """Return ``entry`` as it must be for a decision of a person."""
     if kind in (journal.Amend, journal.TakeBack, journal.Propose):
         entry = replace(entry, reply=None)
     if kind in (journal.Demand, journal.Waive) or (kind is journal.Propose and entry.state is KeyState.FREE):
@@ -562,7 +562,7 @@ def test_a_refusal_of_another_order_does_not_reject_a_claim():
 
 
 def after(*made: Move) -> Entry:
-    """A doubt, and these moves."""
+    """Return the entry after a doubt and these transitions."""
     return gone(*j.WAYS[KeyState.IN_DOUBT], *made)
 
 
@@ -630,7 +630,7 @@ def test_intents_do_not_share_receipts():
 
 
 def test_a_long_history_drops_lines_without_a_decision_first():
-    """Look-ups would push out of a journal in memory, and off the page, who decided what."""
+    """Otherwise look-ups would displace decisions from the memory journal and from the page."""
 
     def step(move: str, at: int) -> HistoryEvent:
         return HistoryEvent(at=float(at), move=move, state=KeyState.IN_DOUBT, intent_id="i", epoch=1)

@@ -1,4 +1,4 @@
-"""Rows that cannot be read: they bind their key, operators see them, and operators can end them."""
+"""Corrupt records: they bind their key, and operators can see and end them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,14 +32,14 @@ NAME = PersonName("Ben", "Okri")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def opened(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """Makes a journal, always the same one, as each new process does."""
+    """Open the same journal again, as each new process does."""
     if request.param == "postgres":
         return partial(PostgresJournal, request.getfixturevalue("database"))
     return partial(SQLiteJournal, request.getfixturevalue("tmp_path") / "journal.db")
 
 
 async def damage(journal: Any, column: str, old: str, new: str) -> None:
-    """What older versions wrote, or a disk made of it."""
+    """Records that a damaged disk or an older version may leave."""
     if isinstance(journal, SQLiteJournal):
         sql = f"UPDATE keys_2 SET {column} = replace({column}, ?, ?)"
         assert await journal._ask(lambda file: file._db.execute(sql, (old, new)).rowcount)
@@ -70,7 +70,7 @@ async def bound(client: TransferClient, key: str) -> None:
 async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
     world: World, opened: Callable[[], Any], damaged: tuple[str, str, str]
 ):
-    """Nobody would know of the doubt, nor could end it; and its hold would be kept for ever."""
+    """Otherwise nobody could see or end the doubt, and its hold would stay for ever."""
     async with opened() as journal:
         await in_doubt(world, journal, "a", "b")
         await damage(journal, *damaged)
@@ -109,7 +109,7 @@ async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
 
 
 async def test_no_repr_shows_a_corrupt_record(world: World, opened: Callable[[], Any]):
-    """It names both parties, and error trackers draw every object that a call had in hand."""
+    """It names both parties, and error trackers show every local variable."""
     async with opened() as journal:
         await in_doubt(world, journal, "k")
         await damage(journal, "intent", '["Ben","Okri",null]', "[1,2,null]")
@@ -128,7 +128,7 @@ async def test_no_repr_shows_a_corrupt_record(world: World, opened: Callable[[],
 
 
 async def undo_that_cannot_be_read(world: World, opened: Callable[[], Any]) -> None:
-    """It is owed: the order was refused, and its hold could not be released."""
+    """The undo is pending: the order was refused, but its hold could not be released."""
     world.bank.release_error = RuntimeError()
     async with opened() as journal:
         await world.fails(Refused, refused_order(), beneficiary=NAME, journal=journal)
@@ -154,7 +154,7 @@ async def test_a_corrupt_undo_is_dropped_only_by_an_explicit_decision(
 async def test_an_early_proposal_to_free_a_corrupt_key_writes_nothing(
     world: World, opened: Callable[[], Any]
 ):
-    """The record was set aside, and the key free, without anybody else's approval."""
+    """Otherwise the record would be quarantined and the key freed without an approval."""
     await undo_that_cannot_be_read(world, opened)
     async with opened() as journal, world.client(journal=journal) as client:
         before = await client.history("k")
@@ -167,7 +167,7 @@ async def test_an_early_proposal_to_free_a_corrupt_key_writes_nothing(
 
 
 async def test_a_corrupt_record_does_not_block_notifications_of_other_keys(world: World, tmp_path: Any):
-    """One row that cannot be read would stop the sweep at its key, again and again."""
+    """Otherwise one corrupt record would stop every sweep at its key."""
     async with SQLiteJournal(tmp_path / "journal.db") as journal:
         await in_doubt(world, journal, "a", "b")
         async with world.client(journal=journal) as client:
@@ -188,7 +188,7 @@ async def test_a_corrupt_record_does_not_block_notifications_of_other_keys(world
 async def test_invalid_text_hides_no_other_key_and_an_operator_can_end_it(
     world: World, tmp_path: Any, column: str
 ):
-    """One byte that a disk made another of would keep every doubt from being seen, and every hold."""
+    """Otherwise one damaged byte would hide every doubt and every hold."""
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path) as journal:
         await in_doubt(world, journal, "a", "b")

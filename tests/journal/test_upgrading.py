@@ -1,4 +1,4 @@
-"""A journal of another version: who refuses it, what an upgrade does, and what an old program then can do."""
+"""Journals of other versions: refusal, upgrade, and what an old program can do afterwards."""
 
 import asyncio
 import json
@@ -35,14 +35,14 @@ from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 __all__ = ["world"]  # a fixture
 
 STATES = {"created": 2, "in_doubt": 1, "free": 2, "claimed": 1, "sending": 1}
-"""How many keys of version 1's sample are in which."""
+"""The number of keys in each state in the sample of version 1."""
 
 Maker = Callable[[int], Store]
 
 
 @pytest.fixture(params=BACK_ENDS)
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
-    """Makes a store with the sample of a version."""
+    """Create a store with the sample of a version."""
     if request.param == "sqlite":
         return lambda version: FileStore(tmp_path / "journal.db", version)
     database: str = request.getfixturevalue("database")
@@ -51,7 +51,7 @@ def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
 
 @pytest.fixture
 def store(maker: Maker) -> Store:
-    """With the sample of version 1."""
+    """A store with the sample of version 1."""
     return maker(1)
 
 
@@ -72,7 +72,7 @@ async def upgrade(store: Store, **settings: Any) -> Upgrade:
 
 
 async def refusal(store: Store) -> str:
-    """Why a program of this version does not open it."""
+    """Return the error message of a program of this version."""
     with pytest.raises(JournalFailed) as refused:
         async with store.journal():
             pass
@@ -86,7 +86,7 @@ async def claimed(journal: Journal, key: str) -> None:
 
 
 def set_version(store: Store, version: int) -> str:
-    """What makes it another version's."""
+    """Return the statement that sets the stored version."""
     return (
         f"PRAGMA user_version={version}"
         if isinstance(store, FileStore)
@@ -99,7 +99,7 @@ def set_version(store: Store, version: int) -> str:
 
 @pytest.mark.parametrize("back_end", BACK_ENDS)
 def test_there_is_test_data_of_each_version(back_end: str):
-    """Whoever raises `VERSION` adds it: `python -m tests.journal.released`."""
+    """When you raise `VERSION`, add test data with `python -m tests.journal.released`."""
     assert versions_of(back_end) == set(range(1, VERSION + 1))
 
 
@@ -297,7 +297,7 @@ async def test_only_the_owner_of_the_tables_may_upgrade_them(database: str):
 
 
 def statements_of_version_1(back_end: str) -> list[str]:
-    """As that version had them."""
+    """Return the statements that a program of version 1 runs."""
     text = (HERE / f"1.{back_end}.statements.sql").read_text(encoding="utf-8")
     return [one for one in map(str.strip, text.split(";\n")) if one]
 
@@ -424,7 +424,7 @@ async def test_an_upgrade_is_refused_while_an_old_transaction_is_open(
 
 
 async def test_a_write_between_the_plan_and_the_lock_stops_the_upgrade(store: Store):
-    """Programs are still running: they are to be stopped first."""
+    """Programs that still run must be stopped first."""
     journal = store.journal()
     plan = await journal.planned_upgrade()
     await say(store, "UPDATE keys SET state = 'free' WHERE key = 'claimed'")
