@@ -1361,8 +1361,8 @@ BY_HAND = (
     Fault(
         "lost-claim-is-acknowledged",
         "handling",
-        "if what.action in (Action.ACK, Action.DEAD_LETTER) and _is_anothers(result):",
-        "if what.action is Action.DEAD_LETTER and _is_anothers(result):",
+        "if decided.action in (Action.ACK, Action.DEAD_LETTER) and _is_anothers(result):",
+        "if decided.action is Action.DEAD_LETTER and _is_anothers(result):",
         "a payment is reported as refused that another worker is about to make",
     ),
     # --- the operators' desk ---------------------------------------------------------------------
@@ -1723,22 +1723,22 @@ BY_HAND = (
     Fault(
         "nats-takes-a-hold-let-go-for-told-before",
         "nats_line",
-        "[outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist]",
-        "[outcome.intent_id, outcome.outcome.value, outcome.order_id]",
+        "        outcome.order_may_exist,\n    ]",
+        "    ]",
         "nobody hears that a hold may be released",
     ),
     Fault(
         "nats-takes-an-id-amended-back-for-told-before",
         "nats_line",
-        "        told.append(ended_at)\n",
+        "        parts.append(ended_at)\n",
         "",
         "whoever reads the outcomes is left with an order's id that somebody has corrected",
     ),
     Fault(
         "nats-takes-an-id-given-back-for-told-before",
         "nats_line",
-        "        if ended_at is None:\n            return {}\n        told",
-        "        told",
+        "        if ended_at is None:\n            return {}\n        parts",
+        "        parts",
         "whoever reads the outcomes is left with an order's id that somebody has corrected",
     ),
     Fault(
@@ -1758,8 +1758,8 @@ BY_HAND = (
     Fault(
         "redis-never-beats",
         "redis_line",
-        "        settings, client = self._line.settings, await self._client()\n        await client.xclaim(",
-        "        return\n        settings, client = self._line.settings, await self._client()\n"
+        "        settings, client = self._broker.settings, await self._client()\n        await client.xclaim(",
+        "        return\n        settings, client = self._broker.settings, await self._client()\n"
         "        await client.xclaim(",
         "a command whose hook takes long is given to a second worker",
     ),
@@ -1780,7 +1780,7 @@ BY_HAND = (
     Fault(
         "redis-drops-headers",
         "redis_line",
-        "stream=subject, headers=fitting(headers))",
+        "stream=subject, headers=sanitized(headers))",
         "stream=subject)",
         "a trace ends at the broker, and so does whatever else a sender said",
     ),

@@ -586,8 +586,8 @@ MUTATED = (
     Fault(
         "beats-end-with-the-first",
         "heartbeats",
-        "if not self._in_hand and",
-        "if self._in_hand and",
+        "if not self._in_progress and",
+        "if self._in_progress and",
         "a message that is worked on goes to another worker, too",
     ),
 )

@@ -358,7 +358,7 @@ def test_a_broker_that_says_nothing_is_told(monkeypatch):
 
     assert result.exit_code == 1
     assert result.stderr == (
-        "send: the broker at nats://host did not accept all commands (no answer within 0.05 s): "
+        "send: the broker at nats://host did not accept all commands (no response within 0.05 s): "
         "send them again\n"
     )
 
@@ -384,7 +384,7 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
     result = await asyncio.to_thread(invoke, *arguments)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("send: the command 'large': a message of ")
+    assert result.stderr.startswith("send: the command 'large': the message has ")
     assert result.stderr.endswith("; the commands before it are sent, the others are not\n")
 
 
@@ -393,7 +393,7 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
 def test_a_password_that_is_not_escaped_is_not_shown(arguments, address):
     told = refused(*arguments, "--broker", address, answers="")
 
-    assert told == f"{arguments[0]}: --broker: redis:// is followed by what is no address\n"
+    assert told == f"{arguments[0]}: --broker: the text after redis:// is not a valid address\n"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
@@ -462,7 +462,7 @@ class Journal:
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
         (JournalFailed("the database server is a standby"), "the database server is a standby"),
         (RuntimeError("ada.okafor@example.org"), "RuntimeError"),
-        (None, "no answer within 0.01 s"),
+        (None, "no response within 0.01 s"),
     ],
 )
 async def test_a_database_that_is_away_is_logged_and_waited_for(error, why, monkeypatch, caplog):

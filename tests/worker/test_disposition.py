@@ -92,7 +92,7 @@ def test_every_row_is_met_by_one_of_these():
 
     assert [row.reason for row in RULES if row not in met] == [
         "the order exists",
-        "nothing that create-order is known to raise",
+        "an error that create_order is not known to raise",
     ][:1]
 
 

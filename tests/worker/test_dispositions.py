@@ -173,14 +173,14 @@ async def cancelled(case):
 def raised(error):
     async def break_(case):
         client, errors = case.runs[0].client, [error]
-        carry = client._carry
+        run = client._run
 
         async def broken(call):
             if errors:
                 raise errors.pop()
-            return await carry(call)
+            return await run(call)
 
-        client._carry = broken
+        client._run = broken
 
     return break_
 
@@ -188,25 +188,25 @@ def raised(error):
 WAYS = {
     "the order exists": created,
     "the order exists, and its id is known": already_created,
-    "in doubt: the journal owns it now, and will not send it again": in_doubt,
-    "the token is not good: no other order would fare better": a_bad_token,
-    "the service is not where it should be": answered(404),
-    "the service is not where it should be (again)": answered(405),
-    "the service is overloaded, and did nothing": answered(429),
-    "the service did nothing, and may another time": answered(425),
-    "the service said no, and would again": refused,
+    "in doubt: the journal keeps the key, and nothing is sent again": in_doubt,
+    "the service does not accept the token": a_bad_token,
+    "the service was not found at this base URL": answered(404),
+    "the service was not found at this base URL (again)": answered(405),
+    "the service is overloaded and did nothing": answered(429),
+    "the service did nothing, but might later": answered(425),
+    "the service refused the order for good": refused,
     "the beneficiary could not be looked up": hook_that(
         BeneficiaryNotVerified("", result=MatchResult.NOT_POSSIBLE)
     ),
-    "the beneficiary is not who the customer means": hook_that(
+    "the beneficiary is not the person that the customer named": hook_that(
         BeneficiaryNotVerified("", result=MatchResult.NO_MATCH), for_ever=True
     ),
-    "neither this worker nor the command has a hold": no_hold,
+    "no hold: the worker has no hold hook, and the command no `held`": no_hold,
     "a hook refused": hook_that(PreflightFailed("too much"), for_ever=True),
-    "a hook broke": hook_that(OSError()),
-    "it came too late to be sent": too_late,
-    "another worker is at work on the key": busy,
-    "there is no token to be had": no_token,
+    "a hook failed": hook_that(OSError()),
+    "send_before passed before the order could be sent": too_late,
+    "another worker processes the key": busy,
+    "the token is not available": no_token,
     "the service cannot be reached": out_of_reach,
     "the journal failed before anything was sent": journal_down_at(Claim),
     "the journal failed after the order may have been sent": journal_down_at(Create),
@@ -214,15 +214,15 @@ WAYS = {
     "the key is bound to a different order": another_order,
     "the client is closing": closed,
     "the worker is stopping": cancelled,
-    "nothing that create-order is known to raise": raised(ServiceFailed()),
-    "an error of the worker's own": raised(RuntimeError()),
+    "an error that create_order is not known to raise": raised(ServiceFailed()),
+    "an error inside the worker": raised(RuntimeError()),
 }
 
 AFTERWARDS = {
     closed,
     cancelled,
-    WAYS["nothing that create-order is known to raise"],
-    WAYS["an error of the worker's own"],
+    WAYS["an error that create_order is not known to raise"],
+    WAYS["an error inside the worker"],
 }
 """Those that are done to a worker that runs already."""
 

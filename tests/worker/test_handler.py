@@ -239,7 +239,7 @@ async def test_a_command_that_is_never_sent_is_parked_in_the_end(world: World):
         handled = [await handler.handle(command(), deliveries=1) for _ in range(5)]
 
     assert [one.disposition.action for one in handled] == [Action.RETRY] * 3 + [Action.DEAD_LETTER] * 2
-    assert handled[3].disposition.reason == "a hook broke; it was not sent 4 times"
+    assert handled[3].disposition.reason == "a hook failed; it was not sent 4 times"
 
 
 class _LimitsDown(PreflightFailed):
@@ -324,7 +324,7 @@ async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world
 def test_a_handler_needs_a_journal_that_survives():
     client = TransferClient("http://127.0.0.1:1", "t", journal=MemoryJournal())
 
-    with pytest.raises(ValueError, match="survive"):
+    with pytest.raises(ValueError, match="durable"):
         Handler(client)
 
 

@@ -25,8 +25,8 @@ async def test_a_trouble_is_told_until_it_is_over():
     health = Health()
     async with health.served() as address:
         health.trouble("service", "the token is not good")
-        health.trouble("broker", "gives no messages")
-        why = ["service: the token is not good", "broker: gives no messages"]
+        health.trouble("broker", "delivers no messages")
+        why = ["service: the token is not good", "broker: delivers no messages"]
         assert await asked(address, "/ready") == (503, {"ready": False, "why": why})
         assert (await asked(address, "/live"))[0] == 200
 

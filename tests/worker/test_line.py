@@ -77,14 +77,14 @@ def caused_by(error):
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (ServiceUnavailableError(), "has no JetStream (nats-server -js)"),
-        (ServiceUnavailableError(10076), "has no JetStream (nats-server -js)"),
+        (ServiceUnavailableError(), "JetStream is not enabled (start nats-server with -js)"),
+        (ServiceUnavailableError(10076), "JetStream is not enabled (start nats-server with -js)"),
         (ServiceUnavailableError(10008), "ServiceUnavailableError"),
-        (TimeoutError("no answer within 10 s"), "no answer within 10 s"),
-        (TimeoutError(), "no answer in time"),
+        (TimeoutError("no response within 10 s"), "no response within 10 s"),
+        (TimeoutError(), "no response in time"),
         (OSError("ada.okafor@example.org"), "OSError"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "ada.okafor@example.org"), "connection refused"),
-        (socket.gaierror(-2, "ada.okafor@example.org"), "its name is not known"),
+        (socket.gaierror(-2, "ada.okafor@example.org"), "its host name is unknown"),
         (caused_by(ConnectionRefusedError()), "connection refused"),
         (OSError("Multiple exceptions: [Errno 111] of ::1, [Errno 111] of 127.0.0.1"), "connection refused"),
         (OSError("Multiple exceptions: [Errno 111] of ::1, [Errno 113] of 127.0.0.1"), "OSError"),
@@ -96,18 +96,18 @@ def test_why_a_broker_cannot_be_used_is_said_in_words_where_there_are_some(error
 
 async def test_a_journal_that_dies_with_its_process_is_refused():
     async with TransferClient("http://127.0.0.1:1", "token", journal=MemoryJournal()) as client:
-        with pytest.raises(ValueError, match="journal: must survive the process"):
+        with pytest.raises(ValueError, match="journal: must be durable"):
             OrderWorker(client, broker_at("nats://127.0.0.1:1"))
 
 
 async def test_a_part_that_ends_by_itself_ends_the_worker(case, monkeypatch):
-    monkeypatch.setattr(OrderWorker, "_lane", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(OrderWorker, "_run_slot", lambda _: asyncio.sleep(0))
 
     run = await case.worker()
-    with pytest.raises(RuntimeError, match="has ended by itself"):
+    with pytest.raises(RuntimeError, match="ended unexpectedly"):
         await run.task
 
-    assert run.health.not_live() == ["a part of the worker has ended by itself"]
+    assert run.health.not_live() == ["a task of the worker ended unexpectedly"]
 
 
 def spoilt(case, spoil):
@@ -160,7 +160,7 @@ async def test_a_broker_that_gives_nothing_and_does_not_wait_is_taken_for_gone(c
     run = spoilt(case, take)
     await run.start()
 
-    await says(run, "broker: gives no messages (ConnectionError)")
+    await says(run, "broker: delivers no messages (ConnectionError)")
 
 
 # --- how a doubt ended, told more than once ---------------------------------------------------------

@@ -12,7 +12,7 @@ from transfer_async.integrations.faststream.nats import (
     LONGEST,
     REMEMBERED,
     SHARE,
-    PullingLane,
+    PullSlot,
     SharedPull,
 )
 
@@ -60,7 +60,7 @@ class Desk:
     def __init__(self, time):
         self.time, self.connection = time, Connection()
         self.pull = SharedPull(self.connection, lambda: "next.of.consumer")
-        self.pull.lanes = 9  # the others are at work
+        self.pull.slots = 9  # the others are at work
 
     async def lanes(self, count=1):
         """So many more lanes, whose request has been sent."""
@@ -181,7 +181,7 @@ async def test_who_waits_no_more_when_it_is_time_to_ask_is_not_asked_for(desk):
 
 
 async def test_once_all_lanes_wait_they_ask_at_once(desk):
-    desk.pull.lanes = 2
+    desk.pull.slots = 2
     desk.pull.note(60.0)
     await desk.pull.open()
 
@@ -219,9 +219,9 @@ async def test_the_time_that_a_message_takes_is_from_its_coming_to_the_next_ques
         await desk.pull.open()
         return desk.pull
 
-    lane = PullingLane(opened)
+    lane = PullSlot(opened)
     await lane.start()
-    assert desk.pull.lanes == 10
+    assert desk.pull.slots == 10
     for answer in (Message(), None, None):
         asking = asyncio.create_task(lane.get_one(timeout=PATIENCE))
         await asyncio.sleep(0)
@@ -231,6 +231,6 @@ async def test_the_time_that_a_message_takes_is_from_its_coming_to_the_next_ques
     await lane.stop()
     await lane.stop()
 
-    assert desk.pull.lanes == 9
+    assert desk.pull.slots == 9
     assert len(noted) == 1  # that nothing came takes no time
     assert noted[0] >= 0

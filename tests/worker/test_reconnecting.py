@@ -139,7 +139,7 @@ async def test_who_is_told_of_the_connections_errors_is_still_told(case, door):
         raise error
 
     run, connection = await working(case)
-    run.line._seen_to, connection._error_cb = None, tell
+    run.line._configured, connection._error_cb = None, tell
     await run.line.prepare()
     door.slam(FINAL[0])
 

@@ -159,10 +159,10 @@ async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make,
     await desk.sweeper.stop(task, patience=5)
 
     assert pauses == [15.0, 60.0, 60.0, 60.0, 60.0]
-    assert found == ["journal: it could not be swept (the disk is full)"]
+    assert found == ["journal: the periodic recovery failed (the disk is full)"]
     assert await health.not_ready() == []
-    assert "a sweep failed (JournalFailed: the disk is full)" in caplog.text
-    assert "a sweep failed (OSError)" in caplog.text
+    assert "the periodic recovery failed (JournalFailed: the disk is full)" in caplog.text
+    assert "the periodic recovery failed (OSError)" in caplog.text
     assert "ada" not in caplog.text
 
 

@@ -266,7 +266,7 @@ async def _within(patience: float, work: Coroutine[Any, Any, None]) -> None:
             await work
     except TimeoutError as error:
         if limit.expired():
-            raise TimeoutError(f"no answer within {patience:g} s") from error
+            raise TimeoutError(f"no response within {patience:g} s") from error
         raise
 
 

@@ -117,7 +117,7 @@ async def _looked_at(journal: Journal, address: str) -> None:
         async with asyncio.timeout(PATIENCE):
             await journal.read("-", "-")
     except TimeoutError:
-        why = f"no answer within {PATIENCE:g} s"
+        why = f"no response within {PATIENCE:g} s"
     except Exception as error:
         if _is_for_ever(error, address):
             raise ValueError(f"--journal: {public(address)}: {_told(error)}") from error

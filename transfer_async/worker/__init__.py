@@ -1,7 +1,7 @@
-"""Taking commands from a message broker, whichever it is: what is done with each message, and in which order.
+"""Workers that take commands from any message broker: what to do with each message, and in which order.
 
-It knows the client and below. What one broker does differently is a `Delivery`, and stands in
-`transfer_async.integrations`, or in a bank's own code.
+This package may import the client and everything below it. What differs between brokers is a `Delivery`,
+from `transfer_async.integrations` or from a bank's own code.
 """
 
 from transfer_async.worker.consumer import Delivery, Health, Worker

@@ -1,17 +1,17 @@
-"""One message through its whole life: carried out, its outcome published, then acknowledged; in this order.
+"""Process one message: carry out its command, publish the outcome, then acknowledge, in this order.
 
-Nothing here knows a broker. What a broker must be able to do is `Delivery`, and a way to publish. Whatever
-fails, and wherever: a message whose outcome may not have been published is not acknowledged, so it comes
-again, and is answered from the journal.
+This module works with any broker that offers a `Delivery` and a way to publish. Wherever a failure
+happens, a message is acknowledged only after its outcome was published. Otherwise the broker delivers
+it again, and the journal supplies the outcome.
 
-===========  ==========================================================================================
-disposition  what is done
-===========  ==========================================================================================
-``ACK``      the outcome is published, and once the broker has confirmed that, the message acknowledged
-``RETRY``    it is given back, to come again after the delay, and up to half as much more
-``DEAD_LETTER``     a copy, with the reason, is put aside, and once that is confirmed, the message rejected
-``LEAVE``    nothing is said: the broker delivers it again by itself
-===========  ==========================================================================================
+===============  =====================================================================================
+disposition      action
+===============  =====================================================================================
+``ACK``          publish the outcome; after the broker's confirmation, acknowledge the message
+``RETRY``        ask for redelivery after the delay, plus up to half of it at random
+``DEAD_LETTER``  store a copy with the reason; after the broker's confirmation, reject the message
+``LEAVE``        do nothing: the broker redelivers the message by itself
+===============  =====================================================================================
 """
 
 from __future__ import annotations
@@ -36,61 +36,61 @@ if TYPE_CHECKING:
 
 
 Publish = Callable[[OrderOutcome, Mapping[str, str]], Awaitable[None]]
-"""Publishes an outcome, with headers; returns once the broker has confirmed that it has it."""
+"""Publish an outcome with headers, and return after the broker's confirmation."""
 
 Around = Callable[[Mapping[str, str]], AbstractContextManager[object]]
-"""What a message is handled within, given its headers: a span of a trace, say."""
+"""Return the context manager that surrounds the handling of a message with these headers, such as a span."""
 
 Inject = Callable[[], Mapping[str, str]]
-"""The headers that carry what ``Around`` opened on to whoever reads the outcome."""
+"""Return headers for the outcome, such as the trace context that ``Around`` opened."""
 
 JITTER = 0.5
-"""How much longer than asked a message waits at most, as a share: those that failed together come apart."""
+"""The largest random addition to a delay, as a share of it, so that messages that failed together spread."""
 
 
 class Delivery(Protocol):
-    """One message, as its broker has delivered it, and what can be said of it to the broker."""
+    """One delivered message, and the replies that its broker accepts."""
 
     @property
     def body(self) -> bytes:
-        """What was sent."""
+        """The message's body."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What was sent along with it."""
+        """The message's headers."""
 
     @property
     def deliveries(self) -> int:
-        """How often it has been delivered, this time included."""
+        """The number of deliveries of this message, including this one."""
 
     async def ack(self) -> None:
-        """It is done with; returns once the broker has confirmed that."""
+        """Acknowledge the message, and return after the broker's confirmation."""
 
     async def retry(self, after: float) -> None:
-        """Have it delivered again, but not before ``after`` seconds have passed."""
+        """Ask for redelivery in ``after`` seconds or later."""
 
     async def dead_letter(self, reason: str) -> None:
-        """Put a copy aside with ``reason``, and once the broker has it, reject the message."""
+        """Store a copy with ``reason``; after the broker's confirmation, reject the message."""
 
     async def beat(self) -> None:
-        """Work on it goes on: it is not to be delivered to anybody else."""
+        """Send a heartbeat, so that the broker does not deliver the message to another worker."""
 
 
 class Worker:
-    """Takes messages, one at each call of `take`; any number at once.
+    """Process messages. Each call of `take` processes one; calls may run concurrently.
 
     Args:
-        handler: carries their commands out.
+        handler: carries out the commands.
         publish: publishes an outcome, see `Publish`.
-        beat_every: seconds between two heart-beats while a message is worked on; well below the time
-            after which its broker takes it for lost.
-        health: is told what goes wrong, and what goes well again.
-        around: what each message is handled within.
-        inject: headers for the outcome, asked for within ``around``.
-        clock: time, waiting and chance; for tests.
+        beat_every: seconds between two heartbeats of a message in progress. Choose it well below the
+            time after which the broker redelivers a message.
+        health: records failures and recoveries.
+        around: surrounds the handling of each message, see `Around`.
+        inject: returns headers for the outcome; called within ``around``.
+        clock: time, sleeping and randomness; for tests.
 
     Raises:
-        ValueError: ``beat_every`` is no duration above 0.
+        ValueError: ``beat_every`` is not a duration above 0.
     """
 
     def __init__(
@@ -114,23 +114,23 @@ class Worker:
         self._resumes = float("-inf")
 
     async def take(self, delivery: Delivery) -> None:
-        """See one message through; whatever fails is logged, and leaves it to come again.
+        """Process one message. An error is logged, and the broker redelivers the message.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled: nothing was said to the broker.
+            asyncio.CancelledError: the caller was cancelled. The broker received no reply.
         """
         try:
             with self._around(delivery.headers):
-                await self._see_through(delivery)
-        except Exception as error:  # noqa: BLE001 - the message comes again, and so must the next one
-            # Without its text or a traceback, which may tell of people.
-            log.error("a message was left to come again (%s)", type(error).__name__)
+                await self._process(delivery)
+        except Exception as error:  # noqa: BLE001 - this message is redelivered; the next one must not suffer
+            # The error's text and traceback may contain personal data.
+            log.error("a message failed and will be redelivered (%s)", type(error).__name__)
 
     async def ready(self) -> None:
-        """Return once it makes sense to take another message.
+        """Return when the worker should take another message.
 
-        While no command could fare well, as with a token that has run out, messages stay in their queue
-        for the delay that the last of them was given, in place of being tried one after the other.
+        While no command can succeed, for example with an expired token, this waits for the delay of the
+        last message. The other messages stay in the queue in the meantime.
         """
         while self.pause > 0:
             await self._clock.sleep(self.pause)
@@ -140,18 +140,17 @@ class Worker:
         """Seconds until `ready` returns."""
         return max(0.0, self._resumes - self._clock.now())
 
-    async def _see_through(self, delivery: Delivery) -> None:
+    async def _process(self, delivery: Delivery) -> None:
         async with self._heartbeats.of(delivery):
             handled = await self._handler.handle(delivery.body, deliveries=delivery.deliveries)
-            what = handled.disposition
-            self._note(handled)
-            if what.action is Action.ACK:
-                await self._told(handled)
-        await self._answer(delivery, what)
+            self._update_health(handled)
+            if handled.disposition.action is Action.ACK:
+                await self._publish_outcome(handled)
+        await self._reply(delivery, handled.disposition)
 
-    async def _told(self, handled: Handled) -> None:
+    async def _publish_outcome(self, handled: Handled) -> None:
         if handled.outcome is None:
-            raise RuntimeError("a message is not acknowledged without an outcome")
+            raise RuntimeError("a message without an outcome must not be acknowledged")
         try:
             await self._publish(handled.outcome, self._inject())
         except Exception as error:
@@ -159,73 +158,74 @@ class Worker:
             raise
         self.health.well("publishing")
 
-    async def _answer(self, delivery: Delivery, what: Disposition) -> None:
-        match what.action:
+    async def _reply(self, delivery: Delivery, decided: Disposition) -> None:
+        match decided.action:
             case Action.ACK:
                 await delivery.ack()
             case Action.RETRY:
-                log.info("a message will come again in %.1f s: %s", what.after, what.reason)
-                await delivery.retry(what.after * (1 + JITTER * self._clock.chance()))
+                log.info("a message will be redelivered in %.1f s: %s", decided.after, decided.reason)
+                await delivery.retry(decided.after * (1 + JITTER * self._clock.chance()))
             case Action.DEAD_LETTER:
-                log.warning("a message is dead-lettered: %s", what.reason)
-                await delivery.dead_letter(what.reason)
+                log.warning("a message is dead-lettered: %s", decided.reason)
+                await delivery.dead_letter(decided.reason)
             case Action.LEAVE:
-                log.warning("a message is left to come again: %s", what.reason)
+                log.warning("a message is left to the broker's redelivery: %s", decided.reason)
 
-    def _note(self, handled: Handled) -> None:
-        what = handled.disposition
+    def _update_health(self, handled: Handled) -> None:
+        decided = handled.disposition
         if isinstance(handled.result, JournalFailed):
-            why = f"{what.reason} ({handled.result})"
+            why = f"{decided.reason} ({handled.result})"
             if self.health.trouble("journal", why):
                 log.warning("the journal cannot be used: %s", why)
-        elif handled.key is not None and what.action is Action.ACK:
+        elif handled.key is not None and decided.action is Action.ACK:
             self.health.well("journal")
-        if not what.ready:
-            self.health.trouble("service", what.reason)
-            self._resumes = self._clock.now() + what.after
-        elif handled.asked and what.action is Action.ACK:  # an answer from the record says nothing of today
+        if not decided.ready:
+            self.health.trouble("service", decided.reason)
+            self._resumes = self._clock.now() + decided.after
+        # A result from the record proves nothing about the service.
+        elif handled.asked and decided.action is Action.ACK:
             self.health.well("service")
             self._resumes = float("-inf")
 
 
 # --- heartbeats --------------------------------------------------------------------------------------
-# Signs of life for the messages in hand, so that their broker gives none of them to anybody else.
+# While a message is in progress, heartbeats stop its broker from delivering it to another worker.
 
 
 class Beating(Protocol):
-    """What can give a sign of life."""
+    """A message that accepts heartbeats."""
 
     async def beat(self) -> None:
-        """Work on it goes on: it is not to be delivered to anybody else."""
+        """Send a heartbeat, so that the broker does not deliver the message to another worker."""
 
 
 class Heartbeats:
-    """One task for all messages in hand: each is beaten for every so many seconds, or sooner.
+    """Send heartbeats for all messages in progress, from one task.
 
     Args:
-        every: seconds between two beats.
-        clock: of the waiting.
+        every: the longest time in seconds between two heartbeats of a message.
+        clock: sleeping; for tests.
     """
 
     def __init__(self, *, every: float, clock: Clock) -> None:
         self._every, self._clock = every, clock
-        self._in_hand: set[InHand] = set()
+        self._in_progress: set[InProgress] = set()
         self._ticking: asyncio.Task[None] | None = None
 
-    def of(self, message: Beating) -> InHand:
-        """Beat for ``message`` as long as this is open, and not after."""
-        return InHand(self, message.beat)
+    def of(self, message: Beating) -> InProgress:
+        """Return a context manager within which ``message`` gets heartbeats."""
+        return InProgress(self, message.beat)
 
-    def begin(self, one: InHand) -> None:
-        """Beat for ``one`` from the next time on."""
-        self._in_hand.add(one)
+    def add(self, message: InProgress) -> None:
+        """Start sending heartbeats for ``message``, from the next tick on."""
+        self._in_progress.add(message)
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._ticks().run())
 
-    def end(self, one: InHand) -> None:
-        """Beat for it no more."""
-        self._in_hand.discard(one)
-        if not self._in_hand and self._ticking is not None:
+    def remove(self, message: InProgress) -> None:
+        """Stop sending heartbeats for ``message``."""
+        self._in_progress.discard(message)
+        if not self._in_progress and self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
 
@@ -235,112 +235,112 @@ class Heartbeats:
             every=self._every,
             first=self._every,
             until=lambda: False,
-            failed=_beat_failed,
+            failed=_heartbeat_failed,
             clock=self._clock,
         )
 
     async def _beat_all(self) -> None:
-        for item in self._in_hand:
-            # One that hangs keeps none of the others waiting.
-            if item.under_way is None or item.under_way.done():
-                item.under_way = asyncio.create_task(_beaten(item.beat))
+        for message in self._in_progress:
+            # A heartbeat of its own task: one that hangs does not delay the others.
+            if message.sending is None or message.sending.done():
+                message.sending = asyncio.create_task(_send_heartbeat(message.beat))
 
 
-class InHand(MutableStruct):
-    """One message, and its sign of life that is on the way."""
+class InProgress(MutableStruct):
+    """A message in progress, and the task of its current heartbeat."""
 
     heartbeats: Heartbeats
     beat: Callable[[], Awaitable[None]]
-    under_way: asyncio.Task[None] | None = None
+    sending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
-        self.heartbeats.begin(self)
+        self.heartbeats.add(self)
 
     async def __aexit__(self, *exc: object) -> None:
-        self.heartbeats.end(self)
-        if self.under_way is not None:
-            self.under_way.cancel()
-            await asyncio.wait([self.under_way])
+        self.heartbeats.remove(self)
+        if self.sending is not None:
+            self.sending.cancel()
+            await asyncio.wait([self.sending])
 
 
-async def _beaten(beat: Callable[[], Awaitable[None]]) -> None:
+async def _send_heartbeat(beat: Callable[[], Awaitable[None]]) -> None:
     try:
         await beat()
-    except Exception as error:  # noqa: BLE001 - the work goes on anyhow
-        _beat_failed(error)
+    except Exception as error:  # noqa: BLE001 - processing continues without this heartbeat
+        _heartbeat_failed(error)
 
 
-def _beat_failed(error: Exception) -> None:
-    log.warning("a heart-beat did not arrive (%s)", type(error).__name__)
+def _heartbeat_failed(error: Exception) -> None:
+    log.warning("a heartbeat failed (%s)", type(error).__name__)
 
 
 # --- health ------------------------------------------------------------------------------------------
-# Whether a worker lives, and whether it could take a message now: for whoever starts and restarts it.
+# Liveness and readiness, for the supervisor that starts and restarts the worker.
 
 
 Check = Callable[[], Awaitable[object]]
-"""Looks whether something is in order, and raises if not."""
+"""Check one dependency, and raise if it does not work."""
 
-PATIENCE = 2.0
-"""Seconds that a look may take."""
+CHECK_TIMEOUT = 2.0
+"""Seconds that one check may take."""
 
 
 class Health:
-    """What troubles a worker: what it has been told, and what it sees when it looks.
+    """A worker's liveness and readiness: reported failures, and checks that run on request.
 
     Args:
-        checks: looks to be had whenever somebody asks, by what they look at.
-        patience: seconds that each may take.
+        checks: run by `not_ready`; the name of each dependency and its check.
+        patience: the timeout of each check, in seconds.
     """
 
-    def __init__(self, checks: Mapping[str, Check] | None = None, *, patience: float = PATIENCE) -> None:
+    def __init__(self, checks: Mapping[str, Check] | None = None, *, patience: float = CHECK_TIMEOUT) -> None:
         self.checks: dict[str, Check] = dict(checks or {})
-        self._patience = patience
-        self._troubles: dict[str, str] = {}
+        self._timeout = patience
+        self._reported: dict[str, str] = {}
         self._ended: str | None = None
 
     def trouble(self, what: str, why: str) -> bool:
-        """Not ready, because of ``what``, until that is `well`; whether this is news."""
-        before = self._troubles.get(what)
-        self._troubles[what] = why
+        """Report that ``what`` fails. The worker is not ready until `well`. Return whether this is new."""
+        before = self._reported.get(what)
+        self._reported[what] = why
         return before != why
 
     def well(self, what: str) -> bool:
-        """``what`` is in order; whether this is news."""
-        return self._troubles.pop(what, None) is not None
+        """Report that ``what`` works. Return whether it had failed before."""
+        return self._reported.pop(what, None) is not None
 
     def ended(self, why: str) -> None:
-        """It lives no more: nothing but a new start helps."""
+        """Report that the worker has ended, and must be restarted."""
         self._ended = why
 
     def not_live(self) -> list[str]:
-        """Why it lives no more; empty if it does."""
+        """Return why the worker has ended; empty while it runs."""
         return [] if self._ended is None else [self._ended]
 
     async def not_ready(self) -> list[str]:
-        """Why it could not take a message now; empty if it could."""
-        found = await asyncio.gather(*(self._look(name, check) for name, check in self.checks.items()))
-        troubles = [f"{what}: {why}" for what, why in self._troubles.items()]
-        return self.not_live() + troubles + [item for item in found if item is not None]
+        """Return why the worker cannot take a message now; empty if it can."""
+        found = await asyncio.gather(*(self._run(name, check) for name, check in self.checks.items()))
+        reported = [f"{what}: {why}" for what, why in self._reported.items()]
+        return self.not_live() + reported + [failure for failure in found if failure is not None]
 
-    async def _look(self, name: str, check: Check) -> str | None:
+    async def _run(self, name: str, check: Check) -> str | None:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 await check()
-        except Exception as error:  # noqa: BLE001 - whatever it is, that is the answer
-            # The text of one of the package's own names nobody; another's may hold anything.
+        except Exception as error:  # noqa: BLE001 - any error means that the check failed
+            # The package's own errors contain no personal data; the text of others may.
             why = str(error) if isinstance(error, TransferError) else type(error).__name__
             return f"{name}: {why}"
         return None
 
     @asynccontextmanager
     async def served(self, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-        """Answer ``GET /live`` and ``GET /ready`` with 200, or 503 and the reasons; gives the address.
+        """Serve ``GET /live`` and ``GET /ready``: 200, or 503 with the reasons. Yields the address.
 
         Raises:
-            OSError: the address is not to be had.
+            OSError: the host or port cannot be used.
         """
-        from aiohttp import web  # 30 ms, and only a worker serves
+        from aiohttp import web  # takes 30 ms, and only workers serve
 
         app = web.Application()
         app.add_routes([web.get("/live", self._live), web.get("/ready", self._ready)])
@@ -348,20 +348,20 @@ class Health:
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
-            shown = f"[{host}]" if ":" in host else host
-            yield f"http://{shown}:{runner.addresses[0][1]}"
+            url_host = f"[{host}]" if ":" in host else host
+            yield f"http://{url_host}:{runner.addresses[0][1]}"
         finally:
             await runner.cleanup()
 
     async def _live(self, _: web.Request) -> web.Response:
-        return _answer("live", self.not_live())
+        return _health_response("live", self.not_live())
 
     async def _ready(self, _: web.Request) -> web.Response:
-        return _answer("ready", await self.not_ready())
+        return _health_response("ready", await self.not_ready())
 
 
-def _answer(name: str, why: list[str]) -> web.Response:
-    from aiohttp import web  # see `Health.served`
+def _health_response(name: str, why: list[str]) -> web.Response:
+    from aiohttp import web  # imported late, as in `Health.served`
 
     body = msgspec.json.encode({name: not why, "why": why})
     return web.Response(body=body, status=503 if why else 200, content_type="application/json")

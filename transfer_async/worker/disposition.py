@@ -1,6 +1,6 @@
-"""What a consumer does with a message, given what became of its command: one table.
+"""One table: what a consumer does with a message, by the result of its command.
 
-The first row that fits decides. Nothing here knows a broker.
+The first row that fits decides. Nothing here depends on a broker.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class Action(enum.Enum):
     """What to do with the message."""
 
     ACK = "ack"
-    """It is done with: publish the outcome, then acknowledge."""
+    """Publish the outcome, then acknowledge the message."""
 
     RETRY = "retry"
-    """Have it delivered again, but not before ``after`` seconds have passed."""
+    """Ask for redelivery in ``after`` seconds or later."""
 
     DEAD_LETTER = "dead_letter"
-    """Put it aside with ``reason`` for somebody to look at (a dead-letter subject), then reject it."""
+    """Store a copy with ``reason`` on the dead-letter subject, then reject the message."""
 
     LEAVE = "leave"
-    """Say nothing: the broker delivers it again by itself."""
+    """Send no reply: the broker redelivers the message by itself."""
 
 
 LONGEST_ASKED_FOR = 3600.0
-"""Seconds: whoever asks for more patience is asked again after that."""
+"""The longest delay in seconds that a service's ``Retry-After`` or a lease may cause."""
 
 
 @frozen(kw_only=True)
@@ -65,11 +65,11 @@ class Disposition:
 
     Args:
         action: see `Action`.
-        after: seconds to wait before it is delivered again; for `Action.RETRY`.
-        reason: why, in words that name nobody; never empty for `Action.DEAD_LETTER`.
-        counts: it was certainly not sent, for a reason that may be the order's own: more than
-            ``max_deliveries`` of these, and it is dead-lettered.
-        ready: false if nothing else would fare better now: the worker is not ready.
+        after: seconds until redelivery; for `Action.RETRY`.
+        reason: why, without personal data; never empty for `Action.DEAD_LETTER`.
+        counts: whether this delivery counts towards ``max_deliveries``: the order was certainly not
+            sent, perhaps for a reason of its own.
+        ready: false if no other message could succeed now either, so that the worker is not ready.
     """
 
     action: Action
@@ -81,11 +81,11 @@ class Disposition:
 
 @frozen
 class Delays:
-    """How long a message waits before it is delivered again: doubling with each delivery.
+    """The delay before a redelivery; it doubles with each delivery.
 
     Args:
-        first: seconds, or a ``timedelta``, after the first delivery.
-        longest: the most that any waits, but for what a service or a lease asks for.
+        first: the delay after the first delivery, in seconds or as a ``timedelta``.
+        longest: the longest delay. Only a service's ``Retry-After`` or a lease may exceed it.
     """
 
     first: Duration = 1.0
@@ -97,20 +97,20 @@ class Delays:
             raise ValueError("first and longest: must be more than 0, finite, and first not above longest")
 
     def after(self, deliveries: int) -> float:
-        """Seconds after the ``deliveries``-th delivery."""
+        """Return the delay in seconds after delivery number ``deliveries``."""
         doublings = min(max(deliveries, 1) - 1, 60)
         return float(min(seconds(self.longest), seconds(self.first) * 2**doublings))
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of the table: does it fit, what to do then, and why."""
+    """One row of the table: which results it fits, the action, and the reason."""
 
     fits: Callable[[Any], bool]
     action: Action
     reason: str
     ready: bool = True
     at_least: str | None = None
-    """The field of the error with the seconds that were asked for."""
+    """The error's field that holds the requested delay in seconds."""
 
 
 def _is(*kinds: type[BaseException], **fields: Any) -> Callable[[Any], bool]:
@@ -129,25 +129,25 @@ ACK, RETRY, DEAD_LETTER, LEAVE = Action.ACK, Action.RETRY, Action.DEAD_LETTER, A
 RULES: tuple[Rule, ...] = (
     Rule(lambda result: isinstance(result, Order), ACK, "the order exists"),
     Rule(_is(AlreadyCreated), ACK, "the order exists, and its id is known"),
-    Rule(_is(OutcomeUnknown), ACK, "in doubt: the journal owns it now, and will not send it again"),
-    Rule(_is(Unauthorized), RETRY, "the token is not good: no other order would fare better", ready=False),
-    Rule(_is(Refused, status=404), RETRY, "the service is not where it should be", ready=False),
-    Rule(_is(Refused, status=405), RETRY, "the service is not where it should be", ready=False),
-    Rule(_is(RateLimited), RETRY, "the service is overloaded, and did nothing", at_least="retry_after"),
-    Rule(_is_unless_final, RETRY, "the service did nothing, and may another time", at_least="retry_after"),
-    Rule(_is(Refused), ACK, "the service said no, and would again"),
+    Rule(_is(OutcomeUnknown), ACK, "in doubt: the journal keeps the key, and nothing is sent again"),
+    Rule(_is(Unauthorized), RETRY, "the service does not accept the token", ready=False),
+    Rule(_is(Refused, status=404), RETRY, "the service was not found at this base URL", ready=False),
+    Rule(_is(Refused, status=405), RETRY, "the service was not found at this base URL", ready=False),
+    Rule(_is(RateLimited), RETRY, "the service is overloaded and did nothing", at_least="retry_after"),
+    Rule(_is_unless_final, RETRY, "the service did nothing, but might later", at_least="retry_after"),
+    Rule(_is(Refused), ACK, "the service refused the order for good"),
     Rule(
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE),
         RETRY,
         "the beneficiary could not be looked up",
     ),
-    Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not who the customer means"),
-    Rule(_is(HoldRequired), DEAD_LETTER, "neither this worker nor the command has a hold"),
+    Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not the person that the customer named"),
+    Rule(_is(HoldRequired), DEAD_LETTER, "no hold: the worker has no hold hook, and the command no `held`"),
     Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
-    Rule(_is(PreflightFailed), RETRY, "a hook broke"),
-    Rule(_is(Expired), ACK, "it came too late to be sent"),
-    Rule(_is(KeyBusy), RETRY, "another worker is at work on the key", at_least="retry_after"),
-    Rule(_is(TokenUnavailable), RETRY, "there is no token to be had", ready=False),
+    Rule(_is(PreflightFailed), RETRY, "a hook failed"),
+    Rule(_is(Expired), ACK, "send_before passed before the order could be sent"),
+    Rule(_is(KeyBusy), RETRY, "another worker processes the key", at_least="retry_after"),
+    Rule(_is(TokenUnavailable), RETRY, "the token is not available", ready=False),
     Rule(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
     Rule(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
     Rule(_is(JournalFailed), LEAVE, "the journal failed after the order may have been sent"),
@@ -155,19 +155,19 @@ RULES: tuple[Rule, ...] = (
     Rule(_is(KeyConflict), DEAD_LETTER, "the key is bound to a different order"),
     Rule(_is(ClientClosed), LEAVE, "the client is closing"),
     Rule(_is(asyncio.CancelledError), LEAVE, "the worker is stopping"),
-    Rule(_is(TransferError), LEAVE, "nothing that create-order is known to raise"),
-    Rule(_is(BaseException), LEAVE, "an error of the worker's own"),
+    Rule(_is(TransferError), LEAVE, "an error that create_order is not known to raise"),
+    Rule(_is(BaseException), LEAVE, "an error inside the worker"),
 )
 
 
 def disposition(
     result: Order | BaseException, *, deliveries: int = 1, delays: Delays | None = None
 ) -> Disposition:
-    """What to do with a message whose command came to ``result``.
+    """Return what to do with a message whose command ended with ``result``.
 
     Args:
         result: what `TransferClient.create_order` returned or raised.
-        deliveries: how often the message has been delivered, this time included.
+        deliveries: the number of deliveries of the message, including this one.
         delays: see `Delays`.
 
     Raises:
@@ -193,5 +193,5 @@ def _after(row: Rule, result: Any, deliveries: int, delays: Delays) -> float:
 
 
 def _reason(row: Rule, result: Any) -> str:
-    # Of the errors' own texts, those of `InvalidOrder` alone say more: the fields at fault, never a value.
+    # Only the text of `InvalidOrder` adds anything: it names the fields at fault, and never a value.
     return f"{row.reason}: {result}" if isinstance(result, InvalidOrder) else row.reason

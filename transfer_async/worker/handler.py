@@ -1,14 +1,15 @@
-"""A message from wherever it came: its command is carried out, and what to do with the message is said.
+"""Carry out the command of a message, and decide what to do with the message.
 
-At least once in, at most one order out. A consumer of any broker calls `Handler.handle`, publishes the
-outcome that it is given, and then does what the disposition says, in this order::
+A message may be delivered several times; it leads to at most one order. A consumer of any broker calls
+`Handler.handle`, publishes the outcome, and then follows the disposition, in this order::
 
     handled = await handler.handle(body)
     if handled.outcome is not None:
         await publish(handled.outcome.to_json())
     match handled.disposition.action: ...
 
-Whoever was told ``unknown`` is told later how it ended: `Handler.untold` has what is still to be told.
+If the published outcome was ``unknown``, the end of the doubt is published later: `Handler.untold` yields
+the notifications that are pending.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from transfer_async.journal.transitions import MarkNotified, RequestNotification
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 
 BATCH = 100
-"""How many keys are asked for at once."""
+"""The number of keys that one read of the journal returns."""
 
 
 @frozen(kw_only=True)
 class Handled:
-    """What became of one message.
+    """The result of one message.
 
     Args:
         disposition: what to do with the message.
-        outcome: to be published before the message is acknowledged; None where there is none to be told.
-        key: the command's; None where it could not be read.
-        result: the order, or what was raised.
-        asked: whether the service was asked this time, and answered or not.
+        outcome: to be published before the message is acknowledged; None if there is nothing to publish.
+        key: the command's key; None if the command could not be read.
+        result: the order, or the error that was raised.
+        asked: whether a request was sent to the service this time.
     """
 
     disposition: Disposition
@@ -54,13 +55,13 @@ class Handled:
 
 
 class Handler:
-    """Carries out the commands of messages that may come more than once.
+    """Carry out commands whose messages may be delivered several times.
 
     Args:
-        client: with a journal that survives its process.
-        max_deliveries: a command that has certainly not been sent more often than this, for reasons
-            that may be its own, is dead-lettered.
-        delays: how long a message waits until it is delivered again.
+        client: with a durable journal.
+        max_deliveries: how many ends without a sent order a command may have, for reasons that may be
+            its own. With one more, it is dead-lettered.
+        delays: the delays before redeliveries.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -73,24 +74,24 @@ class Handler:
         context = context_of(client)
         if not context.journal.store.durable:
             raise ValueError(
-                "journal: must survive the process, or a message that is delivered again pays again: use "
-                "SQLiteJournal, or PostgresJournal"
+                "journal: must be durable, or a redelivered message could pay twice: "
+                "use SQLiteJournal or PostgresJournal"
             )
         self.client: TransferClient = client
-        """The client that it was given: whoever tells how doubts ended recovers by the same one."""
+        """The client; a `Sweeper` recovers with the same one."""
         self._context: ClientCore = context
         self._max_deliveries = max_deliveries
         self._delays = delays or Delays()
 
     async def handle(self, command: OrderCommand | bytes, *, deliveries: int = 1) -> Handled:
-        """Carry out a command, at most once whatever comes again.
+        """Carry out a command. However often it is delivered, it leads to at most one order.
 
         Args:
-            command: as a message has it, or read already.
-            deliveries: how often the message has been delivered, this time included.
+            command: the message's body, or the command read from it.
+            deliveries: the number of deliveries of the message, including this one.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled: nothing may be said of the message.
+            asyncio.CancelledError: the caller was cancelled: send the broker no reply.
         """
         work: OrderProgress | None = None
         result: Order | BaseException
@@ -100,45 +101,45 @@ class Handler:
             call = worker_call(self.client, command.request, once=True)
             work = call.work
             result = await run_call(self.client, call)
-        except BaseException as error:  # whatever it is, something must be said of the message
+        except BaseException as error:  # every message needs a disposition
             if must_propagate(error):
                 raise
             result = error
         if work is None:
-            return self._said(result, None, deliveries)
+            return self._handled(result, None, deliveries)
         if isinstance(result, OutcomeUnknown):
-            result = await self._promised(work.intent, result)
-        return await self._parked_if_hopeless(work.intent.key, self._said(result, work, deliveries))
+            result = await self._request_notification(work.intent, result)
+        return await self._dead_letter_if_hopeless(work.intent.key, self._handled(result, work, deliveries))
 
-    def _said(self, result: Order | BaseException, work: OrderProgress | None, deliveries: int) -> Handled:
-        what = disposition(result, deliveries=deliveries, delays=self._delays)
-        if what.action is Action.LEAVE and not isinstance(result, TransferError):
-            # Without its text or a traceback, which may tell of people.
+    def _handled(self, result: Order | BaseException, work: OrderProgress | None, deliveries: int) -> Handled:
+        decided = disposition(result, deliveries=deliveries, delays=self._delays)
+        if decided.action is Action.LEAVE and not isinstance(result, TransferError):
+            # The error's text and traceback may contain personal data.
             log.error("a command could not be carried out (%s)", type(result).__name__)
         if work is None:
-            return Handled(disposition=what, outcome=None, key=getattr(result, "key", None), result=result)
+            return Handled(disposition=decided, outcome=None, key=getattr(result, "key", None), result=result)
         outcome = None
-        if what.action in (Action.ACK, Action.DEAD_LETTER) and _is_anothers(result):
-            why = "another worker has, or had, the key: the record will have the answer"
-            what = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
-        elif what.action is Action.ACK and isinstance(result, (Order, TransferError)):
+        if decided.action in (Action.ACK, Action.DEAD_LETTER) and _is_anothers(result):
+            why = "another worker has, or had, the key: the next delivery reads its result from the journal"
+            decided = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
+        elif decided.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, work)
         asked = work.attempts_begun > 0
-        return Handled(disposition=what, outcome=outcome, key=work.intent.key, result=result, asked=asked)
+        return Handled(disposition=decided, outcome=outcome, key=work.intent.key, result=result, asked=asked)
 
-    async def _promised(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
-        """Write down that the end of ``doubt`` must be told; what is to be said if that cannot be."""
-        promise = RequestNotification(intent_id=intent.id)
+    async def _request_notification(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
+        """Record that the end of ``doubt`` must be published. Return the error that the message gets."""
+        request = RequestNotification(intent_id=intent.id)
         try:
-            verdict = await self._context.journal.write(intent.key, promise, certain=Outcome.UNKNOWN)
+            written = await self._context.journal.write(intent.key, request, certain=Outcome.UNKNOWN)
         except JournalFailed as error:
             return error
-        if verdict.denial is None:
+        if written.denial is None:
             return doubt
-        # It ended this very moment: when the message comes again, the record has the answer.
+        # The doubt has just ended: the next delivery reads the result from the journal.
         return JournalFailed("the doubt has ended meanwhile", outcome=Outcome.UNKNOWN, key=intent.key)
 
-    async def _parked_if_hopeless(self, key: str, handled: Handled) -> Handled:
+    async def _dead_letter_if_hopeless(self, key: str, handled: Handled) -> Handled:
         if not handled.disposition.counts or _is_anothers(handled.result):
             return handled
         try:
@@ -154,7 +155,7 @@ class Handler:
     # --- how doubts ended -----------------------------------------------------------------------
 
     async def untold(self) -> AsyncIterator[OrderOutcome]:
-        """Every outcome of a doubt that has ended and that nobody was told of: publish it, then say `told`.
+        """Yield each pending notification: the outcome of an ended doubt. Publish it, then call `told`.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -164,18 +165,18 @@ class Handler:
             after = found[-1][0]
             for key, entry in found:
                 for item in entry.pending_notifications if entry.is_readable else ():
-                    # What was read with a whole page of others may have become old since.
+                    # The page of keys was read a while ago: read this key again.
                     now = await journal.read(key)
                     if now is not None and item in now.pending_notifications:
                         yield _outcome_of(key, now, item)
 
     async def told(self, outcome: OrderOutcome) -> None:
-        """Write down that an outcome of `untold` has been published.
+        """Record that an outcome from `untold` has been published.
 
         Raises:
-            JournalFailed: the journal could not be written: it will be told again.
+            JournalFailed: the journal could not be written; the outcome will be published again.
         """
-        untold = OutboxEntry(
+        published = OutboxEntry(
             intent_id=outcome.intent_id,
             outcome=outcome.outcome,
             order_id=outcome.order_id,
@@ -184,14 +185,16 @@ class Handler:
             since=outcome.ended_at if isinstance(outcome, EndOfDoubt) else None,
         )
         await self._context.journal.write(
-            outcome.key, MarkNotified(notification=untold), certain=outcome.outcome
+            outcome.key, MarkNotified(notification=published), certain=outcome.outcome
         )
 
 
 def _is_anothers(result: Order | BaseException) -> bool:
-    """Whether a certain no is only this call's: the key is another worker's now, and may have its order."""
-    is_no = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
-    return is_no and not isinstance(result, KeyConflict) and bool(getattr(result, "order_may_exist", True))
+    """Return whether a definite failure is only this call's: another worker has the key, maybe an order."""
+    is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
+    return (
+        is_failure and not isinstance(result, KeyConflict) and bool(getattr(result, "order_may_exist", True))
+    )
 
 
 def _outcome(result: Order | TransferError, work: OrderProgress) -> OrderOutcome:
@@ -201,22 +204,22 @@ def _outcome(result: Order | TransferError, work: OrderProgress) -> OrderOutcome
     return OrderOutcome.of(result, key=intent.key, intent_id=intent.id, receipts=receipts)
 
 
-def _outcome_of(key: str, entry: Entry, one: OutboxEntry) -> EndOfDoubt:
-    is_current = entry.intent_id == one.intent_id
+def _outcome_of(key: str, entry: Entry, ended: OutboxEntry) -> EndOfDoubt:
+    is_current = entry.intent_id == ended.intent_id
     receipts = entry.all_receipts if is_current else {}
     is_suspected = any(other.error == SUSPECTED for other in entry.pending_notifications)
-    order = order_on_record(entry) if one.outcome is Outcome.CREATED and one.error is None else None
-    if order is not None and entry.order_id == one.order_id:
-        end = EndOfDoubt.of(order, key=key, intent_id=one.intent_id, receipts=receipts)
-        return attrs.evolve(end, ended_at=one.since)
+    order = order_on_record(entry) if ended.outcome is Outcome.CREATED and ended.error is None else None
+    if order is not None and entry.order_id == ended.order_id:
+        end = EndOfDoubt.of(order, key=key, intent_id=ended.intent_id, receipts=receipts)
+        return attrs.evolve(end, ended_at=ended.since)
     return EndOfDoubt(
         key=key,
-        intent_id=one.intent_id,
-        outcome=one.outcome,
+        intent_id=ended.intent_id,
+        outcome=ended.outcome,
         order_may_exist=is_suspected or entry.state is not KeyState.FREE,
-        order_id=one.order_id,
-        error=one.error,
-        status=one.status,
+        order_id=ended.order_id,
+        error=ended.error,
+        status=ended.status,
         receipts=receipts,
-        ended_at=one.since,
+        ended_at=ended.since,
     )

@@ -1,4 +1,4 @@
-"""What a worker does beside its messages: it works off what is left over, and tells how doubts have ended."""
+"""A worker's background task: recover abandoned work, and publish how doubts ended."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from transfer_async.worker.handler import Handler
 
 
 class Sweeper:
-    """Runs ``recover`` now and then, and publishes every outcome that nobody was told of yet.
+    """Run ``recover`` periodically, and publish every pending notification.
 
-    Any number of workers may each have one: what one is at, the others leave alone, and an outcome is
-    told at least once.
+    Each worker may have one. Leases keep them from working on the same key at the same time. An outcome
+    is published at least once.
 
     Args:
-        handler: knows what is still to be told.
+        handler: yields the pending notifications.
         publish: publishes an outcome, see `transfer_async.worker.consumer.Publish`.
-        every: seconds between two sweeps; the first comes after a random share of them.
-        health: is told when the journal cannot be read or written, and when it can again.
-        inject: headers for the outcomes.
-        clock: time, waiting and chance; for tests.
+        every: seconds between two sweeps; the first starts after a random share of them.
+        health: records when the journal cannot be read or written, and when it can again.
+        inject: returns headers for the outcomes.
+        clock: time, sleeping and randomness; for tests.
 
     Raises:
-        ValueError: ``every`` is no duration above 0.
+        ValueError: ``every`` is not a duration above 0.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sweeper:
         self._inject: Inject = inject or dict
         self._stopping = False
         self._sweeps = Periodic(
-            self._sweep_well,
+            self._sweep_and_report,
             every=positive_seconds("every", every),
             until=lambda: self._stopping,
             failed=self._failed,
@@ -54,22 +54,22 @@ class Sweeper:
         )
 
     async def run(self) -> None:
-        """Sweep again and again, until `stop`; a sweep that fails is logged, and the next one goes on."""
+        """Sweep periodically until `stop`. An error is logged, and the next sweep starts as usual."""
         await self._sweeps.run()
 
-    async def _sweep_well(self) -> None:
+    async def _sweep_and_report(self) -> None:
         await self.sweep()
         self._health.well("journal")
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, JournalFailed):
-            self._health.trouble("journal", f"it could not be swept ({error})")
-            log.warning("a sweep failed (%s: %s)", type(error).__name__, error)
+            self._health.trouble("journal", f"the periodic recovery failed ({error})")
+            log.warning("the periodic recovery failed (%s: %s)", type(error).__name__, error)
         else:
-            log.warning("a sweep failed (%s)", type(error).__name__)
+            log.warning("the periodic recovery failed (%s)", type(error).__name__)
 
     async def sweep(self) -> RecoveryReport:
-        """Sweep once: recover, then tell.
+        """Recover once, then publish the pending notifications.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -77,14 +77,14 @@ class Sweeper:
         try:
             context = context_of(self._handler.client)
             report = await Recovery(context, stop=lambda: self._stopping).run()
-        except Exception:  # a key that cannot be worked off does not keep others from being told
-            await self._tell()
+        except Exception:  # a key that fails must not delay the notifications of others
+            await self._publish_pending()
             raise
-        await self._tell()
+        await self._publish_pending()
         return report
 
-    async def _tell(self) -> None:
-        """Tell every end that is untold; one that cannot be published does not keep the others back."""
+    async def _publish_pending(self) -> None:
+        """Publish every pending notification; one that fails does not stop the others."""
         failed: Exception | None = None
         async for outcome in self._handler.untold():
             if self._stopping:
@@ -92,13 +92,13 @@ class Sweeper:
             try:
                 await self._publish(outcome, self._inject())
                 await self._handler.told(outcome)
-            except Exception as error:  # noqa: BLE001 - the first is raised when all others were told
+            except Exception as error:  # noqa: BLE001 - the first error is raised after all were tried
                 failed = failed or error
         if failed is not None:
             raise failed
 
     async def stop(self, task: asyncio.Task[None], *, patience: float) -> None:
-        """Let `run`, in ``task``, end with the key that it is at, or at the end of ``patience``."""
+        """Let `run`, in ``task``, finish its current key, for at most ``patience`` seconds; then end it."""
         self._stopping = True
         if not self._sweeps.resting:
             await asyncio.wait([task], timeout=patience)

@@ -1,6 +1,6 @@
 """Workers on NATS JetStream and Redis Streams, through FastStream.
 
-It knows the worker and below, never the sandbox.
+This package may import the worker and everything below it, but not the sandbox.
 """
 
 from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at

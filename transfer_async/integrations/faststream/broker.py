@@ -1,4 +1,7 @@
-"""How each broker delivers, acknowledges, delays and dead-letters; each module needs an extra of its own."""
+"""The interface that a broker offers to workers, and what all brokers share.
+
+The modules of the single brokers each need an extra of their own.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,19 @@ BROKERS: dict[str, tuple[str, str, str]] = {
     "redis": ("transfer_async.integrations.faststream.redis", "RedisStreamsBroker", "redis"),
     "rediss": ("transfer_async.integrations.faststream.redis", "RedisStreamsBroker", "redis"),
 }
-"""By an address's scheme: the module and the class of its line, and the extra that it needs."""
+"""For each scheme of an address: the broker's module and class, and the extra that it needs."""
 
 
 def broker_at(address: str, settings: WorkerSettings | None = None, **options: Any) -> Broker:
-    """The line of the broker at ``address``: ``nats://``, ``tls://``, ``redis://`` or ``rediss://``.
+    """Return the broker at ``address``: ``nats://``, ``tls://``, ``redis://`` or ``rediss://``.
 
     Args:
-        address: several servers of one NATS cluster are separated by commas.
+        address: the broker's address; for a NATS cluster, addresses separated by commas.
         settings: see `WorkerSettings`.
-        options: whatever else FastStream's broker takes.
+        options: other arguments of FastStream's broker.
 
     Raises:
-        ValueError: it names no broker that is known, or what it needs is not installed.
+        ValueError: the scheme is unknown, the address is not valid, or the extra is not installed.
     """
     scheme = address.partition(":")[0].lower()
     if scheme not in BROKERS:
@@ -46,36 +49,36 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
         raise ValueError(f"broker: must be an address that begins with one of {known}")
     module, name, extra = BROKERS[scheme]
     try:
-        line: type[Any] = getattr(importlib.import_module(module), name)
+        broker_class: type[Any] = getattr(importlib.import_module(module), name)
     except ImportError as error:
         needed = f'pip install "transfer_async[{extra}]"'
         raise ValueError(f"broker: {scheme}:// needs an extra: {needed}") from error
-    made: Broker | None = None
-    with contextlib.suppress(ValueError):  # its text may have a part of the password
-        made = line.at(address, settings or WorkerSettings(), **options)
-    if made is None:
-        raise ValueError(f"broker: {scheme}:// is followed by what is no address")
-    return made
+    broker: Broker | None = None
+    with contextlib.suppress(ValueError):  # its text may contain a part of the password
+        broker = broker_class.at(address, settings or WorkerSettings(), **options)
+    if broker is None:
+        raise ValueError(f"broker: the text after {scheme}:// is not a valid address")
+    return broker
 
 
 def reason(error: BaseException) -> str:
-    """Why a broker cannot be used, in a few words; of an ``error`` without any, its class alone."""
+    """Return in a few words why a broker cannot be used; if unknown, the name of the error's class."""
     if isinstance(error, TimeoutError):
-        own = type(error) is TimeoutError and str(error)  # not a driver's, which says nothing more
-        return own or "no answer in time"
-    for item in _chain(error):
-        if isinstance(item, socket.gaierror):
-            return "its name is not known"
-        if isinstance(item, OSError) and _is_refused(item):
+        own = type(error) is TimeoutError and str(error)  # a driver's subclass has no useful text
+        return own or "no response in time"
+    for cause in _chain(error):
+        if isinstance(cause, socket.gaierror):
+            return "its host name is unknown"
+        if isinstance(cause, OSError) and _is_refused(cause):
             return "connection refused"
-    # By name, and told from a cluster that has no leader yet, whose answer has a code.
+    # The driver's classes are compared by name. A cluster without a leader raises the same class with a code.
     if type(error).__name__ in _NO_JETSTREAM and getattr(error, "err_code", None) in _NOT_ENABLED:
-        return "has no JetStream (nats-server -js)"
+        return "JetStream is not enabled (start nats-server with -js)"
     return type(error).__name__
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """``error``, and what it came from: a driver's own has the address in its text, and no number."""
+    """Yield ``error`` and its causes: a driver's own error has the address in its text, but no number."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -84,21 +87,21 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_refused(error: OSError) -> bool:
     if isinstance(error, ConnectionRefusedError):
         return True
-    # Of a name with several addresses asyncio has one error, with the numbers of all in its text.
+    # If a name has several addresses, asyncio raises one error with the numbers of all in its text.
     numbers = re.findall(r"\[Errno (\d+)\]", str(error))
     return bool(numbers) and set(numbers) == {str(errno.ECONNREFUSED)}
 
 
 _NO_JETSTREAM = frozenset({"ServiceUnavailableError", "NoRespondersError"})
-_NOT_ENABLED = frozenset({None, 10039, 10076})  # nobody answers; it is not enabled for the account, or at all
+_NOT_ENABLED = frozenset({None, 10039, 10076})  # no responders; disabled for the account; disabled entirely
 
 
-# --- line --------------------------------------------------------------------------------------------
-# What a worker needs to know of a broker, and what workers of one kind agree on.
+# --- broker ------------------------------------------------------------------------------------------
+# What a worker needs from a broker, and the settings that all workers of one group share.
 
 
 class TooLarge(ValueError):
-    """A message that is larger than the broker takes: nothing was sent."""
+    """A message exceeds the broker's size limit; it was not sent."""
 
 
 _above_0 = positive("must be a number of seconds or a timedelta, above 0 and finite")
@@ -106,25 +109,25 @@ _above_0 = positive("must be a number of seconds or a timedelta, above 0 and fin
 
 def _name(_: object, attribute: Attribute[Any], value: object) -> None:
     if not (isinstance(value, str) and value and not set(value) & set(" \t\r\n*>{}")):
-        raise ValueError(f"{attribute.name}: must be a name without blanks, '*', '>' and braces")
+        raise ValueError(f"{attribute.name}: must be a name without blanks, '*', '>' or braces")
 
 
 @frozen(kw_only=True)
 class WorkerSettings:
-    """What workers of one kind agree on; durations are seconds or ``timedelta``.
+    """The settings that all workers of one group share; durations are seconds or ``timedelta``.
 
     Args:
-        commands: the subject or stream that commands come from.
-        outcomes: where outcomes are published.
-        dead_letters: where what cannot be carried out is put, with the reason.
-        group: the name that all workers share, so that each message goes to one of them.
-        concurrency: how many messages one worker has in hand at most.
-        ack_wait: without a sign of life for so long, a message goes to another worker; a worker gives
-            one three times as often.
-        poll: how long a lane waits for a message before it looks whether it is to stop.
+        commands: the subject or stream that commands arrive on.
+        outcomes: the subject or stream that outcomes are published to.
+        dead_letters: the subject or stream for messages that cannot be processed, with the reason.
+        group: the name that the workers share, so that each message goes to one of them.
+        concurrency: the largest number of messages that one worker processes at a time.
+        ack_wait: after this time without a heartbeat, the broker gives a message to another worker. A
+            worker sends heartbeats three times as often.
+        poll: how long a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: how long the broker may take to confirm a message.
-        sweep_every: between two sweeps; the first comes after a random share of them.
-        patience: how long what is in flight may take when the worker is stopped.
+        sweep_every: the time between two recoveries; the first starts after a random share of it.
+        patience: the grace period for messages in progress when the worker is stopped.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -147,16 +150,16 @@ class WorkerSettings:
 
 
 class Broker(ABC):
-    """How one broker delivers, acknowledges, delays and dead-letters: all that a worker needs to know of it.
+    """A message broker as a worker uses it: delivery, acknowledgement, delay and dead-lettering.
 
-    Ours use FastStream's brokers. A bank's own is any subclass, on whatever client it has. The page "A broker
-    of your own" shows one, and `BrokerContract` (in `transfer_async.testing.broker_contract`) tests any.
+    The subclasses here use FastStream's brokers. A bank's own subclass may use any client. The page "A
+    broker of your own" shows one, and ``transfer_async.testing.BrokerContract`` tests it.
 
     Attributes:
-        broker: FastStream's, whose connection and publishing are used as they are, middlewares included; or
-            anything with its ``await start()``, ``await stop()`` and ``await ping(timeout=…)``, which is true
-            if the broker answers.
-        settings: the worker's.
+        broker: FastStream's broker, whose connection, publishing and middlewares are used; or any object
+            with ``await start()``, ``await stop()`` and ``await ping(timeout=…)``, which returns true if
+            the broker responds.
+        settings: see `WorkerSettings`.
     """
 
     broker: Any
@@ -164,92 +167,89 @@ class Broker(ABC):
 
     @abstractmethod
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Make what is missing: streams, groups, consumers; may be called again at any time.
+        """Create the streams, groups and consumers that are missing.
 
-        What is there stays as it is: it is called every few seconds, and while messages are in hand.
+        This is called every few seconds, also while messages are in progress: never change what exists.
 
         Args:
-            only_to_send: only what is needed to send commands, which are kept until there is a worker.
+            only_to_send: create only what is needed to send commands. The broker keeps the commands
+                until a worker starts.
         """
 
     @abstractmethod
     def subscriber(self) -> Any:
-        """What gives one lane the commands, as FastStream's do: ``await start()``, ``await stop()``, and
-        ``await get_one(timeout=seconds)``.
+        """Return the subscriber of one consumer slot, with the methods of a FastStream subscriber.
 
-        That gives a message, or None once so many seconds have passed in vain: None at once is taken for a
-        connection that is closed. It fetches no message that it does not give: a lane asks for the next one
-        when it is done with the last. Cancelled, it takes none along for good.
+        It has ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``. The last returns
+        a message, or None after the timeout. None before the timeout means that the connection is closed.
+        It must not fetch messages ahead: a slot asks for the next one after it has finished the last. If
+        it is cancelled, no message may be lost.
         """
 
     @abstractmethod
     def delivery(self, message: Any) -> Delivery:
-        """A message that a subscriber gave, as a worker takes it.
+        """Wrap a message from a subscriber as a `Delivery`.
 
-        Unless it is answered it comes again, as often as need be: after ``settings.ack_wait`` without a
-        beat, or when its worker is gone. a dead letter has the reason in its header ``Transfer-Reason``.
+        Without a reply, the broker redelivers the message any number of times: after
+        ``settings.ack_wait`` without a heartbeat, or when its worker is gone. A dead letter has the reason
+        in its header ``Transfer-Reason``.
         """
 
     @abstractmethod
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome; return once the broker has confirmed that it has it, or raise."""
+        """Publish an outcome. Return after the broker's confirmation, or raise."""
 
     @abstractmethod
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send to one of the settings' subjects; return once the broker has confirmed that it has it."""
+        """Send to one of the settings' subjects. Return after the broker's confirmation, or raise."""
 
     async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
-        """Send a command to the workers; return once the broker has confirmed that it has it."""
+        """Send a command to the workers. Return after the broker's confirmation, or raise."""
         await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone for good: only a new process helps."""
+        """Whether the connection is closed for good, so that the process must be restarted."""
         return False
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """What is to be done now and then: seconds between two times, and what."""
+        """The periodic tasks: for each the seconds between two runs, and the function to call."""
         return [(5.0, self.prepare)]
 
     async def open(self, *, only_to_send: bool = False) -> None:
-        """Connect, and make what is missing; see `prepare`."""
+        """Connect, and create what is missing; see `prepare`."""
         await self.broker.start()
         await self.prepare(only_to_send=only_to_send)
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self.broker.stop()
 
 
 # --- headers -----------------------------------------------------------------------------------------
-# The headers that messages are sent along with, the same at each broker.
+# The headers of messages, the same at each broker.
 
 
 REASON = "Transfer-Reason"
-"""Of a dead letter: why it is there."""
+"""The header of a dead letter that says why it could not be processed."""
 
 JSON = {"content-type": "application/json"}
 
-LONGEST = 1000
-"""Characters of a header's name or value: more would not fit everywhere."""
+MAX_LENGTH = 1000
+"""The longest header name or value in characters; some brokers accept no more."""
 
 
 def reason_header(reason: str) -> dict[str, str]:
-    """``reason`` as a header."""
-    return {REASON: _fitting(reason)}
+    """Return ``reason`` as a header."""
+    return {REASON: _sanitized(reason)}
 
 
-def fitting(headers: Mapping[str, str]) -> dict[str, str]:
-    """``headers`` as any broker takes them: each one line of ASCII, cut where it is long."""
-    return {_fitting(name): _fitting(value) for name, value in headers.items()}
+def sanitized(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return ``headers`` as every broker accepts them: one line of ASCII each, cut at `MAX_LENGTH`."""
+    return {_sanitized(name): _sanitized(value) for name, value in headers.items()}
 
 
-def _fitting(text: object) -> str:
-    line = "".join(item if item.isprintable() else " " for item in str(text))
-    return line.encode("ascii", "backslashreplace").decode()[:LONGEST]
-
-
-def carried_on(headers: Mapping[str, str], *, without: str) -> dict[str, str]:
-    """The headers of a message for its copy, but for those that begin with ``without``."""
-    return {name: value for name, value in headers.items() if not name.lower().startswith(without)}
+def _sanitized(text: object) -> str:
+    line = "".join(character if character.isprintable() else " " for character in str(text))
+    return line.encode("ascii", "backslashreplace").decode()[:MAX_LENGTH]

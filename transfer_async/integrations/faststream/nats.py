@@ -1,18 +1,19 @@
-"""NATS JetStream.
+"""Workers on NATS JetStream.
 
 ==============  ================================================================================
-deliver         a durable pull consumer that all workers share, and from which the lanes of one ask
-                together; explicit acknowledgement, and no end of deliveries: when to give up is the
-                journal's to say
-acknowledge     confirmed by the server (double ack)
+deliver         a durable pull consumer that all workers share; the slots of one worker share their
+                requests. Acknowledgement is explicit, and the number of deliveries unlimited: the
+                journal decides when to give up
+acknowledge     with the server's confirmation (double ack)
 delay           a negative acknowledgement with a delay
-dead_letter     published, confirmed, then terminated; without headers where they do not fit
-sign of life    "in progress"
-count           the server's own
+dead-letter     publish a copy, wait for the confirmation, then terminate; the copy loses its
+                headers if they exceed the size limit
+heartbeat       "in progress"
+delivery count  the server's
 ==============  ================================================================================
 
-A stream that is missing is made: of commands as a work queue, on disk; of outcomes and dead letters
-without a limit, on disk. One that is there is used as it is.
+A missing stream is created on disk: the one for commands as a work queue, those for outcomes and dead
+letters without a limit. An existing stream is used as it is.
 """
 
 from __future__ import annotations
@@ -42,43 +43,42 @@ from transfer_async.integrations.faststream.broker import (
     Broker,
     TooLarge,
     WorkerSettings,
-    carried_on,
     reason_header,
 )
 
-_OWN = "nats-"
-"""What the headers begin with that speak to the server."""
+_SERVER_PREFIX = "nats-"
+"""The prefix of headers that control the server."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-"""A header's name as the client sends it; others' clients send more."""
+"""A header name that the Python client sends; other clients allow more."""
 
 _ADDED = 1024
-"""Bytes for what FastStream and its middlewares add to the headers."""
+"""Bytes reserved for headers that FastStream and its middlewares add."""
 
 _STATUS = "Status"
-"""The header by which the client knows word from the server, whoever sent it."""
+"""The header of control messages from the server. The client trusts it in any message."""
 
 _STATUS_OF_SENDER = "X-Status"
-"""What it is called once the server has stored it for somebody."""
+"""The new name of a ``Status`` header in a stored message."""
 
 _TO_ACKNOWLEDGE = "$JS.ACK."
-"""What the reply of a stored message begins with; word from the server has no such reply."""
+"""The prefix of a stored message's reply subject; control messages do not have it."""
 
 _MESSAGE_ID = "Nats-Msg-Id"
-"""The header by which the server knows what it has stored already."""
+"""The header by which the server detects duplicates."""
 
 _CORRELATION = "correlation_id"
-"""The header by which FastStream knows what belongs together."""
+"""FastStream's correlation header."""
 
 _PARTS, _DELIVERED = 9, 4
-"""How many parts the reply of a stored message has, and which of them is how often it was delivered."""
+"""The number of parts of a stored message's reply subject, and the index of the delivery count."""
 
 
 class JetStreamBroker(Broker):
-    """The line of a NATS server with JetStream.
+    """A NATS server, or a cluster, with JetStream.
 
     Args:
-        broker: FastStream's; without ``max_reconnect_attempts=-1`` it gives up after two minutes.
+        broker: FastStream's broker. Without ``max_reconnect_attempts=-1`` it gives up after two minutes.
         settings: see `WorkerSettings`.
     """
 
@@ -86,7 +86,7 @@ class JetStreamBroker(Broker):
         self.broker: Any = broker
         self.settings: WorkerSettings = settings
         self._streams: dict[str, str] = {}
-        self._seen_to: Any = None
+        self._configured: Any = None
         self._jetstream: JetStreamContext | None = None
         self._failed = 0
         self._pull: SharedPull | None = None
@@ -94,11 +94,11 @@ class JetStreamBroker(Broker):
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
-        """The line of the server at ``address``, or of a cluster's at several, separated by commas."""
+        """Return the broker at ``address``; for a cluster, several addresses separated by commas."""
         servers = [item.strip() for item in address.split(",")]
 
         async def failed(error: Exception) -> None:
-            line._note_failed(error, servers=len(servers))
+            broker._note_failed(error, servers=len(servers))
 
         defaults: dict[str, Any] = {
             "max_reconnect_attempts": -1,
@@ -107,28 +107,29 @@ class JetStreamBroker(Broker):
             "log_level": logging.DEBUG,
             "error_cb": failed,
         }
-        line = cls(NatsBroker(servers, **defaults | options), settings)
-        return line
+        broker = cls(NatsBroker(servers, **defaults | options), settings)
+        return broker
 
     def _note_failed(self, error: Exception, *, servers: int) -> None:
-        """Take note of what the driver has met; ends the making of a connection that nobody accepts.
+        """Count the driver's failures to connect, and stop the first connecting when every server refused.
 
-        It would try for ever, and say nothing. A connection that breaks later is made again for ever.
+        Otherwise the driver would try for ever, in silence. A connection that breaks later is retried for
+        ever.
 
         Raises:
-            OSError: ``error``, if none of the ``servers`` can be connected to, and there is no connection.
+            OSError: ``error``, if none of the ``servers`` accepts a connection, and there is none yet.
         """
-        # One that says nothing may be starting: whoever waits for it knows how long.
+        # A server that does not respond may be starting: the caller decides how long to wait.
         is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
         self._failed = self._failed + 1 if is_certain else 0
         if self._failed >= servers and not self._has_connection:
             raise error
 
     async def open(self, *, only_to_send: bool = False) -> None:
-        """Connect, and make what is missing.
+        """Connect, and create what is missing.
 
         Raises:
-            OSError: no server can be connected to: a port that is closed, a name that is not known.
+            OSError: no server accepts a connection: a closed port, or an unknown host name.
         """
         self._failed = 0
         await super().open(only_to_send=only_to_send)
@@ -137,11 +138,11 @@ class JetStreamBroker(Broker):
     def _has_connection(self) -> bool:
         try:
             return self.broker.connection is not None
-        except IncorrectState:  # there is none yet, or no more
+        except IncorrectState:  # not connected yet, or closed
             return False
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Make the streams that are missing, and the consumer."""
+        """Create the missing streams, and the consumer."""
         settings = self.settings
         await self._find(settings.commands, RetentionPolicy.WORK_QUEUE)
         if only_to_send:
@@ -170,37 +171,37 @@ class JetStreamBroker(Broker):
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self.settings.ack_wait,
             max_deliver=-1,
-            max_ack_pending=-1,  # what waits out a delay counts, and must not keep the others back
+            max_ack_pending=-1,  # delayed messages count as pending, and must not block the others
         )
 
     async def _manager(self) -> JetStreamContext:
         await self._connection()
-        assert self._jetstream is not None  # noqa: S101 - it is of the connection
+        assert self._jetstream is not None  # noqa: S101 - `_connection` sets it
         return self._jetstream
 
     async def _connection(self) -> Any:
-        """The connection, on which reconnecting goes on and each stored message is one."""
+        """Return the connection, set up to reconnect for ever and to use `_StoredMessage`."""
         connection: Any = await self.broker.connect()
-        if connection is not self._seen_to:
-            self._seen_to = connection
+        if connection is not self._configured:
+            self._configured = connection
             self._jetstream = connection.jetstream(timeout=self.settings.publish_timeout)
             connection.msg_class = _StoredMessage
             if report := getattr(connection, "_error_cb", None):
-                # Not among FastStream's options: what it is given, it wraps.
-                connection._error_cb = _harmless(report)
+                # Set here because FastStream wraps any callback that it gets as an option.
+                connection._error_cb = _without_raising(report)
         return connection
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed for good: unlike one that broke, it never comes back."""
+        """Whether the connection is closed for good; a broken one is retried instead."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection
         return bool(connection.is_closed) or _is_given_up(connection)
 
-    def subscriber(self) -> PullingLane:
-        """A lane of the pull that all lanes share, from the consumer that all workers share."""
-        return PullingLane(self._opened_pull)
+    def subscriber(self) -> PullSlot:
+        """Return a slot of the pull that all slots of this worker share."""
+        return PullSlot(self._opened_pull)
 
     async def _opened_pull(self) -> SharedPull:
         connection = await self._connection()
@@ -216,23 +217,23 @@ class JetStreamBroker(Broker):
         return f"{DEFAULT_PREFIX}.CONSUMER.MSG.NEXT.{stream}.{self.settings.group}"
 
     def delivery(self, message: NatsMessage | Msg) -> NatsDelivery:
-        """A message as a worker takes it."""
+        """Wrap a message as a `Delivery`."""
         return NatsDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome; one that is known to come twice within the stream's window is stored once."""
-        headers = {_CORRELATION: outcome.intent_id, **headers, **_known_again_by(outcome)}
+        """Publish an outcome. The server stores it once if it is repeated within the stream's window."""
+        headers = {_CORRELATION: outcome.intent_id, **headers, **_deduplication_header(outcome)}
         await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Publish to one of the streams; return once it is stored.
+        """Publish to one of the streams. Return after the server has stored the message.
 
         Raises:
-            TooLarge: the server takes less; nothing was sent.
+            TooLarge: the message exceeds the server's limit; nothing was sent.
         """
         await self._check_size(body, headers)
         headers = {_CORRELATION: headers.get(_CORRELATION) or str(uuid4()), **headers}
-        if not self.broker.middlewares:  # then nobody sees the difference, but the processor
+        if not self.broker.middlewares:  # without any, publishing directly is the same, and cheaper
             await (await self._manager()).publish(subject, body, headers=headers)
             return
         await self.broker.publish(
@@ -245,39 +246,44 @@ class JetStreamBroker(Broker):
         )
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
-        # The client looks at the body alone; the server at both, and closes the connection.
+        # The client checks only the body; the server checks both, and closes the connection.
         connection = await self._connection()
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        size, most = len(body) + len(lines.encode()) + _ADDED, connection.max_payload
-        if size > most:
-            raise TooLarge(f"a message of {size} bytes with its headers, where the server takes {most}")
+        size, limit = len(body) + len(lines.encode()) + _ADDED, connection.max_payload
+        if size > limit:
+            raise TooLarge(f"the message has {size} bytes with its headers; the server accepts {limit}")
 
     async def send_bare(self, subject: str, body: bytes) -> None:
-        """Publish the body alone, which may then be as large as the server takes; return once stored."""
+        """Publish the body without headers, up to the server's limit. Return after it is stored."""
         manager = await self._manager()
         await manager.publish(subject, body)
 
 
-def _known_again_by(outcome: OrderOutcome) -> dict[str, str]:
-    """The header by which the server takes an outcome for one that it has; none where it might be another.
+def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
+    """Return the header by which the server detects a repeated outcome; empty if it might be another one.
 
-    An order's id that the service did not answer itself may be amended, and amended back: what was told
-    first is then told again, and must come last. Only since when the id is on record tells the two apart.
+    A person may amend an order's id and amend it back. The first outcome is then published again and must
+    come last; only the time when the id was recorded distinguishes the two.
     """
-    told: list[object] = [outcome.intent_id, outcome.outcome.value, outcome.order_id, outcome.order_may_exist]
+    parts: list[object] = [
+        outcome.intent_id,
+        outcome.outcome.value,
+        outcome.order_id,
+        outcome.order_may_exist,
+    ]
     if outcome.outcome is Outcome.CREATED and outcome.state is None:
         ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
         if ended_at is None:
             return {}
-        told.append(ended_at)
-    return {_MESSAGE_ID: ":".join(map(str, told))}
+        parts.append(ended_at)
+    return {_MESSAGE_ID: ":".join(map(str, parts))}
 
 
 class _StoredMessage(Msg):
-    """A message whose sender's ``Status`` is not taken for the server's.
+    """A stored message, with its sender's ``Status`` header renamed.
 
-    The client hands on nothing that has such a header, and the command would come back for ever. Nor is it
-    parked under that name: those who fetch dead letters would not get it either.
+    The client takes a message with that header for a control message and drops it, so that the server
+    would redeliver the command for ever. The dead letter has the new name too, or it could not be fetched.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -288,37 +294,39 @@ class _StoredMessage(Msg):
             self.headers = {_STATUS_OF_SENDER: headers[_STATUS], **others}
 
 
-def _harmless(report: Callable[[Exception], Awaitable[None]]) -> Callable[[Exception], Awaitable[None]]:
-    """``report``, whose own errors end nothing.
+def _without_raising(
+    report: Callable[[Exception], Awaitable[None]],
+) -> Callable[[Exception], Awaitable[None]]:
+    """Return ``report`` with its own errors logged instead of raised.
 
-    FastStream's raises what it holds for beyond repair, such as a refused password; it would end
-    reconnecting for ever, without the connection being closed. A password may be accepted the next time.
+    FastStream's callback raises errors that it considers final, such as a refused password. That would end
+    reconnecting without closing the connection. The password may be accepted next time.
     """
 
-    async def told(error: Exception) -> None:
+    async def report_or_log(error: Exception) -> None:
         try:
             await report(error)
-        except Exception as raised:  # noqa: BLE001 - whatever it is, reconnecting goes on
-            log.debug("the broker's connection has trouble (%s); going on", type(raised).__name__)
+        except Exception as raised:  # noqa: BLE001 - reconnecting must continue after any error
+            log.debug("the connection to the broker failed (%s); reconnecting", type(raised).__name__)
 
-    return told
+    return report_or_log
 
 
 def _is_given_up(connection: Any) -> bool:
-    """Whether a connection broke, and what was to make it again has ended.
+    """Return whether the connection broke, and its reconnecting task has ended.
 
-    The client sets the status of a broken connection and starts that task without an ``await`` between, and
-    the task itself sets the status before it ends: in good health, the two are never seen apart.
+    The client sets the status of a broken connection and starts that task without an ``await`` between.
+    The task sets the status before it ends. So in a healthy connection this is never true.
     """
-    again: Any = getattr(connection, "_reconnection_task", None)
-    return again is not None and bool(again.done()) and not connection.is_connected
+    reconnecting: Any = getattr(connection, "_reconnection_task", None)
+    return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
 
 
 class NatsDelivery:
-    """One message from JetStream; for a FastStream subscriber of one's own as well."""
+    """One message from JetStream; usable with your own FastStream subscriber, too."""
 
-    def __init__(self, line: JetStreamBroker, message: NatsMessage | Msg) -> None:
-        self._line = line
+    def __init__(self, broker: JetStreamBroker, message: NatsMessage | Msg) -> None:
+        self._broker = broker
         if isinstance(message, Msg):
             self._message, self._body, self._headers = message, message.data, message.headers or {}
         else:
@@ -326,96 +334,99 @@ class NatsDelivery:
 
     @property
     def body(self) -> bytes:
-        """What was sent."""
+        """The message's body."""
         return bytes(self._body)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What was sent along with it."""
+        """The message's headers."""
         return self._headers
 
     @property
     def deliveries(self) -> int:
-        """How often the server has delivered it."""
-        # All else that stands in the reply, such as a time, is dear to read, and nobody asks for it here.
+        """The server's count of deliveries."""
+        # The client's `metadata` also parses the time, which is slow and not needed here.
         parts = self._message.reply.split(".", _PARTS)
         if len(parts) == _PARTS and self._message.reply.startswith(_TO_ACKNOWLEDGE):
             return int(parts[_DELIVERED])
-        return int(self._message.metadata.num_delivered)  # of a server with a domain, or none of a server
+        return int(self._message.metadata.num_delivered)  # a server with a domain, or not a server's message
 
     async def ack(self) -> None:
-        """Acknowledge, and wait until the server has taken note."""
+        """Acknowledge, and wait for the server's confirmation."""
         await self._message.ack_sync()
 
     async def retry(self, after: float) -> None:
-        """Have it delivered again after that many seconds; were this lost, after ``ack_wait``."""
+        """Ask for redelivery in ``after`` seconds; if this is lost, after ``ack_wait``."""
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:
-        """Publish it with the reason, then terminate it."""
-        line, origin = self._line, self._message.metadata
-        # The time, too: in a stream that was made anew, the numbers begin anew.
-        told = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
-        own = reason_header(reason) | {_MESSAGE_ID: told}
+        """Publish a copy with the reason, then terminate the message."""
+        broker, origin = self._broker, self._message.metadata
+        # The time is needed because a stream that was created anew numbers its messages anew.
+        message_id = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
+        own = reason_header(reason) | {_MESSAGE_ID: message_id}
         try:
-            await self._park({**self._carried_on(), **own}, own)
+            await self._send_copy({**self._copied_headers(), **own}, own)
         except TooLarge:
-            log.warning("a message is dead-lettered without its headers, which do not fit: %s", reason)
-            await line.send_bare(line.settings.dead_letters, self.body)
+            log.warning("a message is dead-lettered without its headers, which are too large: %s", reason)
+            await broker.send_bare(broker.settings.dead_letters, self.body)
         await self._message.term()
 
-    def _carried_on(self) -> dict[str, str]:
-        headers = carried_on(self.headers, without=_OWN)
-        return {name: value for name, value in headers.items() if _NAME.fullmatch(name)}
+    def _copied_headers(self) -> dict[str, str]:
+        return {
+            name: value
+            for name, value in self.headers.items()
+            if _NAME.fullmatch(name) and not name.lower().startswith(_SERVER_PREFIX)
+        }
 
-    async def _park(self, all_headers: Mapping[str, str], own: Mapping[str, str]) -> None:
-        line = self._line
+    async def _send_copy(self, all_headers: Mapping[str, str], own: Mapping[str, str]) -> None:
+        broker = self._broker
         try:
-            await line.send(line.settings.dead_letters, self.body, all_headers)
+            await broker.send(broker.settings.dead_letters, self.body, all_headers)
         except TooLarge:
-            await line.send(line.settings.dead_letters, self.body, own)
+            await broker.send(broker.settings.dead_letters, self.body, own)
 
     async def beat(self) -> None:
-        """Say that work goes on."""
+        """Send a heartbeat."""
         await self._message.in_progress()
 
 
-# --- nats pull ---------------------------------------------------------------------------------------
-# The messages of one pull consumer of JetStream, for any number of lanes: they ask together.
+# --- shared pull -------------------------------------------------------------------------------------
+# All slots of a worker share the requests to one pull consumer of JetStream.
 #
-# The client's own ``fetch`` sends a request for each message; or, asked for several, it keeps the first
-# waiting for the last. Here each lane is given a message as soon as one comes, and lanes that become free
-# at about the same time share a request. Never is more asked for than there are lanes that wait: what is
-# not worked on is not fetched. What comes all the same, as its lane has ended meanwhile, is given back at
-# once.
+# The client's own ``fetch`` sends one request for each message; or, for several messages, it returns the
+# first only with the last. Here each slot gets its message at once, and slots that become free at about the
+# same time share a request. No more messages are requested than slots wait, so that none waits unseen. A
+# message that arrives after its slot has stopped is returned to the server at once.
 
 
 SHARE, LONGEST = 0.25, 0.05
-"""How long a lane waits for others before it asks: a part of what a message takes, and seconds at most.
+"""How long a slot waits for others before it sends a request: a share of the mean processing time, and the
+longest wait in seconds.
 
-Orders that begin together share their commits, and those are half of the work. No message waits for this as
-long as another lane has nothing to do: that one's request is at the server.
+Orders that begin together share their commits, which are half of the work. While another slot waits, no
+message is delayed by this: that slot's request is already at the server.
 """
 
 REMEMBERED = 16
-"""Of how many messages the time that one takes is about the mean."""
+"""The number of messages that the mean processing time covers, approximately."""
 
 LATE = 0.5
-"""Seconds that the server may take, beyond the time that it was given, to say that there was nothing."""
+"""Seconds that the server may take, after a request's timeout, to report that there was no message."""
 
 _EXPIRED = "408"
 _NOT_YET = ""
 
 
 class SharedPull:
-    """Asks one consumer for as many messages as there are lanes that wait.
+    """Request as many messages from a consumer as slots wait.
 
     Args:
-        connection: of the client's.
-        address: where requests for the consumer's messages go, as it is now.
+        connection: the client's connection.
+        address: returns the subject for requests to the consumer.
 
     Attributes:
-        lanes: how many there are; once all of them wait, there is nobody left to wait for.
+        slots: the number of slots. When all of them wait, a request is sent at once.
     """
 
     def __init__(self, connection: Any, address: Callable[[], str]) -> None:
@@ -424,31 +435,31 @@ class SharedPull:
         self._inbox: str = connection.new_inbox()
         self._numbers = itertools.count()
         self._waiting: dict[asyncio.Future[Msg | None], str] = {}
-        """Those that wait, the one that has waited longest first; and where its request is answered."""
-        self.lanes: int = 0
-        self._patience = self._usual = 0.0
+        """The waiting slots, longest wait first, each with the reply subject of its request."""
+        self.slots: int = 0
+        self._timeout = self._usual = 0.0
         self._asking: asyncio.TimerHandle | None = None
         self._requests: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Hear what the server sends, until the connection ends."""
-        await self.connection.subscribe(f"{self._inbox}.*", cb=self._came)
+        """Subscribe to the server's replies, until the connection closes."""
+        await self.connection.subscribe(f"{self._inbox}.*", cb=self._received)
 
-    async def next(self, patience: float) -> Msg | None:
-        """The next message; None if none came in ``patience`` seconds, which is the same for all lanes.
+    async def next(self, timeout: float) -> Msg | None:  # noqa: ASYNC109 - the server applies it, too
+        """Return the next message, or None after ``timeout`` seconds, which is the same for all slots.
 
         Raises:
-            ConnectionError: the consumer is gone, or the server gives nothing for another reason.
+            ConnectionError: the consumer is gone, or the server reports another error.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Msg | None] = loop.create_future()
-        self._waiting[waiter], self._patience = _NOT_YET, patience
-        if len(self._waiting) >= self.lanes:
+        self._waiting[waiter], self._timeout = _NOT_YET, timeout
+        if len(self._waiting) >= self.slots:
             self._ask()
         elif self._asking is None:
             self._asking = loop.call_later(min(SHARE * self._usual, LONGEST), self._ask)
-        # A connection that breaks takes the request along, and nothing is heard of it.
-        too_late = loop.call_later(patience + LATE, _end, waiter)
+        # If the connection breaks, the request is lost and gets no reply.
+        too_late = loop.call_later(timeout + LATE, _end, waiter)
         try:
             return await waiter
         finally:
@@ -456,7 +467,7 @@ class SharedPull:
             self._waiting.pop(waiter, None)
 
     def note(self, seconds: float) -> None:
-        """So long did it take until a lane was done with a message."""
+        """Record that a slot took ``seconds`` for a message."""
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:
@@ -464,7 +475,7 @@ class SharedPull:
             self._asking.cancel()
             self._asking = None
         new = [waiter for waiter, reply in self._waiting.items() if reply == _NOT_YET]
-        # While there is no connection requests would heap up, and all be answered when it is back.
+        # Without a connection, requests would accumulate, and all get replies when it is back.
         if not new or not self.connection.is_connected:
             return
         reply = f"{self._inbox}.{next(self._numbers)}"
@@ -474,24 +485,24 @@ class SharedPull:
         request.add_done_callback(self._requests.discard)
 
     async def _request(self, wanted: int, reply: str) -> None:
-        asked = json.dumps({"batch": wanted, "expires": int(self._patience * 1e9)})
+        request = json.dumps({"batch": wanted, "expires": int(self._timeout * 1e9)})
         try:
-            await self.connection.publish(self._address(), asked.encode(), reply=reply)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are told
+            await self.connection.publish(self._address(), request.encode(), reply=reply)
+        except Exception as error:  # noqa: BLE001 - the waiting slots raise it
             self._end_all(reply, error)
 
-    async def _came(self, message: Msg) -> None:
+    async def _received(self, message: Msg) -> None:
         status = (message.headers or {}).get("Status")
         if status == _EXPIRED:
             self._end_all(message.subject)
         elif status is not None:
-            why = f"the consumer gives nothing (status {status})"
+            why = f"the consumer delivers no messages (status {status})"
             self._end_all(message.subject, ConnectionError(why))
         elif not self._give(message):
             await message.nak()
 
     def _give(self, message: Msg) -> bool:
-        """Give ``message`` to whoever has waited longest, as the server does; false if nobody waits."""
+        """Give ``message`` to the slot that has waited longest. Return false if none waits."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(message)
@@ -500,9 +511,9 @@ class SharedPull:
         return False
 
     def _end_all(self, reply: str, error: Exception | None = None) -> None:
-        """End the waiting of those whose request is answered at ``reply``."""
-        for waiter, asked in self._waiting.items():
-            if asked == reply:
+        """End the waiting of the slots whose request has the reply subject ``reply``."""
+        for waiter, subject in self._waiting.items():
+            if subject == reply:
                 _end(waiter, error)
 
 
@@ -515,11 +526,11 @@ def _end(waiter: asyncio.Future[Msg | None], error: Exception | None = None) -> 
         waiter.set_exception(error)
 
 
-class PullingLane:
-    """One lane, as a worker sees a subscriber of FastStream's.
+class PullSlot:
+    """One consumer slot, with the methods of a FastStream subscriber.
 
     Args:
-        pull: gives what all lanes share.
+        pull: returns the pull that all slots share.
     """
 
     def __init__(self, pull: Callable[[], Awaitable[SharedPull]]) -> None:
@@ -528,19 +539,19 @@ class PullingLane:
         self._given_at: float | None = None
 
     async def start(self) -> None:
-        """Have what all lanes share opened; it ends with the connection."""
+        """Open the shared pull, unless it is open. It ends with the connection."""
         self._pull = await self._shared()
-        self._pull.lanes += 1
+        self._pull.slots += 1
 
     async def stop(self) -> None:
-        """Be a lane no more."""
+        """Leave the shared pull."""
         pull, self._pull = self._pull, None
         if pull is not None:
-            pull.lanes -= 1
+            pull.slots -= 1
 
-    async def get_one(self, *, timeout: float) -> Msg | None:  # noqa: ASYNC109 - as FastStream's are called
-        """The next message; None if none came in that many seconds."""
-        assert self._pull is not None  # noqa: S101 - it was started
+    async def get_one(self, *, timeout: float) -> Msg | None:  # noqa: ASYNC109 - FastStream's signature
+        """Return the next message, or None after ``timeout`` seconds."""
+        assert self._pull is not None  # noqa: S101 - `start` sets it
         if self._given_at is not None:
             self._pull.note(time.monotonic() - self._given_at)
         message = await self._pull.next(timeout)

@@ -1,24 +1,24 @@
-"""Redis Streams, from Redis 6.2 on; not a cluster.
+"""Workers on Redis Streams, from Redis 6.2 on; clusters are not supported.
 
 ==============  ================================================================================
-deliver         a consumer group that all workers share, from the stream's beginning; what a dead
-                worker had in hand is put back into the stream once its idle time has passed
-acknowledge     acknowledged and deleted in one transaction, so that the stream does not grow
-delay           moved to a sorted set, by the time when it is due, and back when that has come
-dead_letter     copied with its fields as they are, acknowledged and deleted by one script; those
-                that are too many for a script, in one field
-sign of life    claimed again, by the worker that has it, which resets its idle time
-count           carried along with the message, in a field
+deliver         a consumer group that all workers share, from the stream's beginning; the messages
+                of a dead worker return to the stream after their idle time
+acknowledge     acknowledge and delete in one transaction, so that the stream does not grow
+delay           move to a sorted set by the due time, and back when it has come
+dead-letter     one script copies the fields, acknowledges and deletes; too many fields for a script
+                are packed into one
+heartbeat       the worker claims the message again, which resets its idle time
+delivery count  in a field of the message
 ==============  ================================================================================
 
-Every move is one script, which adds before it takes away: one that fails on its way is not rolled back. And
-it does nothing once the message is no longer in hand. An entry that cannot be moved stays where it is, and
-keeps none of the others back. Redis must write before it answers
-(``appendonly yes``, ``appendfsync always``), or what it loses in a crash is lost.
+Each move is one script. It adds before it deletes, because Redis does not roll back a script that fails in
+the middle. It does nothing if the message is no longer pending for this group. An entry that cannot be
+moved stays where it is, and does not block the others. Redis must write before it replies (``appendonly
+yes``, ``appendfsync always``), or it may lose messages in a crash.
 
-A command is what FastStream publishes to a stream; or an entry of any other program with a field ``body``,
-whose other fields are taken for headers. An entry that was moved with too many fields for a script has one
-field ``transfer-fields``, a list of their names and values in JSON, and is read as what it was.
+A command is an entry that FastStream published, or an entry of another program with a field ``body``; the
+other fields are then its headers. An entry with too many fields for a script has one field
+``transfer-fields``, a JSON list of their names and values, and is read like the original.
 """
 
 from __future__ import annotations
@@ -43,39 +43,39 @@ from transfer_async.integrations.faststream.broker import (
     JSON,
     Broker,
     WorkerSettings,
-    fitting,
     reason_header,
+    sanitized,
 )
 
 DATA, BODY, DELIVERIES = b"__data__", b"body", b"transfer-deliveries"
-"""The fields of an entry: FastStream's own, other programs', and how often it has been delivered before."""
+"""The fields of an entry: FastStream's envelope, another program's body, and the earlier deliveries."""
 
 PACKED = b"transfer-fields"
-"""The field that has the others of an entry with too many of them."""
+"""The field that holds all fields of an entry that has too many of them."""
 
-MOST = 3500
-"""Fields of an entry that a script writes: Lua passes on 8000 names and values, those it adds included."""
+MAX_FIELDS = 3500
+"""The most fields that a script writes: Lua passes 8000 names and values, including those that it adds."""
 
 MOVE_EVERY = 0.25
-"""Seconds between two looks at what is due: how much longer a delay may last."""
+"""Seconds between two checks for due messages: a delay may be this much longer."""
 
 FORGET_AFTER = 3_600_000
-"""Milliseconds after which a consumer that said nothing, and has nothing in hand, is forgotten."""
+"""Milliseconds after which an idle consumer without pending messages is deleted."""
 
 _PACKED = f"""
 local function packed(fields)
-  if #fields <= {2 * MOST} then return fields end
+  if #fields <= {2 * MAX_FIELDS} then return fields end
   return {{'{PACKED.decode()}', cjson.encode(fields)}}
 end
 """
 
 _EACH = """
--- One that fails keeps none of the others back; the error of the last that did, if any.
+-- An entry that fails does not block the others. Returns the last error, if any.
 local function each(entries, move)
   local failed
   for _, entry in ipairs(entries) do
-    local moved, why = pcall(move, entry)
-    if not moved then failed = why end
+    local moved, raised = pcall(move, entry)
+    if not moved then failed = raised end
   end
   return failed
 end
@@ -107,8 +107,8 @@ DELAY = (
     + _COUNTED
     + _IN_HAND
     + """
--- KEYS: the stream, what is delayed. ARGV: group, id, milliseconds, the field of the count.
-if not in_hand(KEYS[1], ARGV[1], ARGV[2]) then return 0 end -- somebody else has it now
+-- KEYS: the stream, the delayed entries. ARGV: group, id, milliseconds, the field of the count.
+if not in_hand(KEYS[1], ARGV[1], ARGV[2]) then return 0 end -- another worker has it now
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
 if entry then
   local time = redis.call('TIME')
@@ -123,8 +123,8 @@ return 1
 DEAD_LETTER = (
     _IN_HAND
     + """
--- KEYS: the stream, what is dead-lettered. ARGV: group, id, the fields of the copy.
-if not in_hand(KEYS[1], ARGV[1], ARGV[2]) then return 0 end -- somebody else has it now
+-- KEYS: the stream, the dead letters. ARGV: group, id, the fields of the copy.
+if not in_hand(KEYS[1], ARGV[1], ARGV[2]) then return 0 end -- another worker has it now
 redis.call('XADD', KEYS[2], '*', unpack(ARGV, 3))
 done_with(KEYS[1], ARGV[1], ARGV[2])
 return 1
@@ -135,12 +135,12 @@ MOVE = (
     _PACKED
     + _EACH
     + """
--- KEYS: the stream, what is delayed.
+-- KEYS: the stream, the delayed entries.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
 local failed = each(due, function(delayed)
-  redis.call('XADD', KEYS[1], '*', unpack(packed(cmsgpack.unpack(delayed)[2]))) -- older ones are not packed
+  redis.call('XADD', KEYS[1], '*', unpack(packed(cmsgpack.unpack(delayed)[2]))) -- older ones may be unpacked
   redis.call('ZREM', KEYS[2], delayed)
 end)
 if failed then error(failed, 0) end
@@ -153,7 +153,8 @@ PUT_BACK = (
     + _EACH
     + _COUNTED
     + """
--- KEYS: the stream. ARGV: group, idle milliseconds, the field of the count, when to forget a consumer.
+-- KEYS: the stream. ARGV: group, idle milliseconds, the field of the count,
+-- idle milliseconds of a dead consumer.
 local idle = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[2], '-', '+', 100)
 local failed = each(idle, function(pending)
   local entry = redis.call('XRANGE', KEYS[1], pending[1], pending[1])[1]
@@ -161,9 +162,9 @@ local failed = each(idle, function(pending)
   redis.call('XACK', KEYS[1], ARGV[1], pending[1])
   redis.call('XDEL', KEYS[1], pending[1])
 end)
-for _, told in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+for _, pairs in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local consumer = {}
-  for i = 1, #told, 2 do consumer[told[i]] = told[i + 1] end
+  for i = 1, #pairs, 2 do consumer[pairs[i]] = pairs[i + 1] end
   if consumer['pending'] == 0 and consumer['idle'] > tonumber(ARGV[4]) then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
   end
@@ -175,10 +176,10 @@ return #idle
 
 
 class RedisStreamsBroker(Broker):
-    """The line of a Redis server.
+    """A Redis server, from version 6.2 on.
 
     Args:
-        broker: FastStream's.
+        broker: FastStream's broker.
         settings: see `WorkerSettings`.
     """
 
@@ -186,14 +187,14 @@ class RedisStreamsBroker(Broker):
         self.broker: Any = broker
         self.settings: WorkerSettings = settings
         self.consumer: str = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        # In one slot with the stream, as the scripts need it.
+        # In the same hash slot as the stream, as scripts require.
         self._keys = [settings.commands, f"{{{settings.commands}}}:delayed"]
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
-        """The line of the server at ``address``."""
+        """Return the broker at ``address``."""
         defaults: dict[str, Any] = {
-            "socket_timeout": settings.poll + settings.publish_timeout,  # one that is gone says nothing
+            "socket_timeout": settings.poll + settings.publish_timeout,  # notices a silent server
             "socket_connect_timeout": settings.publish_timeout,
             "max_connections": 2 * settings.concurrency + 16,
             "logger": log,
@@ -203,11 +204,11 @@ class RedisStreamsBroker(Broker):
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """What is to be done now and then."""
+        """The periodic tasks, see `Broker.chores`."""
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Make the stream and its group; whoever sends makes the stream."""
+        """Create the stream and its group. A sender needs neither: sending creates the stream."""
         if only_to_send:
             return
         client = await self.broker.connect()
@@ -218,33 +219,33 @@ class RedisStreamsBroker(Broker):
                 raise
 
     async def move(self) -> None:
-        """Put what is due back into the stream."""
+        """Return due messages to the stream."""
         await self.run(MOVE, self._keys, [])
 
     async def put_back(self) -> None:
-        """Put back what a worker has had in hand for too long without a sign of life."""
+        """Return messages to the stream whose worker has sent no heartbeat for too long."""
         idle = int(self.settings.ack_wait * 1000)
         await self.run(PUT_BACK, self._keys[:1], [self.settings.group, idle, DELIVERIES, FORGET_AFTER])
 
     async def delay(self, entry: bytes, after: float) -> None:
-        """Put an entry aside for that many seconds."""
+        """Remove an entry from the stream for ``after`` seconds."""
         await self.run(DELAY, self._keys, [self.settings.group, entry, int(after * 1000), DELIVERIES])
 
     async def dead_letter(self, entry: bytes, fields: Mapping[bytes, bytes]) -> None:
-        """Put an entry away for good, as a copy with those fields."""
+        """Copy an entry to the dead letters with ``fields``, and delete it."""
         keys = [self.settings.commands, self.settings.dead_letters]
         copy = [part for field in fields.items() for part in field]
         await self.run(DEAD_LETTER, keys, [self.settings.group, entry, *copy])
 
     async def run(self, script: str, keys: list[str], arguments: list[Any]) -> None:
-        """Run a script."""
+        """Run a Lua script."""
         client: Any = await self.broker.connect()
         await client.register_script(script)(keys=keys, args=arguments)
 
     def subscriber(self) -> Any:
-        """A member of the group."""
+        """Return a subscriber of the group."""
         stream = StreamSub(self.settings.commands, group=self.settings.group, consumer=self.consumer)
-        made: Any = self.broker.subscriber(
+        subscriber: Any = self.broker.subscriber(
             stream=stream,
             parser=_parsed,
             ack_policy=AckPolicy.MANUAL,
@@ -252,11 +253,11 @@ class RedisStreamsBroker(Broker):
             persistent=False,
             include_in_schema=False,
         )
-        made.last_id = "0"  # should `start` have to make the group: from the stream's beginning, not its end
-        return made
+        subscriber.last_id = "0"  # if `start` creates the group: from the stream's beginning, not its end
+        return subscriber
 
     def delivery(self, message: RedisStreamMessage) -> RedisDelivery:
-        """A message as a worker takes it."""
+        """Wrap a message as a `Delivery`."""
         return RedisDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
@@ -265,7 +266,7 @@ class RedisStreamsBroker(Broker):
 
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Append to a stream, as FastStream does."""
-        await self.broker.publish(body, stream=subject, headers=fitting(headers))
+        await self.broker.publish(body, stream=subject, headers=sanitized(headers))
 
 
 async def _parsed(
@@ -274,9 +275,11 @@ async def _parsed(
     fields = _unpacked(message["data"])
     message = {**message, "data": fields}
     if fields.get(DATA):
-        with contextlib.suppress(Exception):  # it is not FastStream's after all
+        with contextlib.suppress(Exception):  # another program's field with the same name
             return await original(message)
-    parsed = await original({**message, "data": {DATA: b"-"}})  # which fails over any other program's
+    parsed = await original(
+        {**message, "data": {DATA: b"-"}}
+    )  # FastStream cannot parse other programs' fields
     parsed.raw_message = message
     parsed.body = fields.get(BODY, fields.get(DATA, b""))
     parsed.headers = {
@@ -286,28 +289,28 @@ async def _parsed(
 
 
 def _in_one(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The body, and all else in one field, as the scripts write it: bytes as they are, UTF-8 or not."""
+    """Return the body and one field with all others, as the scripts write them; any bytes are kept."""
     body = {name: value for name, value in fields.items() if name == BODY}
     parts = [part.decode("latin-1") for field in fields.items() if field[0] != BODY for part in field]
     return {**body, PACKED: json.dumps(parts, ensure_ascii=False).encode("latin-1")}
 
 
 def _unpacked(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """All fields of an entry, those that are in one among them."""
+    """Return all fields of an entry, including those that were packed into one."""
     if PACKED not in fields:
         return dict(fields)
     try:
         packed = _pairs(json.loads(fields[PACKED].decode("latin-1")))
-    except Exception:  # noqa: BLE001 - it is somebody else's, whatever it is
+    except Exception:  # noqa: BLE001 - another program's field with the same name
         return dict(fields)
     return {**packed, **{name: value for name, value in fields.items() if name != PACKED}}
 
 
 def _pairs(parts: Any) -> dict[bytes, bytes]:
     if not isinstance(parts, list):
-        raise TypeError("no list of names and values")
-    each = [part.encode("latin-1") for part in parts]
-    return dict(zip(each[::2], each[1::2], strict=True))
+        raise TypeError("not a list of names and values")
+    encoded = [part.encode("latin-1") for part in parts]
+    return dict(zip(encoded[::2], encoded[1::2], strict=True))
 
 
 def _text(value: bytes) -> str:
@@ -315,67 +318,67 @@ def _text(value: bytes) -> str:
 
 
 class RedisDelivery:
-    """One entry of a stream; for a FastStream subscriber of one's own as well."""
+    """One entry of a stream; usable with your own FastStream subscriber, too."""
 
-    def __init__(self, line: RedisStreamsBroker, message: RedisStreamMessage) -> None:
-        self._line, self._message = line, message
+    def __init__(self, broker: RedisStreamsBroker, message: RedisStreamMessage) -> None:
+        self._broker, self._message = broker, message
         raw: Any = message.raw_message
         self._entry: bytes = raw["message_ids"][0]
         self._fields: dict[bytes, bytes] = raw["data"]
 
     @property
     def body(self) -> bytes:
-        """What was sent."""
+        """The message's body."""
         return bytes(self._message.body)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What was sent along with it."""
+        """The message's headers."""
         return self._message.headers
 
     @property
     def deliveries(self) -> int:
-        """How often it has been delivered, as far as it was put back since."""
+        """The number of deliveries, counted each time the entry returned to the stream."""
         before = self._fields.get(DELIVERIES, b"0")
         return int(before) + 1 if before.isdigit() else 1
 
     async def ack(self) -> None:
         """Acknowledge and delete."""
-        settings = self._line.settings
+        settings = self._broker.settings
         async with (await self._client()).pipeline(transaction=True) as transaction:
             transaction.xack(settings.commands, settings.group, self._entry)
             transaction.xdel(settings.commands, self._entry)
             await transaction.execute()
 
     async def retry(self, after: float) -> None:
-        """Put it aside for that many seconds."""
-        await self._line.delay(self._entry, after)
+        """Remove the message from the stream for ``after`` seconds."""
+        await self._broker.delay(self._entry, after)
 
     async def dead_letter(self, reason: str) -> None:
-        """Copy it to the dead letters with the reason, acknowledge and delete.
+        """Copy the message to the dead letters with the reason, acknowledge and delete it.
 
-        The copy can be read as FastStream's, with the headers cut where they are long; the fields of any
-        other program are beside that, unchanged. Where they are too many, they are there in one, and the
-        reason is the only header.
+        FastStream can read the copy, with long headers cut. The fields of any other program are kept
+        beside it, unchanged. If they are too many, they are packed into one field, and the reason is the
+        only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}
         others = {name: value for name, value in self._fields.items() if name not in (DATA, DELIVERIES)}
-        if len(others) > MOST:
-            log.warning("a message is dead-lettered with its fields in one, as they are too many: %s", reason)
+        if len(others) > MAX_FIELDS:
+            log.warning("a message is dead-lettered with its many fields packed into one: %s", reason)
             headers, others = why, _in_one(others)
         envelope = await BinaryMessageFormatV1.encode(
-            message=self.body, reply_to=None, headers=fitting(headers), correlation_id=gen_cor_id()
+            message=self.body, reply_to=None, headers=sanitized(headers), correlation_id=gen_cor_id()
         )
         others |= {name.encode(): value.encode() for name, value in why.items()}
-        await self._line.dead_letter(self._entry, {DATA: envelope, **others})
+        await self._broker.dead_letter(self._entry, {DATA: envelope, **others})
 
     async def beat(self) -> None:
-        """Claim it again: its idle time begins anew."""
-        settings, client = self._line.settings, await self._client()
+        """Claim the message again, which resets its idle time."""
+        settings, client = self._broker.settings, await self._client()
         await client.xclaim(
-            settings.commands, settings.group, self._line.consumer, 0, [self._entry], justid=True
+            settings.commands, settings.group, self._broker.consumer, 0, [self._entry], justid=True
         )
 
     async def _client(self) -> Any:
-        return await self._line.broker.connect()
+        return await self._broker.broker.connect()

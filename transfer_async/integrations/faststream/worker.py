@@ -1,19 +1,18 @@
 """Workers that take their commands from a message broker, through FastStream.
 
-What is the same for all brokers is here: lanes that each take one message, see it through, and only then
-take the next; the sweeper; health; a stop that finishes what is in flight. What differs, how a broker
-delivers, acknowledges, delays and dead-letters, is a `Broker`, and there is one for each broker in
-`transfer_async.integrations.faststream`::
+This module has what all brokers share: consumer slots that each process one message at a time, the
+periodic recovery, health, and a shutdown that finishes messages in progress. What differs between brokers
+is a `Broker`::
 
-    line = broker_at("nats://127.0.0.1:4222", WorkerSettings(concurrency=32))
+    broker = broker_at("nats://127.0.0.1:4222", WorkerSettings(concurrency=32))
     async with TransferClient.from_env(journal=PostgresJournal(dsn), hooks=hooks) as client:
-        await OrderWorker(client, line).run(stop)
+        await OrderWorker(client, broker).run(stop)
 
-FastStream's own subscription loops are not used, for three reasons: they fetch more than can be worked on
-at once, and what waits in their buffers is not heart-beaten; they take a consumer that was deleted, or a
-connection that is closed for good, for an empty queue and ask again without a pause; and on Redis they
-end for ever with the group. Its subscribers' ``get_one`` has none of these. On NATS the lanes ask together,
-in place of each for itself: see `transfer_async.integrations.faststream.nats`.
+FastStream's own subscription loops are not used, for three reasons. They fetch messages ahead, and buffered
+messages get no heartbeats. They take a deleted consumer, or a connection that is closed for good, for an
+empty queue, and ask again without a pause. On Redis they end for ever when the group is deleted. The
+subscribers' ``get_one`` has none of these problems. On NATS the slots share their requests: see
+`transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
@@ -34,38 +33,38 @@ if TYPE_CHECKING:
     from transfer_async._client import TransferClient
 
 BACK_OFF, LONGEST_BACK_OFF = 0.25, 8.0
-"""Seconds to wait after the broker failed, doubled each time."""
+"""The first and the longest pause in seconds after failures of the broker; each doubles the last."""
 
 GRACE = 5.0
-"""Seconds that what was cut off gets to end."""
+"""Seconds that cancelled tasks get to end."""
 
 OPENING = 10.0
-"""Seconds that connecting to the broker, and making what is missing there, may take."""
+"""Seconds that connecting to the broker, and creating what is missing there, may take."""
 
 _CLOSED = "the broker closed the connection"
-_ENDED = "a part of the worker has ended by itself"
+_ENDED = "a task of the worker ended unexpectedly"
 
-_NO_ANSWER = TimeoutError(f"no answer within {OPENING:g} s")
+_NO_RESPONSE = TimeoutError(f"no response within {OPENING:g} s")
 
 __all__ = ["Broker", "OrderWorker", "WorkerSettings", "broker_at"]
 
 
 class OrderWorker:
-    """A worker: takes commands from a line until it is told to stop.
+    """A worker that takes commands from a broker until it is stopped.
 
     Args:
-        client: with a journal that survives its process; it is the caller's, and not closed.
-        line: see `Broker`; opened and closed by `run`.
-        handler: one of the client's own settings; by default ``Handler(client)``.
-        health: see `Health`; its ``checks`` get the broker and the journal.
-        around: what each message is handled within; see `transfer_async.worker.consumer`.
-        inject: headers for the outcomes, asked for within ``around``.
+        client: a client with a durable journal. The worker does not close it.
+        line: the broker, see `Broker`; opened and closed by `run`.
+        handler: carries out the commands; by default ``Handler(client)``.
+        health: see `Health`; checks of the broker and the journal are added to it.
+        around: surrounds the handling of each message; see `transfer_async.worker.consumer`.
+        inject: returns headers for the outcomes; called within ``around``.
 
     Attributes:
-        started: set once it takes messages.
+        started: set when the worker takes messages.
 
     Raises:
-        ValueError: the client's journal does not survive its process.
+        ValueError: the client's journal is not durable.
     """
 
     def __init__(
@@ -99,21 +98,20 @@ class OrderWorker:
         self.health.trouble("worker", "is starting")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take messages until ``stop`` is set; then finish what is in flight, and let the broker go.
+        """Take messages until ``stop`` is set; then finish those in progress, and close the broker.
 
-        A broker that cannot be reached is tried again, at the start as well as later. When cancelled, what
-        is in flight is cut off at once, and left to come again.
+        An unreachable broker is tried again, at the start and later. If this is cancelled, messages in
+        progress are cancelled too, and the broker redelivers them.
 
         Raises:
-            ConnectionError: the broker closed the connection for good; only a new start helps, by whoever
-                runs the worker.
+            ConnectionError: the broker closed the connection for good: restart the worker.
         """
         try:
             if await self._opened(stop):
                 await self._work(stop)
         finally:
             self.health.trouble("worker", "has stopped")
-            with contextlib.suppress(Exception):  # it is gone, or it is let go
+            with contextlib.suppress(Exception):  # the connection may be lost already
                 async with asyncio.timeout(GRACE):
                     await self.line.close()
 
@@ -122,9 +120,9 @@ class OrderWorker:
         while not stop.is_set():
             opening = asyncio.create_task(self.line.open())
             await _either(opening, stop.wait(), at_most=OPENING)
-            await _cut_off([opening])
+            await _cancel_all([opening])
             error = _failure(opening)
-            if error is _NO_ANSWER and stop.is_set():
+            if error is _NO_RESPONSE and stop.is_set():
                 break
             if error is None:
                 return True
@@ -132,70 +130,68 @@ class OrderWorker:
                 self.health.ended(_CLOSED)
                 raise ConnectionError(_CLOSED) from error
             self.health.trouble("broker", f"cannot be used yet ({reason(error)})")
-            log.warning("the broker cannot be used yet (%s); trying again", _told(error))
+            log.warning("the broker cannot be used yet (%s); trying again", _described(error))
             await _either(stop.wait(), at_most=pauses.next())
         return False
 
     async def _work(self, stop: asyncio.Event) -> None:
-        lanes = [asyncio.create_task(self._lane()) for _ in range(self._settings.concurrency)]
-        chores = [asyncio.create_task(self._again(every, do)) for every, do in self.line.chores]
+        slots = [asyncio.create_task(self._run_slot()) for _ in range(self._settings.concurrency)]
+        chores = [asyncio.create_task(self._repeat(every, do)) for every, do in self.line.chores]
         sweeper = asyncio.create_task(self._sweeper.run())
-        parts = [*lanes, *chores, sweeper]
+        tasks = [*slots, *chores, sweeper]
         for item in ("worker", "broker"):
             self.health.well(item)
         self.started.set()
         try:
-            await self._until(stop, parts)
+            await self._until(stop, tasks)
             self.health.trouble("worker", "is stopping")
             self._stopping.set()
-            await self._finished(lanes, sweeper)
+            await self._finish(slots, sweeper)
         finally:
             self._stopping.set()
-            await _cut_off(parts)
+            await _cancel_all(tasks)
         if not stop.is_set():
             raise ConnectionError(_CLOSED) if self._is_closed() else RuntimeError(_ENDED)
 
-    async def _until(self, stop: asyncio.Event, parts: list[asyncio.Task[None]]) -> None:
+    async def _until(self, stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
         stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not stop.is_set():  # none of them ends as long as there is any going on
+        if not stop.is_set():  # no task ends by itself while the connection works
             self.health.ended(_CLOSED if self._is_closed() else _ENDED)
 
-    async def _finished(self, lanes: list[asyncio.Task[None]], sweeper: asyncio.Task[None]) -> None:
-        patience = self._settings.patience
-        await asyncio.gather(
-            asyncio.wait(lanes, timeout=patience), self._sweeper.stop(sweeper, patience=patience)
-        )
+    async def _finish(self, slots: list[asyncio.Task[None]], sweeper: asyncio.Task[None]) -> None:
+        grace = self._settings.patience
+        await asyncio.gather(asyncio.wait(slots, timeout=grace), self._sweeper.stop(sweeper, patience=grace))
 
-    # --- lanes ----------------------------------------------------------------------------------
+    # --- consumer slots -------------------------------------------------------------------------
 
-    async def _lane(self) -> None:
-        """One message after the other: what is not worked on is not fetched, so nothing waits unseen."""
+    async def _run_slot(self) -> None:
+        """Process one message after the other. Nothing is fetched ahead, so no message waits unseen."""
         pauses = _Pauses()
-        while self._goes_on():
+        while self._is_running():
             try:
                 await self._take_from(self.line.subscriber(), pauses)
             except asyncio.CancelledError as error:
-                lane = asyncio.current_task()
-                if lane is not None and lane.cancelling():
+                slot = asyncio.current_task()
+                if slot is not None and slot.cancelling():
                     raise
-                await self._failed(error, pauses)  # a broker's driver has cancelled something of its own
-            except Exception as error:  # noqa: BLE001 - whatever it is, the lane goes on
+                await self._failed(error, pauses)  # a broker's driver has cancelled one of its own tasks
+            except Exception as error:  # noqa: BLE001 - the slot continues after any error
                 await self._failed(error, pauses)
 
     async def _take_from(self, subscriber: Any, pauses: _Pauses) -> None:
         try:
             await subscriber.start()
-            while self._goes_on():
+            while self._is_running():
                 if self._worker.pause > 0:
                     await _either(self._worker.ready(), self._stopping.wait())
                 message = await self._next(subscriber)
-                pauses.begin_anew()
+                pauses.reset()
                 if message is not None:
                     await self._take(self.line.delivery(message))
         finally:
-            with contextlib.suppress(Exception):  # its connection may be gone
+            with contextlib.suppress(Exception):  # its connection may be lost
                 await subscriber.stop()
 
     async def _next(self, subscriber: Any) -> Any:
@@ -203,8 +199,8 @@ class OrderWorker:
         began = time.monotonic()
         message = await subscriber.get_one(timeout=poll)
         if message is None and time.monotonic() - began < poll / 2:
-            # A connection that is closed, or a consumer that is gone, looks like an empty queue, but sooner.
-            raise ConnectionError("the broker gave nothing, and did not wait")
+            # A closed connection or a deleted consumer looks like an empty queue, but returns too early.
+            raise ConnectionError("the broker returned no message before the timeout")
         if self.health.well("broker"):
             log.info("the broker can be used again")
         return message
@@ -216,32 +212,32 @@ class OrderWorker:
             await self._worker.take(delivery)
 
     async def _failed(self, error: BaseException, pauses: _Pauses) -> None:
-        if self.health.trouble("broker", f"gives no messages ({type(error).__name__})"):
-            log.warning("the broker gives no messages (%s)", type(error).__name__)
+        if self.health.trouble("broker", f"delivers no messages ({type(error).__name__})"):
+            log.warning("the broker delivers no messages (%s)", type(error).__name__)
         await _either(self._stopping.wait(), at_most=pauses.next())
-        with contextlib.suppress(Exception):  # the next try will tell
+        with contextlib.suppress(Exception):  # the next attempt raises it again
             await self.line.prepare()
 
-    # --- beside them ----------------------------------------------------------------------------
+    # --- periodic tasks -------------------------------------------------------------------------
 
-    async def _again(self, every: float, do: Callable[[], Awaitable[object]]) -> None:
+    async def _repeat(self, every: float, do: Callable[[], Awaitable[object]]) -> None:
         pauses, pause = _Pauses(), every
-        while self._goes_on():
+        while self._is_running():
             await asyncio.sleep(pause)
             try:
                 await do()
-            except Exception as error:  # noqa: BLE001 - the next time may go well
-                log.warning("a chore at the broker failed (%s)", type(error).__name__)
+            except Exception as error:  # noqa: BLE001 - it is tried again after a pause
+                log.warning("a periodic task at the broker failed (%s)", type(error).__name__)
                 pause = max(every, pauses.next())
             else:
-                pauses.begin_anew()
+                pauses.reset()
                 pause = every
 
-    def _goes_on(self) -> bool:
+    def _is_running(self) -> bool:
         return not (self._stopping.is_set() or self._is_closed())
 
     def _is_closed(self) -> bool:
-        """Whether the connection is closed for good, at a broker whose connections can be."""
+        """Return whether the connection is closed for good."""
         return bool(self.line.is_closed)
 
     async def _reach_broker(self) -> None:
@@ -250,20 +246,20 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Why the broker was not reached; one that not even a cancellation ends has no answer either."""
+    """Return why the broker was not reached; None if it was. Cancelled or still running is no response."""
     if not opening.done() or opening.cancelled():
-        return _NO_ANSWER
+        return _NO_RESPONSE
     return opening.exception()
 
 
-def _told(error: BaseException) -> str:
-    """Why a broker cannot be used yet; no message is involved, so that the error's text tells of nobody."""
+def _described(error: BaseException) -> str:
+    """Return why the broker cannot be used. No message is involved, so the text has no personal data."""
     why = reason(error)
     return f"{why}: {error}" if why == type(error).__name__ and str(error) else why
 
 
 class _Pauses:
-    """How long to wait after each failure in a row."""
+    """The pauses after consecutive failures."""
 
     def __init__(self) -> None:
         self._next = BACK_OFF
@@ -272,7 +268,7 @@ class _Pauses:
         pause, self._next = self._next, min(2 * self._next, LONGEST_BACK_OFF)
         return pause
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self._next = BACK_OFF
 
 
@@ -285,7 +281,7 @@ async def _either(*ends: Awaitable[object], at_most: float | None = None) -> Non
             task.cancel()
 
 
-async def _cut_off(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
     deadline = time.monotonic() + GRACE
     while pending := [task for task in tasks if not task.done()]:
         if time.monotonic() > deadline:
