@@ -229,9 +229,7 @@ async def test_a_bad_token_makes_it_not_ready_until_another_command_fares_well()
     desk = Desk(Unauthorized(status=401))
 
     await desk.take()
-    assert await desk.worker.health.not_ready() == [
-        "service: the service does not accept the token"
-    ]
+    assert await desk.worker.health.not_ready() == ["service: the service does not accept the token"]
     await desk.take(KeyBusy(retry_after=1.0))
     assert await desk.worker.health.not_ready() != []
     await desk.take(Refused(status=422))
