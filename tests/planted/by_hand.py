@@ -1758,7 +1758,8 @@ BY_HAND = (
     Fault(
         "redis-never-beats",
         "redis_line",
-        "        settings, client = self._broker.settings, await self._client()\n        await client.xclaim(",
+        "        settings, client = self._broker.settings, await self._client()\n"
+        "        await client.xclaim(",
         "        return\n        settings, client = self._broker.settings, await self._client()\n"
         "        await client.xclaim(",
         "a command whose hook takes long is given to a second worker",
