@@ -383,7 +383,7 @@ async def test_a_look_up_that_no_client_was_given_says_so() -> None:
     error = await refused(UserLookup("/users/{username}"))
 
     assert error.result is NOT_POSSIBLE
-    assert "give it to a BeneficiaryVerification" in str(error.__cause__)
+    assert "pass it to a BeneficiaryVerification" in str(error.__cause__)
 
 
 async def test_a_look_up_belongs_to_one_client(w: World) -> None:

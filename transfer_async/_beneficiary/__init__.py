@@ -1,1 +1,1 @@
-"""The hook that asks whom an order would pay, and how two names are compared. It may know the client."""
+"""The hook that verifies an order's beneficiary, and the comparison of names. It may import the client."""

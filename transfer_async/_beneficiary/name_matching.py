@@ -1,15 +1,15 @@
-"""Whether two names are one person's, as Verification of Payee asks: match, close match or no match.
+"""Comparison of two names with the results of Verification of Payee: match, close match or no match.
 
-*Match* is said only of the same name: case, accents, punctuation, spacing, titles, middle names that
-only one side shows, first and last name swapped, and the usual spellings of a letter in another
-alphabet aside. What a typing slip, an initial, a missing second surname or a missing particle leaves
-in question is a *close match*, for the customer to decide. Words are scored by edit distance
-(rapidfuzz); the two halves of a name each get a score, and their mean decides.
+A *match* means the same name. These differences do not count: case, accents, punctuation, spacing, titles,
+middle names on one side only, swapped first and last names, and the usual spellings of a letter in another
+alphabet. A *close match* is for the customer to decide: a typing error, an initial, a missing second surname
+or a missing particle. Words are scored by edit distance (rapidfuzz). The first and the last name each get a
+score, and the mean decides.
 
-Whoever chooses a name must not choose how long it takes, for it runs on the event loop: words,
-letters and readings are bounded, and nothing about the same words is asked twice.
+The comparison runs on the event loop, so no name may make it slow: words, letters and readings are limited,
+and results are cached within one comparison.
 
-Pure: no I/O, no state. Nothing about a person is in a message or a ``repr``, and nothing is kept.
+The functions are pure. No message or ``repr`` shows anything about a person, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from transfer_async._models.errors import MatchResult
 from transfer_async._models.requests import PersonName
 
 # --- name parsing ------------------------------------------------------------------------------------
-# A person's name as words: titles and "Jr" off, particles in one spelling, joined or parted alike.
+# A name becomes words: without titles and "Jr", and with one spelling for each particle.
 
 
 Words = tuple[Word, ...]
 
 MAX_LENGTH = 140
-"""Characters of a whole name, which is what a payment message has room for; a longer one is not compared."""
+"""The maximum number of characters of a whole name, as in a payment message; longer ones are not compared."""
 
 MAX_WORDS = 14
-"""Words of the same."""
+"""The maximum number of words of a whole name."""
 
 
 def _listed(text: str) -> frozenset[str]:
@@ -50,13 +50,13 @@ TITLES = _listed(
     "alhaja hajia hajiya otunba mallam sr sra srta senor senora herr frau mme mlle monsieur madame dott "
     "dottssa dipl shri smt"
 )
-"""Left out at the head of a name; what is a name as well (Prince, Sheikh, Hon, Sri) is not among them."""
+"""Titles, removed at the start of a name; not those that are names too (Prince, Sheikh, Hon, Sri)."""
 
 PARTICLES = _listed(
     "de del della di da do dos das du des la las los le van von der den ter ten te op het zu zur zum vom "
     "af av al bin bint binti bte st san santa abu umm ould wa"
 )
-"""Light words of a surname: one side may lack them, and the names are still close."""
+"""Minor words of a surname: if one side lacks them, the names are still close."""
 
 ABBREVIATIONS = {
     "md": "mohammed",
@@ -69,7 +69,7 @@ ABBREVIATIONS = {
     "chas": "charles",
     "geo": "george",
 }
-"""What stands for a whole first name without being its initial: close to it, as an initial is."""
+"""Abbreviations of a first name that are not its initial; they are close to it, like an initial."""
 
 _RANKS = {
     **dict.fromkeys(("jr", "jnr", "junior"), "junior"),
@@ -88,7 +88,7 @@ _SERVANT_OF = re.compile(r"abd(?:[aeu][lrsnzdt])?")
 
 
 class TooLong(ValueError):
-    """A name that would take too long to compare."""
+    """The name would take too long to compare."""
 
 
 @frozen
@@ -96,10 +96,10 @@ class NameParts:
     """The words of a name.
 
     Args:
-        first: of the first name, without titles.
-        middle: of the middle name.
-        last: of the last name.
-        rank: what tells the generation, "Jr" or "III", in one form.
+        first: the words of the first name, without titles.
+        middle: the words of the middle name.
+        last: the words of the last name.
+        rank: the generation, such as "Jr" or "III", in one form.
     """
 
     first: Words = field(repr=False)
@@ -109,21 +109,21 @@ class NameParts:
 
     @property
     def words(self) -> Words:
-        """All of them, given name first."""
+        """All words, given name first."""
         return self.first + self.middle + self.last
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one word only: half a name, or the whole of a person who has but one."""
+        """Whether there is only one word: half a name, or the whole name of some people."""
         return len(self.words) == 1
 
     def orders(self) -> tuple[Words, ...]:
-        """The orders that names are written in: given name first, family name first, and Vietnam's."""
+        """Return the usual orders of a name: given name first, family name first, and Vietnamese."""
         first, middle, last = self.first, self.middle, self.last
         return first + middle + last, last + first + middle, last + middle + first
 
     def readings(self) -> Iterator[NameParts]:
-        """The ways to tell first from last name; what is left between them is the middle name."""
+        """Yield each way to divide the words into first, middle and last name."""
         if not self.first or not self.last:
             words = self.words
             for cut in range(1, len(words)):
@@ -138,11 +138,11 @@ class NameParts:
 
 
 def read_name(name: PersonName) -> NameParts:
-    """The parts of ``name``; each may be empty.
+    """Return the parts of ``name``; each may be empty.
 
     Raises:
-        TooLong: it is longer than `MAX_LENGTH` or `MAX_WORDS`.
-        UnreadableName: it mixes scripts, or holds what is no letter of a name.
+        TooLong: the name exceeds `MAX_LENGTH` or `MAX_WORDS`.
+        UnreadableName: the name mixes scripts, or holds a character that is not a letter of a name.
     """
     first, middle, last = _texts(name.first or "", name.middle or "", name.last or "")
     _drop_titles(first, middle, last)
@@ -164,7 +164,7 @@ def _texts(*parts: str) -> list[list[str]]:
         raise TooLong
     texts = [[text for text in transliteration.words_of(part) if text not in _PLACEHOLDERS] for part in parts]
     words = list(itertools.chain(*texts))
-    if len(words) > MAX_WORDS or sum(map(len, words)) > MAX_LENGTH:  # a sign may stand for eighteen letters
+    if len(words) > MAX_WORDS or sum(map(len, words)) > MAX_LENGTH:  # One character may expand to 18 letters.
         raise TooLong
     return texts
 
@@ -178,7 +178,7 @@ def _drop_titles(*parts: list[str]) -> None:
 
 
 def _cut_rank(part: list[str], *, keep: int) -> str | None:
-    """Take "Jr" or "III" off the end; the only word of a first or last name is a name."""
+    """Remove "Jr" or "III" from the end, and return it; ``keep`` words always remain."""
     while len(part) > keep:
         last = transliteration.without_marks(part[-1])
         if last not in _HONOURS and last not in _RANKS:
@@ -200,7 +200,7 @@ def _words(texts: list[str]) -> Words:
 
 
 def _with_servants(texts: list[str]) -> Iterator[str]:
-    """Abd al-Rahman, Abdul Rahman, Abdelrahman and Abdurrahman as one word, spelt in one way."""
+    """Convert Abd al-Rahman, Abdul Rahman, Abdelrahman and Abdurrahman to one word with one spelling."""
     rest = iter(texts)
     for text in rest:
         whom = next(rest, None) if _SERVANT_OF.fullmatch(text) else None
@@ -214,47 +214,48 @@ def _with_servants(texts: list[str]) -> Iterator[str]:
 
 
 CLOSE_SCORE = 0.85
-"""The mean score of both halves from which names are close: one doubt is let pass, two short ones are not."""
+"""The minimum mean score of a close match: it allows one difference, but not two in short words."""
 
 SLIPS = ((12, 2), (4, 1))
-"""Edits forgiven in a word, by its length: 2 from 12 letters, 1 from 4; none in a shorter one.
+"""The edits allowed in a word, by its length: 2 from 12 letters, 1 from 4, none in a shorter word.
 
-A slip leaves a word of 4 letters recognisable; Ada and Ade, Li and Lu, Obi and Oba are different names.
-Two edits in 11 letters make Chukwuebuka of Chukwuemeka. A swap of two neighbours is one edit.
+A word of 4 letters stays recognisable after one typing error. Ada and Ade, Li and Lu, Obi and Oba are
+different names. In 11 letters, two edits turn Chukwuemeka into Chukwuebuka. A swap of two neighbours is one
+edit.
 """
 
 INITIAL = 0.8
-"""An initial or a short form: with the other half the same it is close, with a slip in it not."""
+"""The score of an initial or a short form: close only if the other half is the same."""
 
 SHORT_FORM = 4
-"""Letters that a short form has at least (Tunde, Emeka, Alex), at the beginning or end of the full name."""
+"""The minimum letters of a short form (Tunde, Emeka, Alex), the start or the end of the full name."""
 
 SOUND = 0.88
-"""Two ways to write one sound, as in Mohammed and Muhammad: close even if both halves do it."""
+"""The score of two spellings of one sound, as in Mohammed and Muhammad: close even in both halves."""
 
 UNHEARD = 3
-"""Letters of a word for which one more is forgiven if it is not heard: longer words forgive any slip."""
+"""The length of a word for which one more, silent letter is allowed; longer words allow any one edit."""
 
 SKELETON = (5, 3)
-"""Sounds, and consonants among them, of words which sound alike but for a vowel; fewer are in many names."""
+"""The minimum sounds, and consonants, of words that differ only in a vowel; shorter ones are too common."""
 
 MISSING = 0.9
-"""What is left of a half's score where one side lacks a name that the other has, such as a second surname."""
+"""The factor of a half's score if one side lacks a name that the other has, such as a second surname."""
 
 MINOR = 0.95
-"""The same for a particle missing, words in another order, accents that contradict each other.
+"""The factor for a missing particle, another order of words, or accents that contradict each other.
 
-And what is left of the whole where both sides show middle names and they differ.
+It is also the factor of the whole score if both sides have middle names, and these differ.
 """
 
 RESPACED = 7
-"""Letters that a half has at least for a slip to be looked for across its words, written as one."""
+"""The minimum letters of a half for which typing errors are allowed in its words written as one."""
 
 MAX_STEPS = 2_000
-"""Pairs of readings, times pairs of words, that are compared: a few milliseconds.
+"""The maximum number of pairs of readings, times pairs of words: a few milliseconds.
 
-Only long names have more, of which one or both do not tell first from last name: ten words against
-ten have 1,700 where one side tells them. Those of more must be the same, or they are not compared.
+Only long names exceed it, if one or both do not separate first and last name. Ten words against ten need
+1,700 if one side separates them. Names that exceed it match only if they are the same.
 """
 
 P = ParamSpec("P")
@@ -263,12 +264,12 @@ T = TypeVar("T")
 
 @frozen
 class NameMatch:
-    """What came of a comparison.
+    """The result of a comparison.
 
     Args:
         result: match, close match, no match or not possible.
         score: from 0 to 1; 1 for a match, at least `CLOSE_SCORE` for a close match.
-        reason: why, in words that tell nothing of the names.
+        reason: the reason, which shows nothing of the names.
     """
 
     result: MatchResult
@@ -279,12 +280,12 @@ class NameMatch:
 def match_names(given: PersonName, found: PersonName) -> NameMatch:
     """Compare the name that a customer typed with the one that an account shows.
 
-    Any part may be empty. Which of the two names is which makes no difference to the result.
+    Any part may be empty. Swapping the two names does not change the result.
 
     Returns:
-        ``NOT_POSSIBLE`` where one side has no name or only half of one, is too long, can be read in
-        too many ways, or is in a script that cannot be compared with the other's; ``NO_MATCH`` where
-        scripts are mixed.
+        The match. It is ``NOT_POSSIBLE`` if one side has no name or only half of one, is too long, can be
+        read in too many ways, or is in a script that cannot be compared with the other's; ``NO_MATCH`` if a
+        name mixes scripts.
     """
     try:
         one, other = _read(given, found)
@@ -300,7 +301,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
 
 
 def _read(*names: PersonName) -> list[NameParts]:
-    """The parts of both; what cannot be read on one side comes before what is too long on the other."""
+    """Return the parts of all names; an `UnreadableName` takes precedence over a `TooLong`."""
     parts, too_long = [], None
     for name in names:
         try:
@@ -339,7 +340,7 @@ def _can_be_read_as(one: NameParts, other: NameParts) -> bool:
 
 
 def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate[_Comparison, P], T]:
-    """A question that a comparison works out once for the same words."""
+    """Cache the results of a method of `_Comparison` within one comparison."""
 
     @functools.wraps(ask)
     def answer(comparison: _Comparison, /, *about: P.args, **how: P.kwargs) -> T:
@@ -354,7 +355,7 @@ def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate
 
 
 class _Comparison:
-    """The comparison of two names, and what is known so far: the readings of a name share its words."""
+    """The comparison of two names, with its cached results: the readings of a name share its words."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Any] = {}
@@ -367,11 +368,11 @@ class _Comparison:
 
     @_once
     def aligned(self, ours: Words, theirs: Words) -> bool:
-        """Whether both say the same in one order, however the words are joined or parted."""
+        """Return whether both are the same words in one order, joined or separated in any way."""
         if len(ours) == len(theirs) == 1:
             return self.same(ours[0], theirs[0])
         seen: set[tuple[int, int]] = set()
-        todo = [(0, 0)]  # so many words of ours say the same as so many of theirs
+        todo = [(0, 0)]  # the numbers of words on both sides that are the same
         while todo:
             place = i, j = todo.pop()
             if place == (len(ours), len(theirs)):
@@ -383,7 +384,7 @@ class _Comparison:
         return False
 
     def _ends(self, word: Word, words: Words, start: int) -> Iterator[int]:
-        """The ends of those of ``words`` from ``start`` which, joined, are the same as ``word``."""
+        """Yield each end for which ``words`` from ``start``, joined, are the same as ``word``."""
         shortest = length = 0
         for end, last in enumerate(words[start:], start + 1):
             shortest, length = shortest + last.shortest, length + len(last.native)
@@ -393,7 +394,7 @@ class _Comparison:
                 yield end
 
     def is_same(self, one: NameParts, other: NameParts) -> bool:
-        """Whether one, read as it is written, is the other in an order that some country writes names in."""
+        """Return whether one name is the other in an order that is usual in some country."""
         return (
             any(self.aligned(one.words, order) for order in other.orders())
             or any(self.aligned(order, other.words) for order in one.orders())
@@ -402,7 +403,7 @@ class _Comparison:
         )
 
     def _is_doubled(self, one: NameParts, other: NameParts) -> bool:
-        """Whether one is a single name that the other shows as first and last name, as forms may demand."""
+        """Return whether the other side has a single name twice, as forms may require."""
         twice = other.first and other.last and not other.middle
         return bool(one.is_single and twice) and all(
             self.aligned(one.words, half) for half in (other.first, other.last)
@@ -414,7 +415,7 @@ class _Comparison:
         return any(self.first_likeness(a, b) for a in one.words for b in other.words)
 
     def score(self, a: NameParts, b: NameParts) -> float:
-        """The mean of both halves; at most `MINOR` where first and last name are swapped, and differ."""
+        """Return the mean of both halves, times `MINOR` if they are swapped and not the same."""
         straight = self.halves(a.first, a.last, b.first, b.last)
         swapped = max(
             self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
@@ -423,14 +424,14 @@ class _Comparison:
         return score if not score or self.middles_agree(a.middle, b.middle) else MINOR * score
 
     def halves(self, first: Words, last: Words, their_first: Words, their_last: Words) -> float:
-        """The mean of both halves; 0 where one of them differs."""
+        """Return the mean of both halves; 0 if one of them differs."""
         lasts = self.half(last, their_last, surname=True)
         firsts = self.half(first, their_first, surname=False) if lasts else 0.0
         return (firsts + lasts) / 2 if firsts else 0.0
 
     @_once
     def middles_agree(self, ours: Words, theirs: Words) -> bool:
-        """Whether the side with fewer middle names has only ones that the other has, or their initials."""
+        """Return whether all middle names of the shorter side are on the other side, also as initials."""
         return (
             self.aligned(ours, theirs)
             or (len(ours) <= len(theirs) and self._all_among(ours, theirs))
@@ -444,7 +445,7 @@ class _Comparison:
 
     @_once
     def half(self, ours: Words, theirs: Words, *, surname: bool) -> float:
-        """How far two first names, or two last names, agree: 1 is the same, 0 different."""
+        """Return how far two first names, or two last names, agree: 1 is the same, 0 different."""
         if self.aligned(ours, theirs):
             return 1.0
         score = self._paired(ours, theirs, surname=surname)
@@ -455,7 +456,7 @@ class _Comparison:
         return min(score, MINOR)
 
     def _paired(self, ours: Words, theirs: Words, *, surname: bool) -> float:
-        """The words paired, the likest first; then what is left over on one side lowers the score."""
+        """Pair the words, the most similar first; words left over on one side lower the score."""
         likeness_of = self.surname_likeness if surname else self.first_likeness
         likenesses = [
             (likeness, -i - j, -abs(i - j), i, j)
@@ -482,13 +483,13 @@ def _respaced(a: Word, b: Word) -> float:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Of each word left over, whether it is a particle: the last word of a surname is a name."""
+    """Return for each word left over whether it is a particle; the last word of a surname never is."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 
 def _lacking(ours: list[bool], theirs: list[bool]) -> float:
     if not all(ours) and not all(theirs):
-        return 0.0  # each has a name that the other has not
+        return 0.0  # Each side has a name that the other lacks.
     names = not all(ours + theirs)
     return (MISSING if names else 1.0) * (MINOR if any(ours + theirs) else 1.0)
 
@@ -497,7 +498,7 @@ def _lacking(ours: list[bool], theirs: list[bool]) -> float:
 
 
 def _meet(a: str, b: str) -> bool:
-    """Whether words of two scripts can be compared: one script, or one of them spelt in Latin."""
+    """Return whether words of two scripts can be compared: they are equal, or one of them is Latin."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
 
@@ -510,29 +511,29 @@ def _same(a: Word, b: Word) -> bool:
 
 
 def _accents_contradict(a: Word, b: Word) -> bool:
-    """Whether both have accents, and different ones on one letter, as Thủy and Thúy have."""
+    """Return whether both have different accents on one letter, such as Thủy and Thúy."""
     return any(not (x <= y or y <= x) for x, y in zip(a.marks, b.marks, strict=False))
 
 
 def _likeness(a: Word, b: Word) -> float:
-    """How like two words of a surname are: 1 is the same, 0 different."""
+    """Return how similar two words of a surname are: 1 is the same, 0 different."""
     if _same(a, b):
         return 1.0
     if not _can_slip(a, b):
         return 0.0
     if a.script == b.script and a.native == b.native:
-        return MINOR  # but for accents
+        return MINOR  # They differ only in accents.
     return max(_slip(a, b), _sounds_like(a, b), _is_heard_alike(a, b))
 
 
 def _first_likeness(a: Word, b: Word) -> float:
-    """The same of a first name, for which an initial or a short form may stand."""
+    """Return the same for a first name, which may be an initial or a short form."""
     stands_for = _can_slip(a, b) and (_stands_for(a, b) or _stands_for(b, a))
     return max(_likeness(a, b), INITIAL if stands_for else 0.0)
 
 
 def _can_slip(a: Word, b: Word) -> bool:
-    """A sign of other scripts says more than a letter: one that differs is no slip."""
+    """Return whether a typing error is possible; in other scripts a character is more than a letter."""
     return a.script in ALPHABETS and _meet(a.script, b.script)
 
 
@@ -545,7 +546,7 @@ def _is_initial(a: Word, b: Word) -> bool:
 
 
 def _is_monogram(ours: Words, theirs: Words) -> bool:
-    """JP, for Jean Pierre."""
+    """Return whether ours is a monogram, such as JP for Jean Pierre."""
     return len(ours) == 1 and len(theirs) > 1 and ours[0].plain == "".join(word.plain[:1] for word in theirs)
 
 
@@ -565,7 +566,7 @@ def _slip(a: Word, b: Word) -> float:
 
 
 def _sounds_like(a: Word, b: Word) -> float:
-    """Whether two romanisations are of one name, as Mohammed and Muhammad, Youssef and Yusuf are."""
+    """Return `SOUND` for two romanisations of one name, such as Mohammed and Muhammad, else 0."""
     if LATIN not in (a.script, b.script):
         return 0.0
     x, y = a.sound, b.sound
@@ -577,7 +578,7 @@ def _sounds_like(a: Word, b: Word) -> float:
 
 
 def _is_heard_alike(a: Word, b: Word) -> float:
-    """Whether two words too short for a slip differ in a letter that is not heard, as Jon and John do."""
+    """Return `SOUND` for two short words that differ in a silent letter, such as Jon and John, else 0."""
     x, y = sorted((a.plain, b.plain), key=len)
     return SOUND if len(x) == UNHEARD and transliteration.differ_unheard(x, y) else 0.0
 

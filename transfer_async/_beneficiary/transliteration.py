@@ -1,9 +1,9 @@
-"""How the letters of a name are read: cleaned, their script found, and spelt in plain Latin.
+"""Reading the letters of a name: cleaning them, finding their script, and spelling them in plain Latin.
 
-A word of a name is a row of units, and each unit may be spelt in several ways: ``ü`` as ``u`` or
-``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same if one can be spelt as the other,
-so that no scheme of transliteration need be chosen. Letters that no name is written with, and words
-that mix scripts, are not read at all: they are how look-alikes get in.
+A word consists of units, and each unit may have several spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as
+``shch``, ``sch`` or ``sc``. Two words are the same if one of them is a spelling of the other, so no scheme of
+transliteration has to be chosen. Letters that names do not use, and words that mix scripts, are refused,
+because they allow look-alikes.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from attrs import field, frozen
 LATIN, CYRILLIC, GREEK, HAN = "LATIN", "CYRILLIC", "GREEK", "HAN"
 
 ALPHABETS = frozenset((LATIN, CYRILLIC, GREEK))
-"""The scripts that can be spelt in one another, and in which a slip of one letter is told from a name."""
+"""The scripts that can be spelt in each other, and in which a typing error can be recognised."""
 
 Units = tuple[tuple[str, ...], ...]
 """The ways to spell each unit of a word, the usual one first."""
 
 
 class UnreadableName(ValueError):
-    """A text that is not read as a name; the message says why, and shows nothing of it."""
+    """The text cannot be read as a name; the message gives the reason without the text."""
 
 
 @frozen(eq=False)
 class Word:
-    """One word of a name, itself and no other, however many are spelt alike.
+    """One word of a name; it is equal only to itself.
 
     Args:
-        native: in its own script: folded case, accents gone.
+        native: the word in its own script, case-folded and without accents.
         script: the script of all its letters.
-        units: how each of its units may be spelt in plain Latin.
-        marks: the accents of each Latin letter, to see whether two spellings contradict each other.
+        units: the spellings of each of its units in plain Latin.
+        marks: the accents of each Latin letter, to find contradictions between two words.
     """
 
     native: str = field(repr=False)
@@ -53,21 +53,21 @@ class Word:
 
     @cached_property
     def shortest(self) -> int:
-        """Letters of its shortest spelling."""
+        """The number of letters of its shortest spelling."""
         return sum(min(map(len, ways)) for ways in self.units)
 
     @cached_property
     def longest(self) -> int:
-        """Letters of its longest spelling."""
+        """The number of letters of its longest spelling."""
         return sum(max(map(len, ways)) for ways in self.units)
 
     def can_be_spelt(self, text: str) -> bool:
-        """Whether ``text`` is one of its spellings."""
+        """Return whether ``text`` is one of its spellings."""
         return self.shortest <= len(text) <= self.longest and is_spelling(self.units, text)
 
     @cached_property
     def sound(self) -> str:
-        """What `sound` makes of the plain spelling."""
+        """The result of `sound` for the plain spelling."""
         return sound(self.plain)
 
     @cached_property
@@ -77,13 +77,13 @@ class Word:
 
 
 def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple[str, ...]]:
-    """``letter:way/way`` of each word of ``rows``; ``-`` is a way to leave the letter out."""
+    """Parse rows of ``letter:spelling/spelling``; a spelling ``-`` leaves the letter out."""
     pairs = (row.split(":") for row in unicodedata.normalize(form, rows).split())
     return {letter: tuple(ways.replace("-", "").split("/")) for letter, ways in pairs}
 
 
 def joined(words: Sequence[Word]) -> Word:
-    """``words`` of one script written as one; a word of no script if theirs are several."""
+    """Join ``words`` into one; its script is empty if they have several."""
     if len(words) == 1:
         return words[0]
     scripts = {word.script for word in words}
@@ -96,11 +96,11 @@ def joined(words: Sequence[Word]) -> Word:
 
 
 def is_spelling(units: Units, text: str) -> bool:
-    """Whether ``text`` is one of the spellings of ``units``.
+    """Return whether ``text`` is one of the spellings of ``units``.
 
-    All ways are followed at once, so that it takes a step for each letter of each way, and no more.
+    All spellings are followed at once, so it takes only one step for each letter of each spelling.
     """
-    where: dict[str, int] = {}  # of each letter, its places as bits
+    where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):
         where[letter] = where.get(letter, 0) | 1 << place
     reached = 1
@@ -119,14 +119,14 @@ def is_spelling(units: Units, text: str) -> bool:
 # --- from text to words -------------------------------------------------------------------------
 
 _APOSTROPHES = dict.fromkeys(map(ord, "'’‘‛`´′ʹʼʻʽʾʿˈꞌ׳״"))
-# Handwriting and keyboards have these for one another: the Yoruba dot below and its line, cedilla and comma.
+# People write these in place of each other: the Yoruba dot below and its line, cedilla and comma.
 _SAME_MARKS = {0x0329: 0x0323, 0x0331: 0x0323, 0x0326: 0x0327}
 
 
 def words_of(text: str) -> list[str]:
-    """The words of ``text`` as texts: folded, without apostrophes, marks of direction and the like.
+    """Split ``text`` into words, case-folded and without apostrophes and invisible characters.
 
-    Hyphens, full stops and all other punctuation part words; an apostrophe joins.
+    Hyphens, full stops and all other punctuation separate words; an apostrophe does not.
     """
     text = unicodedata.normalize("NFKC", text.translate(_APOSTROPHES))
     text = unicodedata.normalize("NFKC", text.casefold()).translate(_APOSTROPHES)
@@ -134,7 +134,7 @@ def words_of(text: str) -> list[str]:
 
 
 def without_marks(text: str) -> str:
-    """``text`` without its accents; for words that are looked up, not compared."""
+    """Return ``text`` without accents, to look it up in a list."""
     decomposed = unicodedata.normalize("NFD", text)
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
 
@@ -143,15 +143,15 @@ def without_marks(text: str) -> str:
 def _kept(letter: str) -> str:
     kind = unicodedata.category(letter)
     if kind == "Cf" or letter == "\u034f" or "\ufe00" <= letter <= "\ufe0f":
-        return ""  # not seen: zero-width joiners, marks of direction, soft hyphens, variation selectors
+        return ""  # Invisible: zero-width joiners, marks of direction, soft hyphens, variation selectors
     return " " if kind[0] in "PZ" or kind == "Cc" else letter
 
 
 def read_word(text: str) -> Word:
-    """``text``, one word as `words_of` gives it, as a `Word`.
+    """Read one of the words that `words_of` returns.
 
     Raises:
-        UnreadableName: it mixes scripts, or holds what is no letter of a name.
+        UnreadableName: the word mixes scripts, or holds a character that is not a letter of a name.
     """
     scripts = {script for letter in text if (script := _script(letter))}
     if len(scripts) != 1:
@@ -191,7 +191,7 @@ _LATIN_LETTERS = _table(
     ʋ:v/w ɲ:ny/n ƭ:t ɠ:g ɨ:i ʉ:u ə:e/a ǝ:e/a ĸ:k/q
     """
 )
-"""Letters that are no plain letter with an accent. What is not here, such as ``ɑ``, looks like one only."""
+"""Letters that are not a plain letter with an accent. Others, such as ``ɑ``, only look like one."""
 
 _WITH_MARKS = _table(
     """
@@ -199,7 +199,7 @@ _WITH_MARKS = _table(
     """,
     form="NFD",
 )
-"""Spellings of accented letters beside the one without the accent: German, Scandinavian, Yoruba, pinyin."""
+"""Further spellings of accented letters, besides the plain letter: German, Scandinavian, Yoruba, pinyin."""
 
 
 def _latin(text: str) -> Word:
@@ -288,14 +288,14 @@ _SOUNDS = (
 
 
 def sound(plain: str) -> str:
-    """What is left of a plain Latin word when sounds that are spelt in several ways are spelt in one."""
+    """Return a plain Latin word with one spelling for each sound that has several."""
     for spelt, heard in _SOUNDS:
         plain = plain.replace(spelt, heard)
     return re.sub(r"(.)\1+", r"\1", plain)
 
 
 def consonants(sounds: str) -> str:
-    """The consonants of what `sound` gave."""
+    """Return the consonants of a result of `sound`."""
     return re.sub("[aiu]", "", sounds)
 
 
@@ -310,11 +310,11 @@ _NOT_HEARD = tuple(
         r"(?<=[aeiou][wy])e$",  # Fay and Faye, Low and Lowe
     )
 )
-"""A letter that a spelling has or lacks while the sound stays; all other letters make another name."""
+"""Letters that can be left out without changing the sound; any other letter makes another name."""
 
 
 def differ_unheard(shorter: str, longer: str) -> bool:
-    """Whether ``longer`` is ``shorter`` with one letter more, which is not heard; both in plain Latin."""
+    """Return whether ``longer`` is ``shorter`` with one more, silent letter; both are plain Latin."""
     return len(longer) == len(shorter) + 1 and any(
         longer[: letter.start()] + longer[letter.end() :] == shorter
         for unheard in _NOT_HEARD

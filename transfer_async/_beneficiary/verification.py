@@ -1,8 +1,8 @@
-"""`BeneficiaryVerification`: the hook that asks, before an order is sent, whom it would pay.
+"""`BeneficiaryVerification`: the hook that verifies the beneficiary before an order is sent.
 
-Four things are checked, in this order: an account of that username is registered, it is active, its
-name is the one that the customer typed, and it can be paid in the order's currency. What becomes of
-each is one table, in `BeneficiaryVerification`. It fails closed: what cannot be checked is not sent.
+It checks four things in this order: the username is registered, the account is active, its name is the one
+that the customer typed, and it can be paid in the order's currency. The table in `BeneficiaryVerification`
+shows the results. If a check is not possible, the order is not sent.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _CURRENCY_PATH = re.compile(r"\$\.currencies(\[\d+\](\.currency_code|\.payment_t
 class UserLookup:
     """The service's user-info look-up by username, whose path the specification does not show (section 4.3).
 
-    It speaks through the client that it is given to, inside a `BeneficiaryVerification`, with that
-    client's token, retries and limits. It belongs to that one client; make another for another.
+    It sends its requests through the client that has it as a part of a hook, with that client's token,
+    retries and limits. It belongs to one client; create another one for another client.
 
     Args:
-        path: the path below the client's ``base_url``, with ``{username}`` once, where the
-            percent-encoded username goes.
+        path: the path below the client's ``base_url``. ``{username}`` stands once in it, for the
+            percent-encoded username.
 
     Raises:
-        ValueError: the path has no such place, has several, or leads elsewhere.
+        ValueError: ``{username}`` does not stand in the path exactly once, or the path leaves ``base_url``.
     """
 
     def __init__(self, path: str) -> None:
@@ -68,10 +68,10 @@ class UserLookup:
         return f"UserLookup({self._path!r})"
 
     def bind(self, client: TransferClient) -> None:
-        """Speak through ``client`` from now on; called by the client itself.
+        """Send requests through ``client`` from now on; the client calls this.
 
         Raises:
-            ValueError: it belongs to another client.
+            ValueError: the look-up belongs to another client.
         """
         if self._bound() not in (None, client):
             raise ValueError("UserLookup: belongs to another client; make one for each")
@@ -81,24 +81,24 @@ class UserLookup:
         return None if self._client is None else self._client()
 
     async def __call__(self, username: str) -> User | None:
-        """The user of that name; None if the service answers 404.
+        """Return the user with this username; None if the service answers 404.
 
         Raises:
-            RuntimeError: no client was given this look-up.
+            RuntimeError: the look-up is not part of a client's hook.
             TransferError: any other answer, or none; see `TransferClient.request`.
         """
         try:
             return await self._found(username)
         except (RuntimeError, TransferError) as error:
             del username
-            without_frames(error)  # they have it in their variables
+            without_frames(error)  # The variables of the frames hold the username.
             raise
 
     async def _found(self, username: str) -> User | None:
         client = self._bound()
         if client is None:
             raise RuntimeError(
-                "UserLookup: has no client; give it to a BeneficiaryVerification, and that to a "
+                "UserLookup: has no client: pass it to a BeneficiaryVerification, and that to a "
                 "TransferClient as one of its hooks"
             )
         path = self._path.replace("{username}", quote(username, safe=""))
@@ -111,44 +111,44 @@ class UserLookup:
 
 
 class BeneficiaryVerification:
-    """A pre-flight hook: the order is sent only to the account and the person that the customer means.
+    """A hook that lets an order pass only if the account belongs to the person that the customer named.
 
     ============================================================  ================================
-    found                                                         raised, with ``result``
+    result of the checks                                          error's ``result``
     ============================================================  ================================
     no name was given, or none that can be compared               ``NOT_POSSIBLE``
-    the look-up failed, hung, or gave no `User`                   ``NOT_POSSIBLE``, cause chained
+    the look-up failed, timed out, or returned no `User`          ``NOT_POSSIBLE``, cause chained
     the answer lacks username, names or ``is_active``             ``NOT_POSSIBLE``
-    what is looked at in it has another type than `User` says     ``NOT_POSSIBLE``
-    nobody is registered under the username                       ``NO_MATCH``
+    a field that is checked has another type than in `User`       ``NOT_POSSIBLE``
+    the username is not registered                                ``NO_MATCH``
     the answer is about another username                          ``NO_MATCH``
     the account is not active                                     ``NO_MATCH``
     currencies are shown, and the order's is not payable          ``NO_MATCH``
     the names differ                                              ``NO_MATCH``
     the names are close, and not accepted                         ``CLOSE_MATCH``, cause chained
-    the names are close, and accepted                             nothing; the receipt says so
-    the names are the same                                        nothing
+    the names are close, and accepted                             no error; receipt ``"close_match"``
+    the names are the same                                        no error; receipt ``"match"``
     ============================================================  ================================
 
     A currency is payable if the account shows it with at least one payment type: that is the valid
-    bank account which the beneficiary must have (specification 4.1, rule 2). Where the look-up shows
-    no currencies, or no payment types, the service itself is left to refuse.
+    bank account which the beneficiary must have (specification 4.1, rule 2). If the look-up shows no
+    currencies, or no payment types, the check is left to the service.
 
-    `NOT_POSSIBLE` is no refusal (``refused`` is false): asking again later may help. The receipt is
-    the result's value, ``"match"`` or ``"close_match"``: a redelivery does not ask the customer again.
+    With ``NOT_POSSIBLE``, ``refused`` is false, because a later attempt may succeed. The receipt is recorded,
+    so a redelivery does not ask the customer again.
 
     Args:
         lookup: ``async (username) -> User | None``; a `UserLookup`, or the bank's own.
         accept_close: ``async (intent, user) -> bool``: decides on a close match. It may ask the
-            customer, to whom the bank may show the account's name; only ``True`` accepts. Not
-            accepted without it, nor if it raises or takes longer than ``timeout``.
-        timeout: seconds (or a timedelta) that the look-up may take, and then ``accept_close``;
-            together less than the client's ``Timeouts.hook``, which ends both.
-        name: unique among a client's hooks.
+            customer, to whom the bank may show the account's name; only ``True`` accepts. A close match is
+            refused without it, and if it raises an error or takes longer than ``timeout``.
+        timeout: the maximum seconds (or a timedelta) for the look-up, and again for ``accept_close``.
+            Twice this should be less than the client's ``Timeouts.hook``, which limits both together.
+        name: the hook's name, unique among a client's hooks.
 
     Raises:
         ImportError: the extra ``names`` is not installed.
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid; the text names the argument and the rule.
     """
 
     nothing_to_undo = True
@@ -189,21 +189,21 @@ class BeneficiaryVerification:
         self._match_names = name_matching.match_names
 
     def bind(self, client: TransferClient) -> None:
-        """Pass the client on to the look-up, if that wants one; called by the client itself."""
+        """Pass the client on to the look-up, if it has a ``bind`` method; the client calls this."""
         bind = getattr(self._lookup, "bind", None)
         if callable(bind):
             bind(client)
 
     async def before(self, intent: OrderIntent) -> str:
-        """Verify the beneficiary; the receipt is ``"match"`` or ``"close_match"``.
+        """Verify the beneficiary, and return the receipt ``"match"`` or ``"close_match"``.
 
         Raises:
-            BeneficiaryNotVerified: with ``result``; see the class.
+            BeneficiaryNotVerified: the beneficiary is not verified; see the table of the class.
         """
         try:
             return await self._verified(intent)
         except BeneficiaryNotVerified as error:
-            without_frames(error)  # they have the account that was found in their variables
+            without_frames(error)  # The variables of the frames hold the account that was found.
             raise
 
     async def _verified(self, intent: OrderIntent) -> str:
@@ -219,7 +219,7 @@ class BeneficiaryVerification:
         return result.value
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """A check has nothing to undo."""
+        """Do nothing: a check has nothing to undo."""
 
     async def _look_up(self, username: str) -> User:
         user = await _within(self._timeout, self._lookup, username)
@@ -256,7 +256,7 @@ class BeneficiaryVerification:
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-    """What the bank's ``function`` returns within so many seconds; or what it, or their end, raised."""
+    """Return the result of the bank's ``function``, or its error, or a `TimeoutError` after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return await try_call(function, *args)
@@ -269,19 +269,21 @@ def _not(result: MatchResult, why: str) -> BeneficiaryNotVerified:
 
 
 def _check_account(user: User, username: str) -> None:
-    """Whether ``user`` is the active account of ``username``."""
+    """Check that ``user`` is the active account of ``username``."""
     if not user.username or not _is_text_or_none(user.username):
         raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whose account it found")
     if ascii_lower(user.username) != ascii_lower(username):
         raise _not(MatchResult.NO_MATCH, "the look-up found the account of another username")
-    if not isinstance(user.is_active, bool):  # a bank's own look-up may say "false", which is true
+    if not isinstance(
+        user.is_active, bool
+    ):  # A bank's own look-up may return the string "false", which is true.
         raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whether the account is active")
     if not user.is_active:
         raise _not(MatchResult.NO_MATCH, "the account is not active")
 
 
 def _check_payable(user: User, currency: str) -> None:
-    """Whether the account can be paid in ``currency``, where that is shown."""
+    """Check that the account can be paid in ``currency``, if it shows currencies."""
     if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
         raise _not(MatchResult.NOT_POSSIBLE, "the account's currencies cannot be read")
     if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):
@@ -298,7 +300,7 @@ def _is_text_or_none(value: object) -> bool:
 
 
 def _are_currencies(value: object) -> bool:
-    """Whether a `User` that a bank filled shows currencies as one that was read does, or none."""
+    """Return whether the currencies of a `User` that a bank created are None, or have the right types."""
     return value is None or (
         isinstance(value, list | tuple)
         and all(
