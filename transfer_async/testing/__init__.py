@@ -1,4 +1,4 @@
-"""What a bank's own tests take: a sandbox for every kind of test, time in their hands, and what to assert."""
+"""For a bank's own tests: sandboxes, a fake client, a manual clock, assertions and checks of hooks."""
 
 import typing as _typing
 

@@ -1,6 +1,6 @@
 """The public names of `transfer_async.testing`, each from the module that defines it.
 
-It is a module of its own so that pytest starts without them: see `transfer_async._lazy`.
+A module of its own, so that pytest starts without importing them: see `transfer_async._lazy`.
 """
 
 from transfer_async.testing.assertions import (

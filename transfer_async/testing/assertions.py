@@ -1,7 +1,7 @@
-"""What a test says of a key in the end: it has one order, its hold was kept, or released.
+"""Assertions about a key at the end of a test: it has one order, and its hold is placed or released.
 
-Each looks at the journal for what the key stands for, at the sandbox for what exists, and at the bank's
-ledger for what is held. Each fails with an `AssertionError` that says what it found.
+They read the journal, the sandbox's orders and the bank's ledger. Each fails with an `AssertionError` that
+says what it found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transfer_async.sandbox import CreateOrder, rendering
 
 
 class HasOrders(Protocol):
-    """Whatever knows which orders exist: a `Sandbox`, or a `FakeClient`'s."""
+    """An object with all existing orders: a `Sandbox`, or a `FakeClient`'s."""
 
     @property
     def orders(self) -> Mapping[str, rendering.Order]:
@@ -37,10 +37,10 @@ class HasOrders(Protocol):
 
 
 async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
-    """Assert that the sandbox has exactly one order with the content that ``key`` stands for.
+    """Assert that the sandbox has exactly one order with the content of ``key``.
 
-    Two keys of one content cannot be told apart there: give the orders of one test different amounts.
-    An order under a new key at a new rate is another content: `assert_one_payment` counts that one, too.
+    Two keys with the same content cannot be distinguished: give the orders of one test different amounts.
+    An order under a new key at a new rate has other content: `assert_one_payment` counts that one, too.
 
     Args:
         key: the caller's.
@@ -96,12 +96,12 @@ async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrder
 
 
 async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> None:
-    """Assert that exactly one hold stands for ``key``: that of its last intent, and none of an earlier one.
+    """Assert that ``key`` has exactly one hold: that of its last intent, and none of an earlier one.
 
     Args:
         key: the caller's.
         client: whose journal knows the key; it may be closed.
-        held: which holds stand for an intent; see `Held`.
+        held: returns the holds of an intent; see `Held`.
     """
     *earlier, last = await _intents_of(key, client)
     found = await standing_holds(held, last)
@@ -111,7 +111,7 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
 
 
 async def assert_hold_released(key: str, *, client: TransferClient, held: Held) -> None:
-    """Assert that no hold stands for ``key``, of whichever intent; see `assert_hold_kept`."""
+    """Assert that no intent of ``key`` has a hold; see `assert_hold_kept`."""
     await _assert_none(key, await _intents_of(key, client), held, "")
 
 
@@ -127,7 +127,7 @@ async def _orders_of(key: str, client: TransferClient, sandbox: HasOrders) -> tu
 
 
 async def _intents_of(key: str, client: TransferClient) -> list[str]:
-    """The ids of every intent that the key has had, the last one last."""
+    """Return the ids of all intents of the key, the last one last."""
     entry = await _entry(key, client)
     steps = await context_of(client).journal.history(key)
     earlier = (step.intent_id for step in steps if step.intent_id != entry.intent_id)
@@ -166,21 +166,21 @@ def _check(is_so: bool, key: str, otherwise: str) -> None:
 
 
 # --- holds -------------------------------------------------------------------------------------------
-# The bank's holds, as tests see them: a small ledger, and the question that every ledger can answer.
+# The bank's holds in tests: a small ledger, and a function that reads any ledger.
 
 
 Standing = Iterable[str] | str | None
-"""The references of the holds that stand: of all of them, of the only one, or None."""
+"""The references of the holds that are placed: all of them, the only one, or None."""
 
 Held = Callable[[str], Standing | Awaitable[Standing]]
-"""Which holds stand for an ``intent.id``, asked of the bank's own ledger; it may be async.
+"""Returns the holds of an ``intent.id`` from the bank's own ledger; it may be async.
 
-A hold that was placed twice is there twice: that is what a test must be able to see.
+It must return a hold that was placed twice twice, so that a test can detect it.
 """
 
 
 async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
-    """The references of the holds that stand for an intent."""
+    """Return the references of the holds that are placed for an intent."""
     found = held(intent_id)
     if inspect.isawaitable(found):
         found = await found
@@ -190,12 +190,12 @@ async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
 
 
 class Holds:
-    """A ledger of holds in memory, for tests of whatever is built on the client; it keeps the hooks' rules.
+    """A ledger of holds in memory, for tests of code that uses the client; it keeps the hooks' rules.
 
     Attributes:
-        standing: the reference of each hold that stands, by ``intent.id``.
-        placed: the intents it was asked to hold for, in order; one that was asked for twice is there twice.
-        released: the ids of those it was asked to release, likewise.
+        standing: the reference of each placed hold, by ``intent.id``.
+        placed: the intent of each call of `place`, in order.
+        released: the intent id of each call of `release`, in order.
     """
 
     def __init__(self) -> None:
@@ -213,11 +213,11 @@ class Holds:
         self.placed.append(intent)
         return self.standing.setdefault(intent.id, f"hold-{intent.id}")
 
-    async def release(self, intent: OrderIntent, reference: str | None) -> None:  # noqa: ARG002 - the intent will do
-        """Let it go again, if there is something to let go."""
+    async def release(self, intent: OrderIntent, reference: str | None) -> None:  # noqa: ARG002 - the intent is enough
+        """Release the hold, if there is one."""
         self.released.append(intent.id)
         self.standing.pop(intent.id, None)
 
     def held(self, intent_id: str) -> str | None:
-        """The hold that stands for an intent, as `Held` asks."""
+        """Return the hold of an intent; see `Held`."""
         return self.standing.get(intent_id)

@@ -1,4 +1,4 @@
-"""The client for unit tests: the real one, with a service in the same process in the place of sockets."""
+"""The client for unit tests: the real client, with a sandbox in the same process instead of sockets."""
 
 from __future__ import annotations
 
@@ -37,23 +37,22 @@ TOKEN = "token-of-the-fake"  # noqa: S105 - nothing is behind it
 class FakeClient(TransferClient):
     """A `TransferClient` without sockets, for unit tests: ``async with FakeClient(hooks=[...]) as client:``.
 
-    It keeps every rule, for it is the client itself: keys, holds, doubts, the journal, errors, retries.
-    Only the way to the service is another: a sandbox in the same process, whose faults and accounts are at
-    hand as ``client.sandbox``. What only a network does (TLS, proxies, connections that several requests
-    share) is tried against a real `Sandbox`.
+    It is the real client: keys, holds, doubts, the journal, errors and retries work as usual. Only the
+    transport differs: it calls a sandbox in the same process, ``client.sandbox``, with its faults and
+    accounts. Test what only a network does (TLS, proxies, shared connections) against a real `Sandbox`.
 
     Args:
-        base_url: names the service in the journal; nothing is ever connected to.
-        token: as `TransferClient` takes it; the service takes this one, or ``TOKEN`` if it is a callable.
-        accounts: who is registered; the sandbox's by default.
-        seed: ids of orders, and chances of faults, are drawn from it.
-        settings: as `TransferClient` takes them, but for ``session``, ``ssl`` and ``proxy``.
+        base_url: names the service in the journal; the client never connects to it.
+        token: as for `TransferClient`; the service accepts it, or ``TOKEN`` if it is a callable.
+        accounts: the registered users; the sandbox's defaults if omitted.
+        seed: determines the ids of orders and the random faults.
+        settings: those of `TransferClient` except ``session``, ``ssl`` and ``proxy``.
 
     Attributes:
-        sandbox: what exists, and what goes wrong next; it is there as long as the client.
+        sandbox: the service with its orders and faults; it exists as long as the client.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid; the message names it and the rule.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class FakeClient(TransferClient):
         return self._service
 
     def out_of_reach(self, *, is_so: bool = True) -> None:
-        """Let no connection to the service come about from now on, or let it again."""
+        """Refuse all connections to the service from now on; with ``is_so=False`` accept them again."""
         self._transport.out_of_reach = is_so
 
     def _transport_to(
@@ -91,16 +90,16 @@ class FakeClient(TransferClient):
 
 
 # --- in process --------------------------------------------------------------------------------------
-# The service without sockets: the sandbox's own answers and faults, handed to the client as evidence.
+# The service without sockets: the client receives the sandbox's own responses and faults as evidence.
 
 
 class InProcessExchange(Exchange):
-    """An exchange with nothing between: what the sandbox writes is kept for the one who asked.
+    """An exchange without a connection: it collects what the sandbox writes.
 
     Attributes:
-        over: done once nothing more of the answer can come; cancelled once nobody waits for it.
-        status, headers, content: what came; no status if no whole head did.
-        whole: whether the answer came to its end.
+        over: done once the response can get no more bytes; cancelled once nobody waits for it.
+        status, headers, content: what was received; no status without a complete head.
+        whole: whether the response is complete.
     """
 
     def __init__(
@@ -117,10 +116,10 @@ class InProcessExchange(Exchange):
         self._raw = b""
 
     async def is_over(self, *, within: float) -> None:
-        """Wait for the end of the answer: so many seconds, and from one piece to the next ``sock_read``.
+        """Wait ``within`` seconds for the end of the response, and ``sock_read`` seconds for each part.
 
         Raises:
-            TimeoutError: it took longer; what came until then is there.
+            TimeoutError: it took longer; what was received until then is kept.
         """
         async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
             await self.over
@@ -141,7 +140,7 @@ class InProcessExchange(Exchange):
         return _Body(self)
 
     def write(self, data: bytes) -> None:
-        """Take bytes as they are, and see whether they have become an answer."""
+        """Take raw bytes, and parse them once they are a response."""
         if self.over.done():
             return  # what comes behind an answer is found on a connection, and there is none
         self._wait_anew()
@@ -205,14 +204,14 @@ class _Body(web.StreamResponse):
 
 
 class SocketlessSandbox(Sandbox):
-    """The sandbox's service, accounts and faults; it listens to nobody and needs not be entered."""
+    """The sandbox's service, accounts and faults; it opens no socket and need not be entered."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._playing: set[asyncio.Task[None]] = set()
 
     def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> InProcessExchange:
-        """Let the service have a request, and begin to answer; it plays on if nobody waits any more."""
+        """Pass a request to the service; it continues even if nobody waits for the response any more."""
         exchange = InProcessExchange(
             record,
             body,
@@ -237,7 +236,7 @@ class SocketlessSandbox(Sandbox):
             self._finish(exchange.record)
 
     async def close(self) -> None:
-        """Give up every request that stalls: what has not been processed never is."""
+        """Cancel every stalled request; those that were not processed never are."""
         self._waiting.close()
         for task in (playing := [*self._playing]):
             task.cancel()
@@ -245,7 +244,7 @@ class SocketlessSandbox(Sandbox):
 
 
 class InProcessTransport(Transport):
-    """In the place of connections: the sandbox within this process. What it tells is what sockets would."""
+    """A transport to a sandbox in this process; it returns the evidence that sockets would give."""
 
     def __init__(
         self, base_url: str, sandbox: SocketlessSandbox, *, timeouts: Timeouts, max_response_bytes: int
@@ -325,7 +324,7 @@ class InProcessTransport(Transport):
     async def _exchange(
         self, method: str, path: str, body: bytes, headers: CIMultiDict[str], *, left: float
     ) -> ExchangeResult:
-        """Carry out one exchange; what has come by the time-out, or a cancellation, is evidence, too."""
+        """Carry out one exchange; what was received before a timeout or a cancellation is evidence, too."""
         record = RequestRecord(
             method=method, path=path, headers=headers.copy(), received_at=datetime.now(UTC)
         )
@@ -359,7 +358,7 @@ class InProcessTransport(Transport):
 
 
 class _Wire:
-    """What a guarded body looks at, and writes to."""
+    """The connection that a guarded body checks and writes to."""
 
     def __init__(self) -> None:
         self.transport = self
@@ -376,15 +375,15 @@ class _Wire:
 
 
 # --- client protocol ---------------------------------------------------------------------------------
-# What a client can do, as a type: for code that should take the client, a fake, or a stub of its own.
+# The type of a client: for code that accepts the client, a fake, or a stub.
 
 
 @runtime_checkable
 class AnyClient(Protocol):
-    """Whatever creates orders as `TransferClient` does; each method is told there.
+    """The type of every client; `TransferClient` documents each method.
 
-    Annotate your own code with it (``if TYPE_CHECKING: from transfer_async.testing import AnyClient``), and
-    it takes a `FakeClient` or a stub of your own as well.
+    Annotate your own code with it (``if TYPE_CHECKING: from transfer_async.testing import AnyClient``), so
+    that it accepts a `FakeClient` or a stub of your own, too.
     """
 
     async def create_order(

@@ -1,4 +1,4 @@
-"""Orders, answers and people for tests, made up and whole: name what matters, the rest is there."""
+"""Complete orders, intents and users for tests: pass the fields that matter, the rest has defaults."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MADE = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 def make_new_order(**changes: Any) -> NewOrder:
-    """An order that the sandbox takes: Ada Eze sends Ben Okri 100 dollars.
+    """Make an order that the sandbox accepts: Ada Eze sends Ben Okri 100 dollars.
 
     Args:
-        changes: fields of `NewOrder`; ``poster_amount`` is worked out unless it is given.
+        changes: fields of `NewOrder`; ``poster_amount`` is computed unless it is given.
 
     Raises:
         InvalidOrder: the changes contradict each other, or the specification.
@@ -47,11 +47,11 @@ def make_new_order(**changes: Any) -> NewOrder:
 
 
 def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **changes: Any) -> OrderIntent:
-    """What a hook is given, with an ``id`` of its own each time.
+    """Make the argument of a hook, with a new ``id`` each time.
 
     Args:
         order: `make_new_order()` by default.
-        key: the caller's.
+        key: the caller's key.
         changes: further fields of `OrderIntent`.
     """
     fields: dict[str, Any] = {"id": fresh_id(), "key": key, "order": order or make_new_order(), **changes}
@@ -59,14 +59,14 @@ def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **chan
 
 
 def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
-    """An order as the service would answer ``new``: every field of the specification is there.
+    """Make the order that the service would return for ``new``, with every field of the specification.
 
     Args:
-        new: `make_new_order()` by default; it need not be one that the sandbox would take.
-        changes: fields of the answer (specification 2.1), under the specification's own names.
+        new: `make_new_order()` by default; the sandbox need not accept it.
+        changes: fields of the response (specification 2.1), under the specification's own names.
 
     Raises:
-        UnreadableOrder: changed so, it is no order any more.
+        UnreadableOrder: with these changes the response is no valid order.
     """
     new = new or make_new_order()
     made = rendering.Order(
@@ -84,11 +84,11 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
 
 
 def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
-    """A user as the service shows one; a username that the sandbox does not know is a new person's.
+    """Make a user as the service returns it; an unknown username becomes a new person.
 
     Args:
         username: an e-mail address.
-        changes: fields of the answer (specification 2.2), under the specification's own names.
+        changes: fields of the response (specification 2.2), under the specification's own names.
     """
     return User.from_json(validation.write(rendering.user_object(_person(username)) | changes))
 
@@ -106,7 +106,7 @@ def _as_received(new: NewOrder) -> CreateOrder:
 
 
 # --- manual clock ------------------------------------------------------------------------------------
-# Time in a test's hands: leases, deadlines and ``settle_after`` pass in a line.
+# Time that a test controls: leases, deadlines and ``settle_after`` pass at once.
 
 
 START = datetime(2024, 5, 6, 12, tzinfo=UTC)
@@ -114,7 +114,7 @@ START = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 @define
 class _Hands:
-    """Where the time stands: seconds since the clock was made, and when that was."""
+    """The clock's state: the seconds that have passed, and the time at which it started."""
 
     began: datetime
     passed: float = 0.0
@@ -131,14 +131,14 @@ class _Hands:
 
 
 class ManualClock(Clock):
-    """A clock that stands still until `advance` is called, or somebody waits by it: then that time is over.
+    """A clock that stands still until `advance` is called; a sleep on it ends at once and moves it on.
 
-    Give the same one to the client and to a journal of your own; `PostgresJournal` keeps the database's time.
-    Retries wait no real time by it, and every random share is a half, so that delays are the same each time.
-    What aiohttp measures (`Timeouts`) is real time all the same.
+    Pass the same one to the client and to your own journal; `PostgresJournal` uses the database's time.
+    Retries then take no real time. Every random share is a half, so delays are the same each time.
+    aiohttp (`Timeouts`) still measures real time.
 
     Args:
-        start: the aware wall-clock time that it begins with; noon of 6 May 2024 UTC by default.
+        start: its aware wall-clock time at first; noon of 6 May 2024 UTC by default.
 
     Raises:
         ValueError: ``start`` is not an aware time.
@@ -154,10 +154,10 @@ class ManualClock(Clock):
         object.__setattr__(self, "_hands", hands)  # a clock is frozen, and its hands are not
 
     def advance(self, by: Duration) -> None:
-        """Let so much time have passed, in seconds or as ``timedelta``.
+        """Move the clock forward by seconds or a ``timedelta``.
 
         Raises:
-            ValueError: ``by`` is no duration, or less than 0: this clock never goes back.
+            ValueError: ``by`` is no duration, or less than 0.
         """
         if not (seconds := duration("by", by)) >= 0:
             raise ValueError("by: must be 0 seconds or more: a clock never goes back")

@@ -1,4 +1,4 @@
-"""The pytest plug-in: fixtures and a marker for whoever tests code that is built on the client.
+"""The pytest plug-in: fixtures and a marker for tests of code that uses the client.
 
 Where the package is installed, pytest finds it as an entry point. In a checkout that is not installed, write
 `pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
@@ -25,7 +25,7 @@ _FAULT = "transfer_fault"
 _MARKER = "transfer_faults"
 _ABOUT = (
     f"{_MARKER}(*faults): run the test once for each fault, or each of these (names or faults); "
-    f"the next order of transfer_sandbox meets it"
+    f"the next order of transfer_sandbox gets it"
 )
 
 _UNMARKED = f"{_FAULT} is for tests with @pytest.mark.{_MARKER}"
@@ -37,19 +37,21 @@ _UNITTEST = (
 
 
 class _Plugin:
-    """The fixtures, and the marker's hook; registered once, however often this module is loaded."""
+    """The fixtures and the hooks of the marker; registered once, even if this module is loaded twice."""
 
     @pytest.fixture
     def transfer_sandbox(self) -> Iterator[RunningSandbox]:
         """A sandbox of the test's own, listening on loopback, with the default accounts and seed."""
-        from transfer_async.testing import RunningSandbox  # here, or every run of pytest would pay for it
+        from transfer_async.testing import (
+            RunningSandbox,  # here, so that other runs of pytest do not import it
+        )
 
         with RunningSandbox() as sandbox:
             yield sandbox
 
     @pytest.fixture
     def transfer_clock(self) -> ManualClock:
-        """Time that stands still until `advance`; for a client, and for a journal of its own."""
+        """A clock that stands still until `advance`; for a client and its journal."""
         from transfer_async.testing import ManualClock  # likewise
 
         return ManualClock()
@@ -63,7 +65,7 @@ class _Plugin:
 
     @pytest.fixture
     def transfer_fault(self, request: pytest.FixtureRequest, transfer_sandbox: RunningSandbox) -> Fault:
-        """The fault that the next order of `transfer_sandbox` meets; by the marker `transfer_faults`."""
+        """The fault of the next order of `transfer_sandbox`, from the marker `transfer_faults`."""
         if not hasattr(request, "param"):
             is_marked = request.node.get_closest_marker(_MARKER) is not None
             pytest.fail(_UNITTEST if is_marked else _UNMARKED, pytrace=False)

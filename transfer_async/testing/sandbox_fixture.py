@@ -1,4 +1,4 @@
-"""A sandbox with a thread and an event loop of its own: it answers whatever loop a test is in, or in none."""
+"""A sandbox with its own thread and event loop, for sync tests and for async tests on any loop."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ T = TypeVar("T")
 
 
 class RunningSandbox(Sandbox):
-    """A `Sandbox` that runs beside the test, in a thread: ``with RunningSandbox() as sandbox:``.
+    """A `Sandbox` that runs in a thread of its own: ``with RunningSandbox() as sandbox:``.
 
-    A test may be sync, or async on a loop of any scope, or bring several loops: the sandbox has its own.
-    What is awaited of a sandbox (``received``, ``match_now`` and the others) is awaited as ever;
-    a sync test says ``sandbox.wait(sandbox.received(1))``.
+    A test may be sync, or async on any event loop. An async test awaits ``received``, ``match_now`` and the
+    others as usual; a sync test writes ``sandbox.wait(sandbox.received(1))``.
 
-    Look at ``requests`` and ``orders`` between calls, not while one is on its way: another thread
-    writes them.
+    Read ``requests`` and ``orders`` between calls, not during one: another thread writes them.
 
     Args:
         settings: as `Sandbox` takes them.
@@ -58,7 +56,7 @@ class RunningSandbox(Sandbox):
         """Listen, from when this returns.
 
         Raises:
-            OSError: the address is not to be had.
+            OSError: the address is not available.
         """
         self._thread.start()
         self._listening.result()
@@ -73,7 +71,7 @@ class RunningSandbox(Sandbox):
         try:
             asyncio.run(self._serve())
         except OSError as error:
-            self._listening.set_exception(error)  # told where it is waited for
+            self._listening.set_exception(error)  # raised where `__enter__` waits
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -82,10 +80,10 @@ class RunningSandbox(Sandbox):
             await self._ended.wait()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``await work`` would give; for whoever has no loop.
+        """Return the result of ``await work``, for code without an event loop.
 
         Args:
-            work: a call of one of the methods that are awaited.
+            work: a call of one of the async methods.
 
         Raises:
             RuntimeError: the sandbox is not running.
@@ -130,7 +128,7 @@ class RunningSandbox(Sandbox):
 
 
 # --- each fault --------------------------------------------------------------------------------------
-# One of each fault, as the marker ``transfer_faults`` plays them: quick, and each with a name.
+# One of each fault that is quick, by name, for the marker ``transfer_faults``.
 
 
 _TOO_MUCH = 3 << 20  # bytes: more than a client reads by default
@@ -158,21 +156,21 @@ EACH_FAULT: Mapping[str, Fault] = MappingProxyType(
         "unsolicited-reply": UnsolicitedReply(),
     }
 )
-"""By name: every fault of the sandbox that comes to its end by itself.
+"""Every fault of the sandbox that ends by itself, by name.
 
-The stalls, and ``broken-chunk``, may last as long as the client's own time-outs: name them
-(``transfer_faults("stall-after-processing")``), and give the client short ones.
+The stalls and ``broken-chunk`` may last as long as the client's own timeouts: name them
+(``transfer_faults("stall-after-processing")``), and give the client short timeouts.
 """
 
 
 def named_faults(wanted: Iterable[str | Fault]) -> dict[str, Fault]:
-    """The faults that a marker names, in its order; all of `EACH_FAULT` if it names none.
+    """Return the faults that a marker names, in its order; all of `EACH_FAULT` if it names none.
 
     Args:
         wanted: names of `EACH_FAULT` or of the sandbox's ``FAULTS``, or faults.
 
     Raises:
-        ValueError: there is no fault of such a name.
+        ValueError: no fault has that name.
     """
     found = dict(map(_with_name, wanted))
     return found or dict(EACH_FAULT)
