@@ -40,7 +40,7 @@ async def test_whoever_still_waits_when_it_ends_is_told():
         await asyncio.sleep(0)
     await asyncio.to_thread(sandbox.__exit__)
 
-    with pytest.raises(RuntimeError, match="the sandbox closed before it happened"):
+    with pytest.raises(RuntimeError, match="the sandbox closed before the expected event"):
         await waiting
 
 
