@@ -35,7 +35,7 @@ async def test_the_demo_succeeds_even_if_its_output_is_closed(is_read: bool):
 async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number: signal.Signals):
     async with running("sandbox", "--match-every", "60", stderr=PIPE) as sandbox:
         exports = [await sandbox.line("export ") for _ in range(2)]
-        async with running("whoami", **dict(told.split("=") for told in exports)) as asking:
+        async with running("whoami", **dict(line.split("=") for line in exports)) as asking:
             code, said = await asking.end()
         sandbox.process.send_signal(number)
         rest, log = await sandbox.process.communicate()

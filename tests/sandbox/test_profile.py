@@ -195,9 +195,9 @@ async def test_a_close_is_announced_only_if_the_service_announces_it(is_announce
     """After an unannounced close, the next order of a client may end in doubt."""
     seen = SeenConnection(asked=9, requests=2, announced=is_announced)
     async with Sandbox(profile=ServiceProfile(connection=seen)) as sandbox, connected(sandbox) as client:
-        told = [(await client.ask(order_body())).headers.get("Connection", "") for _ in range(2)]
+        announced = [(await client.ask(order_body())).headers.get("Connection", "") for _ in range(2)]
 
-        assert told == ["", "close" if is_announced else ""]
+        assert announced == ["", "close" if is_announced else ""]
         assert await client.rest() == b""
 
 

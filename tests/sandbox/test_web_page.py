@@ -67,10 +67,10 @@ async def test_orders_are_shown_with_their_states(sandbox: Sandbox, client: Wire
     matched = await developer.post("match")
     after = read(await developer.get()).text
 
-    told = f"{made['id']} 155,025.00 NGN ada.eze@example.com to ben.okri@example.com"
-    assert f"{told} processing" in before
+    row = f"{made['id']} 155,025.00 NGN ada.eze@example.com to ben.okri@example.com"
+    assert f"{row} processing" in before
     assert matched.status == 303
-    assert f"{told} matched" in after
+    assert f"{row} matched" in after
 
 
 async def test_requests_are_shown_as_received_but_without_the_token(

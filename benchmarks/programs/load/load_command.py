@@ -159,7 +159,7 @@ def plan_from(options: argparse.Namespace) -> LoadPlan:
     if options.url is not None:
         checked_host(options.url, owned=options.i_own_this_host)
         if options.fault:
-            raise ValueError("--fault: only our own sandbox can be told what goes wrong")
+            raise ValueError("--fault: works only without --url, with our own sandbox")
     elif options.order is not None:
         raise ValueError("--order: only with --url; the sandbox's own orders can be told apart")
     fault_shares(options.fault)

@@ -134,7 +134,7 @@ class LoadReport:
         verdict = "The client and the sandbox agree" if one.agrees else "THE CLIENT AND THE SANDBOX DISAGREE"
         return (
             f"{verdict}, the warm-up included: duplicates {one.duplicates}, created and missing "
-            f"{one.missing}, said not to exist and there {one.unexpected}, of nobody's wish {one.strange}. "
+            f"{one.missing}, refused or not sent but found {one.unexpected}, never requested {one.strange}. "
             f"{one.existing} orders exist; {one.doubts} ended unknown, and {one.doubts_there} of those do."
         )
 
