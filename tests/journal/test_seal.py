@@ -341,7 +341,7 @@ async def test_client_and_operator_errors_name_the_missing_key(world: World, tmp
         async with world.client() as client:
             with pytest.raises(ValueError, match="encrypted with a key that is not available here"):
                 await client.resolve("k", order_id="tx-1", by="ada", reason="seen")
-            with pytest.raises(ValueError, match="encrypted with a key that is not available here"):  # nothing by hand
+            with pytest.raises(ValueError, match="encrypted with a key that is not available here"):
                 await client.refute("k", by="ada", reason="seen")
 
 
