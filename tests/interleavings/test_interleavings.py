@@ -77,7 +77,7 @@ def explored(depth: int) -> Explored:
     return found
 
 
-@pytest.mark.trial(short=8, ci=9, long=12)
+@pytest.mark.trial(short=8, ci=9, long=11)
 def test_no_interleaving_breaks_an_invariant(size: int):
     found = explored(size)
 

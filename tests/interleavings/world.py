@@ -560,6 +560,11 @@ class World:
             assert entry is not None
             if any(number == intent for number, _ in leases_of(entry)):
                 for one in (0, 1):
+                    is_held_by_another = (
+                        entry.order_id == ORDER_IDS[one] and entry.intent_id != INTENTS[intent].id
+                    )
+                    if is_held_by_another:  # a person resolved another intent's doubt with this order
+                        continue
                     if state.actors[one].intent == intent and self.binds(state, one):
                         raise Broken(f"the funds of order {one} are released, and it exists or may exist")
                 if state.crashes:  # an undo that fails stays pending
