@@ -1792,4 +1792,26 @@ BY_HAND = (
         "(MOVE_EVERY, self.move)]",
         "what a dead worker had in hand is never carried out",
     ),
+    # --- faults that no test noticed once ---------------------------------------------------------
+    Fault(
+        "unnoticed-duplicate-may-not-exist",
+        "settle",
+        "JournalFailed(why, outcome=Outcome.CREATED, order=order), work, order_may_exist=True)",
+        "JournalFailed(why, outcome=Outcome.CREATED, order=order), work, order_may_exist=False)",
+        "a caller whose order exists is told that none may exist, and pays again",
+    ),
+    Fault(
+        "unnoticed-unresolved-answer-is-counted",
+        "unrecorded",
+        "            raise\n        return False\n    return order is not None\n",
+        "            raise\n        return True\n    return order is not None\n",
+        "a recovery reports a doubt as resolved that remains",
+    ),
+    Fault(
+        "unnoticed-field-is-appended-to-digests",
+        "fingerprint",
+        "*_parts(external, NewExternalOrder)]",
+        '*_parts(external, NewExternalOrder), ""]',
+        "after an upgrade every known key is a KeyConflict",
+    ),
 )
