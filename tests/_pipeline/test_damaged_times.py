@@ -123,7 +123,7 @@ async def test_an_age_that_cannot_be_told_hides_no_other():
         )
         oldest.note(doubt)
 
-    assert oldest.ages(80.0) == {"doubt": 30.0, "undo": 0.0, "untold": 0.0}
+    assert oldest.ages(80.0) == {"doubt": 30.0, "undo": 0.0, "notification": 0.0}
 
 
 async def test_that_it_is_too_early_is_said_in_a_few_words(world: World, tmp_path: Path):

@@ -190,7 +190,7 @@ async def test_an_order_in_doubt(at_work: World, traced: Traced):
     assert span.attributes["transfer_async.outcome"] == "unknown"
     assert span.attributes["error.type"] == "OutcomeUnknown"
     assert span.status.status_code is StatusCode.ERROR
-    assert events_of(span)[-1] == ("went_in_doubt", {"error.type": "OutcomeUnknown"})
+    assert events_of(span)[-1] == ("order_in_doubt", {"error.type": "OutcomeUnknown"})
     assert traced.attempts[0].attributes["transfer_async.outcome"] == "unknown"
 
 
@@ -204,7 +204,7 @@ async def test_a_doubt_that_is_resolved_in_the_same_call(at_work: World, traced:
     assert span.attributes["transfer_async.order_id"] == order_id
     assert "error.type" not in span.attributes
     assert span.status.status_code is StatusCode.UNSET
-    assert [name for name, _ in events_of(span)] == ["hook_passed", "went_in_doubt", "resolved"]
+    assert [name for name, _ in events_of(span)] == ["hook_passed", "order_in_doubt", "resolved"]
 
 
 async def test_a_doubt_of_before_that_is_refuted_begins_no_span(at_work: World, traced: Traced):
@@ -392,8 +392,8 @@ async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: Worl
     (span,) = traced.spans
     whose = {"transfer_async.key": "k", "transfer_async.intent_id": intent_id}
     assert report.resolved == 1
-    assert [name for name, _ in events_of(span)] == ["went_in_doubt", "resolved"]
-    assert events_of(span)[0] == ("went_in_doubt", {**whose, "error.type": "Abandoned"})
+    assert [name for name, _ in events_of(span)] == ["order_in_doubt", "resolved"]
+    assert events_of(span)[0] == ("order_in_doubt", {**whose, "error.type": "Abandoned"})
 
 
 async def test_events_without_their_order_do_no_harm(traced: Traced):

@@ -32,7 +32,7 @@ from transfer_async.worker.handler import Handler
 
 # --- orders and attempts ------------------------------------------------------------------------
 
-AGES = ("doubt", "undo", "untold")
+AGES = ("doubt", "undo", "notification")
 
 
 async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Traced):
@@ -81,7 +81,7 @@ async def test_waits_for_a_turn_are_measured_and_told_in_the_orders_span(at_work
 
         (point,) = traced.points_of("transfer_async.rate.wait")
     assert (point.count, point.sum) == (1, 10.0)
-    assert ("turn_came", {"transfer_async.rate.waited": 10.0}) in events_of(traced.orders[1])
+    assert ("rate_limit_waited", {"transfer_async.rate.waited": 10.0}) in events_of(traced.orders[1])
 
 
 async def test_requests_are_measured_as_the_conventions_say(at_work: World):
@@ -143,7 +143,7 @@ async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_a
         await client.recover()
 
     owed = {"transfer_async.hook.name": "ledger", "error.type": "_OTHER"}
-    assert traced.points("transfer_async.undos.owed") == [(1, owed)]
+    assert traced.points("transfer_async.undos.failed") == [(1, owed)]
 
 
 async def test_duplicates_are_counted(at_work: World, traced: Traced):
@@ -206,7 +206,7 @@ async def test_what_kept_no_time_yet_counts_from_its_beginning():
     )
     oldest.note(entry)
 
-    assert oldest.ages(15.0) == {"doubt": 0.0, "undo": 10.0, "untold": 0.0}
+    assert oldest.ages(15.0) == {"doubt": 0.0, "undo": 10.0, "notification": 0.0}
 
 
 # --- the journal --------------------------------------------------------------------------------
@@ -287,7 +287,8 @@ async def test_a_measure_that_fails_does_not_make_the_journal_look_as_if_it_had(
         report = await client.recover()
 
     assert report.in_doubt == 0
-    assert set(caplog.messages) == {"the journal's time could not be measured (RuntimeError)"}
+    message = "the duration of a journal operation could not be recorded (RuntimeError)"
+    assert set(caplog.messages) == {message}
 
 
 # --- the retry budget ---------------------------------------------------------------------------

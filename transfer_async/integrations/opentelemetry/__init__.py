@@ -1,14 +1,14 @@
 """Traces and metrics for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
 
-It knows the client and below.
+This package may import the client and everything below it.
 """
 
 try:
     import opentelemetry.metrics
-    import opentelemetry.trace  # noqa: F401 - asked for here alone, so that its absence is told in a line
+    import opentelemetry.trace  # noqa: F401 - imported only here, so that a missing package is one clear error
 except ModuleNotFoundError as _error:
     if not (_error.name or "").startswith("opentelemetry"):
-        raise  # it is there, and something that it needs is not
+        raise  # the package is installed, but one of its own dependencies is missing
     raise ImportError(
         "transfer_async.integrations.opentelemetry needs opentelemetry-api: "
         "pip install 'transfer_async[opentelemetry]'"

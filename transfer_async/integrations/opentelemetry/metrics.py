@@ -1,4 +1,4 @@
-"""The metrics: what is counted and measured, under which name, in which unit."""
+"""The metrics of the client, with their names and units."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, str | int]
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""The conventions' boundaries for an HTTP request."""
+"""Histogram boundaries in seconds for an HTTP request, from the semantic conventions."""
 
 ORDER_SECONDS = (*REQUEST_SECONDS, 15.0, 30.0, 60.0, 120.0)
-"""An order's: its hooks and its retries take longer than a request."""
+"""Histogram boundaries for an order, whose hooks and retries take longer than a request."""
 
 JOURNAL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-"""The conventions' for a database, and finer at the low end, where a local disk is."""
+"""Histogram boundaries for the journal: the conventions' for a database, with finer ones for a local disk."""
 
 
 _WAITING = {
     "doubt": "order in doubt",
-    "undo": "undo that is owed",
-    "untold": "end of a doubt that is not published yet",
+    "undo": "pending undo",
+    "notification": "pending notification",
 }
 
 
@@ -36,8 +36,8 @@ class Instruments:
     """The instruments of one `Telemetry`.
 
     Args:
-        meter: makes them.
-        where: the service's address; it goes with every metric.
+        meter: creates the instruments.
+        where: the service's address, an attribute of every metric.
     """
 
     def __init__(self, meter: Meter, where: Attributes) -> None:
@@ -47,11 +47,11 @@ class Instruments:
         self._measure_time(meter)
         self._doubts: int | None = None
         meter.create_observable_gauge(
-            # Observed, not set: a gauge that is set is told once by some versions, and then no more.
+            # An observable gauge, because some versions export a value that was set only once.
             "transfer_async.orders.in_doubt",
             [self._observe_doubts],
             unit="{order}",
-            description="Orders in doubt, by the journal.",
+            description="Orders in doubt, from the journal.",
         )
         self._ages: dict[str, float] = {}
         for waiting, what in _WAITING.items():
@@ -59,54 +59,54 @@ class Instruments:
                 f"transfer_async.{waiting}.oldest_age",
                 [partial(self._observe_age, waiting)],
                 unit="s",
-                description=f"Age of the oldest {what}, by the journal.",
+                description=f"Age of the oldest {what}, from the journal.",
             )
         meter.create_observable_gauge(
             "transfer_async.retry_budget.left",
             [self._observe_budgets],
             unit="{token}",
-            description="What is left of the retry budget; of several clients', the least.",
+            description="Tokens left in the retry budget; the lowest of several clients.",
         )
 
     def _count_orders(self, meter: Meter) -> None:
         self._orders = meter.create_counter(
             "transfer_async.orders",
             unit="{order}",
-            description="Calls that took their key, by their end.",
+            description="Calls that claimed their key, by outcome.",
         )
         self._attempts = meter.create_counter(
             "transfer_async.attempts",
             unit="{attempt}",
-            description="HTTP attempts, by what is certain.",
+            description="HTTP attempts, by outcome.",
         )
         self._begun = meter.create_counter(
-            "transfer_async.doubts.begun", unit="{order}", description="Orders that went in doubt."
+            "transfer_async.doubts.begun", unit="{order}", description="Orders that became in doubt."
         )
         self._ended = meter.create_counter(
-            "transfer_async.doubts.ended", unit="{order}", description="Doubts that ended, by how."
+            "transfer_async.doubts.ended", unit="{order}", description="Doubts that ended, by outcome."
         )
-        self._owed = meter.create_counter(
-            "transfer_async.undos.owed",
+        self._failed_undos = meter.create_counter(
+            "transfer_async.undos.failed",
             unit="{undo}",
-            description="Undos that failed, and are owed.",
+            description="Undos that failed and are pending.",
         )
         self._duplicates = meter.create_counter(
             "transfer_async.duplicates.suspected",
             unit="{order}",
-            description="Orders that nobody wished for.",
+            description="Orders that may be a second payment.",
         )
 
     def _measure_time(self, meter: Meter) -> None:
         self._order_seconds = meter.create_histogram(
             "transfer_async.order.duration",
             unit="s",
-            description="From the call to its outcome.",
+            description="Time from the call to its outcome.",
             explicit_bucket_boundaries_advisory=ORDER_SECONDS,
         )
         self._wait_seconds = meter.create_histogram(
             "transfer_async.rate.wait",
             unit="s",
-            description="Waits for a turn at the client's rate.",
+            description="Time in the queue of the client's rate limiter.",
             explicit_bucket_boundaries_advisory=ORDER_SECONDS,
         )
         self._request_seconds = meter.create_histogram(
@@ -125,52 +125,52 @@ class Instruments:
     # --- orders -------------------------------------------------------------------------------------
 
     def order(self, *, seconds: float, ended: Attributes) -> None:
-        """An order's call ended."""
-        told = {**self._where, **ended}
-        self._orders.add(1, told)
-        self._order_seconds.record(seconds, told)
+        """Count a call that ended, and its duration."""
+        attributes = {**self._where, **ended}
+        self._orders.add(1, attributes)
+        self._order_seconds.record(seconds, attributes)
 
     def attempt(self, *, seconds: float, request: Attributes, ended: Attributes) -> None:
-        """An HTTP attempt ended: ``request`` in the conventions' words, ``ended`` in ours."""
+        """Count an HTTP attempt; ``request`` has the conventions' attributes, ``ended`` our own."""
         self._attempts.add(1, {**self._where, **ended})
         self._request_seconds.record(seconds, {**self._where, **request})
 
     def waited(self, seconds: float) -> None:
-        """An order's turn came."""
+        """Record a wait in the rate limiter's queue."""
         self._wait_seconds.record(seconds, self._where)
 
     def doubt_began(self, why: Attributes) -> None:
-        """An order went in doubt."""
+        """Count an order that became in doubt."""
         self._begun.add(1, {**self._where, **why})
 
     def doubt_ended(self, how: Attributes) -> None:
-        """A doubt ended."""
+        """Count a doubt that ended."""
         self._ended.add(1, {**self._where, **how})
 
-    def undo_owed(self, why: Attributes) -> None:
-        """An undo failed."""
-        self._owed.add(1, {**self._where, **why})
+    def undo_failed(self, why: Attributes) -> None:
+        """Count an undo that failed."""
+        self._failed_undos.add(1, {**self._where, **why})
 
     def duplicate(self) -> None:
-        """A duplicate is suspected."""
+        """Count a suspected duplicate."""
         self._duplicates.add(1, self._where)
 
     # --- the journal, and the budget ----------------------------------------------------------------
 
     def operation(self, *, seconds: float, done: Attributes) -> None:
-        """The journal did something."""
+        """Record the duration of a journal operation."""
         self._journal_seconds.record(seconds, done)
 
     def in_doubt(self, count: int) -> None:
-        """So many orders are in doubt now."""
+        """Set the number of orders in doubt."""
         self._doubts = count
 
     def oldest(self, ages: Mapping[str, float]) -> None:
-        """The oldest doubt, undo and untold end are so many seconds old now."""
+        """Set the ages in seconds of the oldest doubt, pending undo and pending notification."""
         self._ages = dict(ages)
 
     def watch(self, client: TransferClient) -> None:
-        """Measure what is left of the client's retry budget, as long as there is the client."""
+        """Observe the client's retry budget while the client exists."""
         self._clients.add(client)
 
     def _observe_doubts(self, _: CallbackOptions) -> Iterable[Observation]:
@@ -180,19 +180,19 @@ class Instruments:
         return [Observation(self._ages[waiting], self._where)] if waiting in self._ages else []
 
     def _observe_budgets(self, _: CallbackOptions) -> Iterable[Observation]:
-        # Read by the exporter's thread: it takes a copy first.
+        # The exporter's thread calls this: iterate over a copy.
         left = [client.retry_budget for client in list(self._clients)]
         return [Observation(min(left), self._where)] if left else []
 
 
 # --- names -------------------------------------------------------------------------------------------
-# What spans and metrics are called: the semantic conventions' names where there is one, else our own.
+# The names of spans, metrics and attributes: from the semantic conventions if they have one, else our own.
 #
-# Names are strings here, not imports: the conventions come in a package of their own, for ever in beta.
+# They are strings because the conventions' own package has been in beta for years.
 
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.33.0"
-"""The version of the conventions that the names are taken from: the first with stable ones for databases."""
+"""The version of the conventions: the first with stable names for databases."""
 
 ERROR_TYPE: Final = "error.type"
 METHOD: Final = "http.request.method"
@@ -216,12 +216,12 @@ PAUSE: Final = "transfer_async.retry.pause"
 WAITED: Final = "transfer_async.rate.waited"
 
 UNRECORDED: Final = "unrecorded"
-"""The outcome of a call that did not write down how it ended: its journal failed, or others were faster."""
+"""The outcome of a call that did not record its end: its journal failed, or another call was faster."""
 
 OTHER: Final = "_OTHER"
-"""The conventions' ``error.type`` for an error that has no name."""
+"""The conventions' ``error.type`` for an error without a class name."""
 
 
 def error_type(name: str) -> str:
-    """``name`` if it is that of a class: sentences have no place in an attribute that metrics go by."""
+    """Return ``name`` if it is a class name, else `OTHER`: metrics must not be grouped by sentences."""
     return name if name.isidentifier() else OTHER

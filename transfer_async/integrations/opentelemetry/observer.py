@@ -1,9 +1,8 @@
 """Traces and metrics of the client for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
 
-An order is a span with its HTTP attempts as children, a part of whatever trace its caller is in. Spans
-and metrics bear the names of OpenTelemetry's semantic conventions where there is one, and otherwise
-begin with ``transfer_async``. They tell keys, ids, statuses, and the names of hooks and errors: nothing
-about a person, and neither an error's text nor its traceback.
+An order is a span in its caller's trace, with its HTTP attempts as children. Names are those of
+OpenTelemetry's semantic conventions; others begin with ``transfer_async``. Attributes hold keys, ids,
+statuses, and names of hooks and errors. They never hold personal data, an error's text or its traceback.
 """
 
 from __future__ import annotations
@@ -43,22 +42,22 @@ SCOPE = "transfer_async"
 
 
 class Telemetry:
-    """An observer that traces and counts what the clients of one service do::
+    """An observer that creates traces and metrics for the clients of one service::
 
         telemetry = Telemetry(base_url=base_url)
         journal = telemetry.journal(SQLiteJournal("orders.db"))
         async with TransferClient(base_url, token, journal=journal, observers=[telemetry]) as client:
             telemetry.watch(client)
 
-    One is enough for a process, unless its clients speak to several services: then one for each.
+    A process needs one for each service.
 
     Args:
-        base_url: the service's, as the client has it; without it no span or metric names the server.
-        tracer_provider: where spans go; the global one by default.
-        meter_provider: where metrics go; the global one by default.
+        base_url: the client's base URL. Without it, no span or metric names the server.
+        tracer_provider: receives the spans; by default the global one.
+        meter_provider: receives the metrics; by default the global one.
 
     Raises:
-        ValueError: ``base_url`` is not one that a client would take.
+        ValueError: ``base_url`` is not valid for a client.
     """
 
     def __init__(
@@ -70,38 +69,38 @@ class Telemetry:
     ) -> None:
         where, full = _server(base_url)
         tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE, VERSION, metrics.SCHEMA)
-        # With the address, since of two meters that are alike only the first one's gauges would be asked.
+        # The address makes the meters differ: of two equal ones, only the first one's gauges are observed.
         meter = (meter_provider or get_meter_provider()).get_meter(SCOPE, VERSION, metrics.SCHEMA, where)
         self._instruments = Instruments(meter, where)
         self._orders = Orders(tracer, self._instruments, {**where, **full})
 
     def __call__(self, event: Event) -> None:
-        """Take note of what happened."""
-        self._orders.tell(event)
+        """Record one event of a client."""
+        self._orders.record(event)
 
     @property
     def open_orders(self) -> int:
-        """How many orders' spans are open now."""
+        """The number of open order spans."""
         return len(self._orders)
 
     def journal(self, journal: Journal) -> Journal:
-        """``journal``, with each move measured, and its orders in doubt counted by each ``recover``.
+        """Return ``journal`` with its operations measured. Each ``recover`` also counts orders in doubt.
 
-        It is opened and closed as the journal itself would be.
+        Open and close it like the journal itself.
         """
         return cast("Journal", TimedJournal(journal, self._instruments))
 
     def watch(self, client: TransferClient) -> None:
-        """Measure what is left of ``client``'s retry budget; this does not keep the client alive."""
+        """Observe ``client``'s retry budget, without keeping the client alive."""
         self._instruments.watch(client)
 
     def report(self, report: RecoveryReport) -> None:
-        """Note how many orders are in doubt: for a journal that is not measured by `journal`."""
+        """Record the number of orders in doubt, if you do not use `journal`."""
         self._instruments.in_doubt(report.in_doubt)
 
 
 def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str | int]]:
-    """The server's address for spans and metrics; the request's for spans."""
+    """Return the server's address for spans and metrics, and the request's URL for spans."""
     if base_url is None:
         return {}, {}
     address = normalised(base_url)
@@ -113,22 +112,22 @@ def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str |
 
 
 # --- timed journal -----------------------------------------------------------------------------------
-# A journal in front of another that measures how long each move takes.
+# A journal that measures the operations of another one.
 
 
 SYSTEMS = {"SQLiteJournal": "sqlite", "PostgresJournal": "postgresql", "MemoryJournal": "memory"}
-"""``db.system.name`` by the journal's class; it is ``other`` for a journal of the bank's own."""
+"""``db.system.name`` for each journal class; a bank's own journal is ``other``."""
 
 _OPERATIONS = {"takeover": "take_over", "layaside": "lay_aside"}
-"""``db.operation.name`` of the moves that have another one than in the journal."""
+"""``db.operation.name`` of transitions whose name in the journal differs."""
 
 
 class TimedJournal:
-    """``journal``, its moves measured; everything else is handed on as it is.
+    """A journal that measures the transitions of another one, and passes everything else on.
 
     Args:
-        journal: the journal that does the work.
-        instruments: where it is measured.
+        journal: the measured journal.
+        instruments: record the durations.
     """
 
     def __init__(self, journal: Journal, instruments: Instruments) -> None:
@@ -151,7 +150,7 @@ class TimedJournal:
         await self._journal.__aexit__(kind, error, traceback)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Make ``move``, and measure it."""
+        """Apply the transition ``move``, and measure it."""
         began = perf_counter()
         try:
             verdict = await self._journal.move(scope, key, move)
@@ -162,19 +161,19 @@ class TimedJournal:
         return verdict
 
     async def count_in_doubt(self, scope: str) -> int:
-        """How many keys are in doubt; every run of ``recover`` asks, so the gauge is never older."""
+        """Return the number of keys in doubt. Every ``recover`` calls this, which updates the gauge."""
         count = await self._journal.count_in_doubt(scope)
         oldest = self._read_by.pop(_this_task(), None)
         try:
             self._instruments.in_doubt(count)
             if oldest is not None:
                 self._instruments.oldest(oldest.ages(await self._journal.now()))
-        except Exception as broken:  # noqa: BLE001 - as below
-            _tell(broken)
+        except Exception as raised:  # noqa: BLE001 - as in `_measure`
+            _log_failure(raised)
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """What waits; a run of ``recover`` reads through all of it, and the oldest is noted on the way."""
+        """Return pending keys. A run of ``recover`` reads all of them, so the oldest is noted here."""
         found = await self._journal.work(scope, limit=limit, after=after)
         oldest = self._read_by.setdefault(_this_task(), Oldest()) if after else Oldest()
         self._read_by[_this_task()] = oldest
@@ -190,44 +189,47 @@ class TimedJournal:
             done[metrics.ERROR_TYPE] = type(error).__name__
         try:
             self._instruments.operation(seconds=seconds, done=done)
-        except Exception as broken:  # noqa: BLE001 - what is in the journal must not look as if it were not
-            _tell(broken)
+        except Exception as raised:  # noqa: BLE001 - the journal was written: a metric must not fail the call
+            _log_failure(raised)
 
 
 def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine is run by one
+    assert task is not None  # noqa: S101 - a task runs every coroutine
     return task
 
 
-def _tell(broken: Exception) -> None:
-    log.warning("the journal's time could not be measured (%s)", type(broken).__name__)
+def _log_failure(raised: Exception) -> None:
+    log.warning("the duration of a journal operation could not be recorded (%s)", type(raised).__name__)
 
 
 # --- ages --------------------------------------------------------------------------------------------
-# How long the oldest of what waits has waited: noted while `recover` reads through all of it.
+# The ages of the oldest pending work, noted while `recover` reads all of it.
 
 
 @define
 class Oldest:
-    """Since when the oldest doubt, undo and untold end have waited, in the journal's seconds; None: none."""
+    """The times at which the oldest doubt, pending undo and pending notification began; None if none waits.
+
+    In seconds of the journal's clock.
+    """
 
     doubt: float | None = None
     undo: float | None = None
-    untold: float | None = None
+    notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Take ``entry`` into account; what did not keep its time yet counts from the intent's beginning."""
+        """Include ``entry``. Work that was recorded without a time counts from the claim."""
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
         self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.pending_undos])
-        self.untold = _earlier(
-            self.untold, [_since(pending.since, entry) for pending in entry.pending_notifications]
+        self.notification = _earlier(
+            self.notification, [_since(pending.since, entry) for pending in entry.pending_notifications]
         )
 
     def ages(self, now: float) -> dict[str, float]:
-        """Their ages in seconds; 0 where nothing waits."""
-        since = {"doubt": self.doubt, "undo": self.undo, "untold": self.untold}
+        """Return the ages in seconds; 0 if nothing waits."""
+        since = {"doubt": self.doubt, "undo": self.undo, "notification": self.notification}
         return {name: 0.0 if time is None else max(0.0, now - time) for name, time in since.items()}
 
 
@@ -241,21 +243,21 @@ def _earlier(known: float | None, times: Iterable[float]) -> float | None:
 
 
 # --- propagation -------------------------------------------------------------------------------------
-# The trace's context in a message's headers: taken from the command, and put into the outcome.
+# The trace context in message headers: read from the command, and written to the outcome.
 
 
 @contextmanager
 def context_from(headers: Mapping[str, str]) -> Iterator[None]:
-    """Within it, what is traced is a part of the trace that a message's headers name.
+    """Make spans within this context part of the trace in a message's headers.
 
-    Headers that name none, or are broken, change nothing.
+    Headers without a valid trace change nothing.
 
     Args:
-        headers: the message's; their names may be written in any case.
+        headers: the message's headers, with names in any case.
     """
-    # Proxies and brokers write the names as they like, and propagators look for theirs in lower case.
+    # Proxies and brokers change the case of names, and propagators expect lower case.
     carrier = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
-    # What is current is handed over, or else headers without a trace would end the one there is.
+    # Pass the current context, or headers without a trace would end the current trace.
     token = context.attach(propagate.extract(carrier, context.get_current()))
     try:
         yield
@@ -264,7 +266,7 @@ def context_from(headers: Mapping[str, str]) -> Iterator[None]:
 
 
 def headers_of_context() -> dict[str, str]:
-    """The headers that carry the current context on: for a message that belongs to the same trace."""
+    """Return headers with the current trace context, for a message of the same trace."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier

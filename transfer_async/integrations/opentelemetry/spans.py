@@ -1,12 +1,10 @@
-"""The spans of orders and their attempts, made of the client's events.
+"""The spans of orders and their attempts, built from the client's events.
 
-An order's span begins with `Claimed` and lasts until the task that carries its call is done: after a no
-the hooks are undone, and after a doubt ``resolve`` may end it, and all of this belongs to it. An order
-that was created is the exception: nothing follows, so its span ends at once. Since a task always ends,
-no span is left open, whatever the call ran into; one that ended without a word of how is `UNRECORDED`.
+An order's span begins with `Claimed` and lasts until the task of its call ends. So it includes undos after a
+definite failure, and ``resolve`` after a doubt. If the order was created, nothing follows, and its span ends
+at once. Every task ends, so no span stays open. A call that ends without an outcome is `UNRECORDED`.
 
-Events without an order of their own here, of ``recover`` for instance, become events of whatever span
-is current.
+Events of calls without a span here, for example of ``recover``, become events of the current span.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _REQUEST: Attributes = {metrics.METHOD: "POST", metrics.TEMPLATE: CREATE_ORDER}
 
 @define(eq=False, kw_only=True)
 class OpenAttempt:
-    """An HTTP attempt that is under way; it began then in nanoseconds since 1970, and by a steady clock."""
+    """An HTTP attempt in progress, with its start in nanoseconds since 1970 and on a monotonic clock."""
 
     span: Span
     began_at: int = field(factory=time.time_ns)
@@ -45,7 +43,7 @@ class OpenAttempt:
 
 @define(eq=False, kw_only=True)
 class OpenOrder:
-    """An order whose call is under way, and what is known of its end so far."""
+    """An order whose call is in progress, and what is known of its end so far."""
 
     span: Span
     context: Context
@@ -57,33 +55,33 @@ class OpenOrder:
 
 
 class Orders:
-    """Makes spans of events, and has the instruments count.
+    """Create spans from events, and update the metrics.
 
     Args:
-        tracer: makes the spans.
-        instruments: count and measure.
-        server: the service's address, for the attempts' spans.
+        tracer: creates the spans.
+        instruments: the metrics.
+        server: the service's address, for the spans of attempts.
     """
 
     def __init__(self, tracer: Tracer, instruments: Instruments, server: Attributes) -> None:
         self._tracer = tracer
         self._instruments = instruments
         self._request = {**_REQUEST, **server}
-        # The tasks hold the orders: one whose loop was thrown away takes its order along.
+        # Only the tasks hold the orders, so that an abandoned event loop frees its orders.
         self._open: weakref.WeakValueDictionary[str, OpenOrder] = weakref.WeakValueDictionary()
-        self._tellers: dict[type[events.Event], Callable[[Any], None]] = {
+        self._recorders: dict[type[events.Event], Callable[[Any], None]] = {
             events.Claimed: self._claimed,
-            events.RateLimitWaited: self._turn_came,
+            events.RateLimitWaited: self._rate_limit_waited,
             events.HookPassed: self._hook_passed,
             events.HookUndone: self._hook_undone,
-            events.UndoPending: self._undo_owed,
+            events.UndoPending: self._undo_pending,
             events.AttemptStarted: self._attempt_started,
             events.AttemptFailed: self._attempt_failed,
             events.RetryScheduled: self._retry_scheduled,
             events.OrderCreated: self._created,
             events.OrderRefused: self._refused,
             events.NotSent: self._not_sent,
-            events.OrderInDoubt: self._went_in_doubt,
+            events.OrderInDoubt: self._order_in_doubt,
             events.Resolved: self._resolved,
             events.DuplicateSuspected: self._duplicate_suspected,
         }
@@ -91,18 +89,18 @@ class Orders:
     def __len__(self) -> int:
         return len(self._open)
 
-    def tell(self, event: events.Event) -> None:
-        """Take note of ``event``."""
-        teller = self._tellers.get(type(event))
-        if teller is not None:
-            teller(event)
+    def record(self, event: events.Event) -> None:
+        """Record one event."""
+        record = self._recorders.get(type(event))
+        if record is not None:
+            record(event)
 
     # --- the order ----------------------------------------------------------------------------------
 
     def _claimed(self, event: events.Claimed) -> None:
         task = asyncio.current_task()
         if task is None:
-            return  # nothing would end the span
+            return  # without a task, nothing would end the span
         span = self._tracer.start_span(
             ORDER_SPAN,
             start_time=time.time_ns() - int(event.seconds * 1e9),
@@ -115,8 +113,7 @@ class Orders:
         order = OpenOrder(span=span, context=trace.set_span_in_context(span), seconds=event.seconds)
         self._open[event.intent_id] = order
         task.add_done_callback(partial(self._call_is_over, event.intent_id, order))
-        # The hooks are a part of the order, and so is what they trace. Nothing is to be detached: the
-        # call's task has a context of its own, which ends with it.
+        # Spans of hooks belong to the order. Detaching is not needed: the context ends with the call's task.
         context.attach(order.context)
 
     def _call_is_over(self, intent_id: str, order: OpenOrder, _: asyncio.Task[Any]) -> None:
@@ -125,7 +122,7 @@ class Orders:
 
     def _end(self, intent_id: str, order: OpenOrder) -> None:
         order.is_over = True
-        if self._open.get(intent_id) is order:  # another call may have taken the intent over meanwhile
+        if self._open.get(intent_id) is order:  # another call may have taken over the intent
             del self._open[intent_id]
         self._end_attempt(order, outcome=order.outcome, error=order.error)
         ended: dict[str, str | int] = {metrics.OUTCOME: order.outcome}
@@ -137,7 +134,7 @@ class Orders:
         self._instruments.order(seconds=order.seconds, ended=ended)
 
     def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
-        """Remember how the order ended, as far as is known now."""
+        """Note how the order ended, as far as is known now."""
         order = self._open.get(event.intent_id)
         if order is not None:
             order.outcome, order.seconds = outcome.value, event.seconds
@@ -148,7 +145,7 @@ class Orders:
         order = self._ended(event, Outcome.CREATED, None)
         if order is not None:
             order.span.set_attribute(metrics.ORDER_ID, event.order_id)
-            # The answer came before it was recorded.
+            # The response arrived before it was recorded.
             self._end_attempt(order, outcome=order.outcome, error=None, status=event.status, took=event.took)
             self._end(event.intent_id, order)
 
@@ -158,13 +155,13 @@ class Orders:
     def _not_sent(self, event: events.NotSent) -> None:
         self._ended(event, Outcome.NOT_SENT, event.error)
 
-    def _went_in_doubt(self, event: events.OrderInDoubt) -> None:
+    def _order_in_doubt(self, event: events.OrderInDoubt) -> None:
         error = metrics.error_type(event.error)
         order = self._ended(event, Outcome.UNKNOWN, error)
         if order is not None:
-            # It is open if it had an order for its answer, which turned out to be another key's.
+            # The attempt is still open if its response was an order that belongs to another key.
             self._end_attempt(order, outcome=Outcome.UNKNOWN.value, error=error)
-        self._note(event, "went_in_doubt", {metrics.ERROR_TYPE: error})
+        self._note(event, "order_in_doubt", {metrics.ERROR_TYPE: error})
         self._instruments.doubt_began({metrics.ERROR_TYPE: error})
 
     def _resolved(self, event: events.Resolved) -> None:
@@ -229,10 +226,10 @@ class Orders:
         attempt.span.end(attempt.began_at + int(seconds * 1e9))
         self._instruments.attempt(seconds=seconds, request={**_REQUEST, **answered}, ended=ended)
 
-    # --- what happens on the way --------------------------------------------------------------------
+    # --- events of an order ------------------------------------------------------------------------
 
-    def _turn_came(self, event: events.RateLimitWaited) -> None:
-        self._note(event, "turn_came", {metrics.WAITED: event.waited})
+    def _rate_limit_waited(self, event: events.RateLimitWaited) -> None:
+        self._note(event, "rate_limit_waited", {metrics.WAITED: event.waited})
         self._instruments.waited(event.waited)
 
     def _hook_passed(self, event: events.HookPassed) -> None:
@@ -241,10 +238,10 @@ class Orders:
     def _hook_undone(self, event: events.HookUndone) -> None:
         self._note(event, "hook_undone", {metrics.HOOK: event.hook})
 
-    def _undo_owed(self, event: events.UndoPending) -> None:
+    def _undo_pending(self, event: events.UndoPending) -> None:
         why = {metrics.HOOK: event.hook, metrics.ERROR_TYPE: metrics.error_type(event.error)}
-        self._note(event, "undo_owed", why)
-        self._instruments.undo_owed(why)
+        self._note(event, "undo_pending", why)
+        self._instruments.undo_failed(why)
 
     def _retry_scheduled(self, event: events.RetryScheduled) -> None:
         self._note(event, "retry_scheduled", {metrics.PAUSE: event.pause})
@@ -254,5 +251,5 @@ class Orders:
         if order is not None:
             order.span.add_event(name, attributes)
         elif (span := trace.get_current_span()).is_recording():
-            whose = {metrics.KEY: event.key, metrics.INTENT_ID: event.intent_id}
-            span.add_event(name, {**whose, **attributes})
+            order_ids = {metrics.KEY: event.key, metrics.INTENT_ID: event.intent_id}
+            span.add_event(name, {**order_ids, **attributes})
