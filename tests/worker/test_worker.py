@@ -261,6 +261,15 @@ async def test_a_journal_that_fails_is_seen_until_it_works_again(caplog):
     assert await desk.worker.health.not_ready() == []
 
 
+async def test_a_journal_that_failed_is_not_well_after_a_message_that_is_not_acknowledged():
+    desk = Desk(JournalFailed("the disk is full"))
+    await desk.take()
+    for result in (InvalidOrder([("order", "is missing")]), KeyBusy(retry_after=3.0)):
+        await desk.take(result)
+
+    assert [trouble.split(":")[0] for trouble in await desk.worker.health.not_ready()] == ["journal"]
+
+
 async def test_a_publisher_that_fails_is_seen_until_it_works_again():
     desk = Desk()
     desk.log.before["publish"] = OSError()
