@@ -35,8 +35,8 @@ async def sandbox(monkeypatch):
         yield sandbox
 
 
-def test_a_line_of_the_log_moves_no_cursor():
-    """A broker says why it refuses; its words must not draw over what an operator reads."""
+def test_a_log_line_contains_no_control_characters():
+    """A broker's error text must not overwrite what an operator reads."""
     said: list[str] = []
     logger = logging.getLogger("of a broker")
     with output.logged(logger, said.append, form="%(message)s"):
@@ -116,7 +116,7 @@ def test_uvloop_is_not_needed(monkeypatch):
     assert process.loop_factory() is None
 
 
-def test_while_a_command_runs_garbage_is_looked_for_seldom_and_nothing_is_hidden():
+def test_a_running_command_collects_garbage_rarely_and_freezes_nothing():
     usual, frozen = gc.get_threshold(), gc.get_freeze_count()
 
     async def work() -> tuple[int, int]:
@@ -131,7 +131,7 @@ def test_while_a_command_runs_garbage_is_looked_for_seldom_and_nothing_is_hidden
 # --- whoami ---------------------------------------------------------------------------------------
 
 
-async def test_whoami_tells_id_username_role_and_active(sandbox):
+async def test_whoami_shows_id_username_role_and_active(sandbox):
     result = await asked("whoami")
 
     assert result.stdout.splitlines() == [
@@ -160,7 +160,7 @@ async def test_whoami_opens_no_journal(sandbox, monkeypatch, tmp_path):
     assert await asyncio.to_thread(os.listdir, tmp_path) == []
 
 
-async def test_a_wrong_token_is_told_in_one_line_without_the_token(sandbox, monkeypatch):
+async def test_a_refused_token_is_reported_in_one_line_without_the_token(sandbox, monkeypatch):
     monkeypatch.setenv(TOKEN, "a-wrong-token")
     result = await asked("whoami", code=1)
 
@@ -171,8 +171,8 @@ async def test_a_wrong_token_is_told_in_one_line_without_the_token(sandbox, monk
 
 
 @pytest.mark.parametrize("status", [404, 405])
-async def test_an_address_that_may_be_wrong_is_what_to_look_at(sandbox, monkeypatch, status):
-    """A prefix that is missing, or one too many: told "refused", one would look for a right to ask."""
+async def test_a_status_404_or_405_advises_to_check_the_base_url(sandbox, monkeypatch, status):
+    """A path prefix is missing or superfluous; "refused" alone would suggest a missing permission."""
     if status == 404:
         monkeypatch.setenv(URL, f"{sandbox.base_url}/bank")
     else:
@@ -185,7 +185,7 @@ async def test_an_address_that_may_be_wrong_is_what_to_look_at(sandbox, monkeypa
     )
 
 
-async def test_a_service_that_is_down_is_told_in_one_line(monkeypatch, closed_port):
+async def test_a_service_that_is_down_is_reported_in_one_line(monkeypatch, closed_port):
     monkeypatch.setenv(URL, f"http://127.0.0.1:{closed_port}")
     monkeypatch.setenv(TOKEN, "a-secret-token")
     result = await asked("whoami", code=1)
@@ -209,7 +209,7 @@ def test_a_missing_variable_is_named(monkeypatch, given):
     ("base_url", "token"),
     [("http://orders.example.com", "a-secret-token"), ("https://orders.example.com", "a-secret\ntoken")],
 )
-def test_a_variable_that_cannot_be_right_is_told_without_the_token(monkeypatch, base_url, token):
+def test_a_wrong_variable_is_reported_without_the_token(monkeypatch, base_url, token):
     monkeypatch.setenv(URL, base_url)
     monkeypatch.setenv(TOKEN, token)
 
@@ -223,13 +223,13 @@ def test_what_the_service_did_not_say_is_a_dash_or_null():
     assert json.loads(who_am_i._account_as_json(somebody))["active"] is None
 
 
-def test_what_the_service_says_moves_no_cursor():
+def test_text_from_the_service_is_printed_without_control_characters():
     told = who_am_i.as_lines(User(id="u-1", username="a\x1b[2J\nid        u-2", is_active=False))
 
     assert told[1:] == ["username  a?[2J?id        u-2", "role      -", "active    no"]
 
 
-def test_an_error_without_advice_is_told_alone():
+def test_an_error_without_advice_is_reported_alone():
     assert (
         who_am_i._explained_failure(ServiceFailed(status=500))
         == "ServiceFailed: no usable answer (status 500)"
@@ -240,7 +240,7 @@ def test_an_error_without_advice_is_told_alone():
 
 
 @pytest.mark.parametrize(("surprise", "ending"), [(False, (0, "told\n", "")), (True, (1, "told\n", FAILED))])
-def test_the_demo_is_told_as_it_happens_and_a_surprise_fails_it(monkeypatch, surprise, ending):
+def test_the_demo_prints_its_lines_and_a_surprise_fails_it(monkeypatch, surprise, ending):
     async def played(say, **_options: object) -> None:
         say("told")
         if surprise:
@@ -269,7 +269,7 @@ def test_the_demo_is_told_as_it_happens_and_a_surprise_fails_it(monkeypatch, sur
         (["--port", "70000"], "--port"),
     ],
 )
-def test_a_sandbox_that_cannot_be_is_told_in_words(arguments, why):
+def test_a_wrong_option_of_the_sandbox_is_reported(arguments, why):
     result = invoke("sandbox", *arguments)
 
     assert result.exit_code == 2
@@ -277,14 +277,14 @@ def test_a_sandbox_that_cannot_be_is_told_in_words(arguments, why):
     assert "Traceback" not in result.stderr
 
 
-def test_accounts_that_are_none_are_told(tmp_path):
+def test_wrong_accounts_are_reported(tmp_path):
     accounts = tmp_path / "accounts.json"
     accounts.write_text("{}", encoding="utf-8")
 
     assert refused("sandbox", "--accounts", accounts).startswith("sandbox: --accounts: ")
 
 
-def test_a_port_that_is_taken_is_told_and_nothing_is_announced():
+def test_a_port_in_use_is_reported_and_nothing_is_printed():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = invoke("sandbox", "--port", taken.getsockname()[1])
 
@@ -311,7 +311,7 @@ async def test_a_signal_ends_the_sandbox_and_leaves_nothing_behind(number):
     assert logging.getLogger("transfer_async.sandbox").handlers == handlers
 
 
-async def test_the_exports_are_fit_for_a_shell():
+async def test_the_exports_can_be_pasted_into_a_shell():
     async with Sandbox(token="it's;mine") as sandbox:
         told = servers.announcement(sandbox)
 

@@ -87,7 +87,7 @@ def story() -> Story:
     return made
 
 
-def test_the_story_is_told_in_its_order(story):
+def test_the_lines_of_the_demo_are_in_order(story):
     at = [found_in(story.lines, pattern) for pattern in STORY]
     assert at == sorted(at)
 
@@ -99,7 +99,7 @@ def test_the_last_line_names_the_orders_that_the_sandbox_has(story):
     assert set(re.findall(TX, last)) == set(story.sandbox.orders)
 
 
-def test_a_line_is_told_when_its_thing_happens(story):
+def test_each_line_is_printed_when_its_event_happens(story):
     placed = story.seen[found_in(story.lines, "hold-1 placed")]
     created = story.seen[found_in(story.lines, "created: tx-")]
 
@@ -168,7 +168,7 @@ async def test_it_does_not_claim_that(change, told, monkeypatch):
         await played()
 
 
-async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
+async def test_two_orders_that_fit_leave_the_doubt_open(monkeypatch):
     monkeypatch.setattr(demo, "usd_order", lambda *_: ORDER_OF("ada.eze", "ben.okri", "100.00"))
     lines: list[str] = []
 
@@ -178,7 +178,7 @@ async def test_two_orders_that_fit_are_not_told_apart_by_a_guess(monkeypatch):
     assert "the back office sees 2 orders that fit: not known" in lines[-1]
 
 
-async def test_a_demo_that_takes_too_long_is_a_surprise():
+async def test_a_demo_that_takes_too_long_fails():
     with pytest.raises(demo.Surprise, match="not finished after 0 s"):
         await played(patience=0)
 
@@ -186,7 +186,7 @@ async def test_a_demo_that_takes_too_long_is_a_surprise():
 # --- its words ------------------------------------------------------------------------------------
 
 
-def test_every_event_has_words_but_the_one_the_bank_tells_of():
+def test_every_event_has_a_text_except_hook_passed():
     assert set(Event.__subclasses__()) - set(SENTENCES) == {HookPassed}
 
 

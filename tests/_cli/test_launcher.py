@@ -1,4 +1,4 @@
-"""The command as it is installed: `--version` needs neither the client nor typer."""
+"""The command as it is installed: a fast `--version`, and streams that are closed or ASCII-only."""
 
 import importlib.metadata
 import os
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import invoke
+from tests.support.journalling import SCOPE, claim, doubt, mark, of_key
+from transfer_async import SQLiteJournal
 from transfer_async._cli import launcher
 
 ALONE = """
@@ -64,3 +66,43 @@ def test_everything_else_is_for_the_command_line(words, code, told, monkeypatch,
 
     assert ended.value.code == code
     assert told in "".join(capsys.readouterr())
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+KEY = "支払い-1"
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """Return the path of a journal with a key in doubt."""
+    async with SQLiteJournal(tmp_path / "journal") as journal:
+        for move in (claim(), mark(), doubt()):
+            await journal.move(SCOPE, KEY, of_key(move, KEY))
+    return tmp_path / "journal"
+
+
+def run_process(
+    words: list[str], *, shell: str = "", **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    command = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "transfer_async", *words]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, check=False)
+
+
+def test_a_key_that_the_terminal_cannot_show_is_shown_in_escapes(path: Path):
+    words = ["journal", "list", "--journal", str(path), "--base-url", SCOPE]
+    done = run_process(words, PYTHONIOENCODING="latin-1")
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert KEY.encode("ascii", "backslashreplace") in done.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_with_closed_streams_does_its_work(path: Path, closed: str):
+    said = ["--by", "ada", "--reason", "seen"]
+    words = ["journal", "resolve", KEY, "--order-id", "tx-seen", *said, "--journal", str(path)]
+    done = run_process([*words, "--base-url", SCOPE], shell=closed)
+    shown = run_process(["journal", "show", KEY, "--journal", str(path), "--base-url", SCOPE])
+
+    assert done.returncode == 0
+    assert b"tx-seen" in shown.stdout

@@ -1,4 +1,4 @@
-"""``transfer-async verify-hooks``: what it says, and its exit codes."""
+"""The command `verify-hooks`: its report and its exit codes."""
 
 import textwrap
 
@@ -63,7 +63,7 @@ def test_right_hooks_end_well():
     assert told.endswith("(seed 7)\n")
 
 
-def test_wrong_hooks_are_told_rule_by_rule_in_texts_that_are_fit_for_a_terminal():
+def test_broken_rules_are_listed_without_control_characters():
     told = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
 
     assert told.startswith("BROKEN   One intent.id has one hold: a second call of place returns it")
@@ -123,7 +123,7 @@ def test_what_a_module_keeps_in_memory_does_not_outlive_a_worker(tmp_path, known
         ("wrong_bank_on_trial:empty", "verify-hooks: the factory must return hooks and held by name"),
     ],
 )
-def test_what_is_no_factory_is_a_wrong_use(factory, said):
+def test_a_wrong_factory_is_reported(factory, said):
     assert said in verified(factory, code=2)
 
 

@@ -1,4 +1,4 @@
-"""The command as a whole: what it refuses, what it says, and how it ends."""
+"""The command `create`: its options, its messages, its files and its exit codes."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ class Bench:
         return await self.write(csv_text(cells))
 
     async def run(self, *arguments: Any, code: int = 0) -> Any:
-        """Run the command, which tells nothing about people."""
+        """Run the command, and check that its output has no personal data."""
         result = await asked("create", *arguments, code=code)
         assert not any(person in result.output for person in PERSONAL)
         return result
@@ -77,7 +77,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 # --- files that are good --------------------------------------------------------------------------
 
 
-async def test_a_files_orders_are_created_and_told_of(bench):
+async def test_a_files_orders_are_created_and_their_outcomes_are_written(bench):
     file = await bench.orders(*(row(number) for number in range(1, 31)))
     result = await bench.run(file)
 
@@ -117,7 +117,7 @@ async def test_the_format_may_be_named(bench):
 @pytest.mark.parametrize(("name", "text"), [("orders.jsonl", ""), ("orders.csv", csv_text([]))])
 @pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
 async def test_a_file_without_orders_is_a_fault(bench, name, text, arguments):
-    """An export that failed would otherwise pass for a salary run that went well."""
+    """Otherwise a failed export would look like a successful salary run."""
     result = await bench.run(await bench.write(text, name), *arguments, code=2)
 
     assert result.stdout == ""
@@ -150,7 +150,7 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
 
 
 @each("text", [b"", b"\x00\xff\xfe", b"key;held\n", b"[]", b"{"])
-async def test_a_file_that_is_none_of_ours_is_told_so(bench, text):
+async def test_a_file_of_another_format_is_a_fault_of_its_first_line(bench, text):
     result = await bench.run(await bench.write(text), code=2)
 
     assert result.stderr.startswith("line 1: ")
@@ -198,7 +198,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         ),
     ],
 )
-async def test_an_option_that_is_no_good_is_told_in_a_line_and_nothing_is_sent(bench, arguments, why):
+async def test_a_wrong_option_is_reported_in_one_line_and_nothing_is_sent(bench, arguments, why):
     result = await bench.run(await bench.orders(row(1)), *arguments, code=2)
 
     assert why in result.stderr
@@ -206,7 +206,7 @@ async def test_an_option_that_is_no_good_is_told_in_a_line_and_nothing_is_sent(b
     assert len(bench.sandbox.requests) == 0
 
 
-async def test_a_line_whose_turn_comes_too_late_is_not_sent_and_nobody_waits_for_it(bench):
+async def test_a_line_whose_deadline_passes_while_it_waits_is_not_sent(bench):
     soon = (datetime.now(UTC) + timedelta(seconds=500)).isoformat()
     file = await bench.orders(row(1), row(2), row(3, deadline=soon))
     result = await bench.run(file, "--rate", "0.001", "--burst", "2", code=4)
@@ -230,7 +230,7 @@ async def test_all_that_is_missing_is_named_at_once(bench, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["nothing", "directory", "pipe"])
-async def test_what_is_no_file_is_refused_and_not_waited_for(bench, what):
+async def test_a_missing_file_a_directory_and_a_pipe_are_refused(bench, what):
     path = bench.directory / "orders.csv"
     if what == "directory":
         await asyncio.to_thread(path.mkdir)
@@ -263,7 +263,7 @@ async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
     assert "--journal: must be durable" in result.stderr
 
 
-async def test_a_database_whose_driver_is_missing_says_what_to_install(bench, monkeypatch):
+async def test_the_error_for_a_missing_driver_says_what_to_install(bench, monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     result = await bench.run(await bench.orders(row(1)), "--journal", "postgresql://127.0.0.1/none", code=2)
 
@@ -282,7 +282,7 @@ async def test_a_database_may_be_named_as_the_journal(bench, postgres):
 # --- stopping early -------------------------------------------------------------------------------
 
 
-async def test_whoever_stops_it_during_the_check_has_sent_nothing(bench, monkeypatch):
+async def test_a_run_stopped_during_the_check_has_sent_nothing(bench, monkeypatch):
     stopping = Stopping()
     monkeypatch.setattr(create_command, "Stopping", lambda: stopping)
     keys_seen = create_input.Keys.seen
@@ -314,7 +314,7 @@ async def test_a_factory_that_never_ends_can_be_stopped(bench, monkeypatch):
 # --- a dry run ------------------------------------------------------------------------------------
 
 
-async def test_a_dry_run_tells_the_sums_and_sends_and_writes_nothing(bench):
+async def test_a_dry_run_shows_the_sums_and_sends_and_writes_nothing(bench):
     result = await bench.run(await bench.orders(row(1), row(2)), "--dry-run")
 
     assert result.stdout.splitlines() == [
@@ -334,8 +334,8 @@ async def test_a_dry_run_needs_neither_the_service_nor_the_journal(bench, monkey
     assert (await bench.run(await bench.orders(row(1)), "--dry-run")).exit_code == 0
 
 
-async def test_a_dry_run_finds_what_would_come_too_late(bench):
-    """The run itself takes the line: if its order was created in time, it is given back."""
+async def test_a_dry_run_reports_time_limits_that_have_passed(bench):
+    """The run itself accepts the line: a key that has its order already still returns it."""
     late = row(2, send_before="2020-01-01T00:00:00Z", deadline="2020-01-01T00:00:00Z")
     file = await bench.orders(row(1, send_before="2999-01-01T00:00:00Z"), late)
     dry = await bench.run(file, "--dry-run", code=2)
@@ -351,7 +351,7 @@ async def test_a_dry_run_finds_what_would_come_too_late(bench):
 
 
 async def test_what_the_service_refuses_says_which_fields_it_names_and_what_to_do(bench):
-    """Whoever is told "Refused" alone has to ask the service's support."""
+    """The field names spare the user a question to the service's support."""
     file = await bench.orders(row(1), row(2, **NOBODY, matcher_amount="1", poster_amount="1550.25"))
     runs = [await bench.run(file, code=3) for _ in range(2)]
 
@@ -368,7 +368,7 @@ async def test_what_the_service_refuses_says_which_fields_it_names_and_what_to_d
 
 
 async def test_after_a_refutation_the_same_line_is_not_sent_again_and_says_so(bench):
-    """Its key is free, but the line is the old wish: whoever still wants it paid says so by another key."""
+    """The key is free, but the line is the same order as before: to pay it, the user needs another key."""
     bench.sandbox.faults.add(CloseBeforeReading())
     file = await bench.orders(row(1))
     await bench.run(file, code=5)
@@ -465,7 +465,7 @@ async def test_the_banks_means_to_end_a_doubt_are_asked(bench):
     assert (await bench.told())[0]["order_id"] == "tx-abcdefghij0123456789"
 
 
-async def test_undos_that_are_owed_are_told_of(bench):
+async def test_pending_undos_are_reported(bench):
     file = await bench.orders(row(1, held="", **NOBODY))
     result = await bench.run(file, "--hooks", f"{__name__}:owing", code=3)
 
@@ -496,7 +496,7 @@ async def test_a_factory_may_bring_the_token_and_observers(bench, monkeypatch):
         (StatusAfterProcessing(500), 5, "2 created, 1 unknown"),
     ],
 )
-async def test_the_exit_code_tells_what_became_of_the_others(bench, fault, code, told):
+async def test_the_exit_code_is_that_of_the_worst_order(bench, fault, code, told):
     bench.sandbox.faults.add(fault, username="payment-0000002@bulk.example", times=None)
     result = await bench.run(await bench.orders(row(1), row(2), row(3)), code=code)
 
@@ -507,8 +507,8 @@ async def test_the_exit_code_tells_what_became_of_the_others(bench, fault, code,
     ("fault", "count", "code", "told"),
     [(Status(401), 10, 4, "10 refused"), (StatusAfterProcessing(500), 20, 5, "20 unknown")],
 )
-async def test_whoever_gives_up_at_the_last_line_says_what_became_of_all(bench, fault, count, code, told):
-    """Else somebody mends what is not broken, and looks for outcomes that are there already."""
+async def test_giving_up_at_the_last_line_reports_all_outcomes(bench, fault, count, code, told):
+    """Otherwise the user would look for outcomes that are there already."""
     bench.sandbox.faults.add(fault, times=None)
     file = await bench.orders(*(row(number) for number in range(1, count + 1)))
     result = await bench.run(file, "--concurrency", "4", code=code)
@@ -552,7 +552,7 @@ async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench
         (create_input.Checking, "run", OSError(5, "torn"), "FILE: cannot be read (torn)"),
     ],
 )
-async def test_a_check_that_cannot_go_on_is_told_and_nothing_is_sent(bench, part, call, error, why):
+async def test_a_check_that_fails_is_reported_and_nothing_is_sent(bench, part, call, error, why):
     def broken(*_: Any) -> None:
         raise error
 
@@ -564,7 +564,7 @@ async def test_a_check_that_cannot_go_on_is_told_and_nothing_is_sent(bench, part
 
 
 @pytest.mark.parametrize("step", ["write", "finish"])
-async def test_a_disk_that_is_full_is_told_and_the_journal_knows_all_the_same(bench, monkeypatch, step):
+async def test_a_full_disk_is_reported_and_the_journal_has_the_outcomes(bench, monkeypatch, step):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -582,7 +582,7 @@ async def test_a_disk_that_is_full_is_told_and_the_journal_knows_all_the_same(be
 # --- the rest -------------------------------------------------------------------------------------
 
 
-def test_the_help_tells_the_exit_codes_and_the_options():
+def test_the_help_lists_the_exit_codes_and_the_options():
     result = invoke("create", "--help")
 
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""CSV: what spreadsheets and banks write, read exactly; what they write wrongly, told by line and column."""
+"""CSV files: good rows are read exactly; faults are reported by line and column."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -52,7 +52,7 @@ def test_a_row_is_a_command():
     )
 
 
-def test_columns_may_come_in_any_order_and_those_without_need_be_left_out():
+def test_columns_may_be_in_any_order_and_optional_ones_left_out():
     (record,) = read_csv(csv_text([{name: row(1)[name] for name in NEEDED}], columns=reversed(NEEDED)))
 
     assert record.command.held is None
@@ -93,8 +93,8 @@ def test_a_missing_column_is_a_fault_of_the_first_line(missing):
     assert faults(text) == [(1, missing, "is missing: add this column")]
 
 
-def test_unknown_and_doubled_columns_are_faults_of_the_first_line_told_by_name():
-    """By its number alone a misspelt one of fifteen would have to be counted out."""
+def test_unknown_and_duplicate_columns_are_faults_with_their_names():
+    """With its number alone, the user would have to count the columns."""
     text = csv_text([row(1)]).replace("key,", f"key,held\x1b[2J{'d' * 99},key,", 1)
 
     assert faults(text) == [
@@ -104,14 +104,14 @@ def test_unknown_and_doubled_columns_are_faults_of_the_first_line_told_by_name()
 
 
 @pytest.mark.parametrize(("mark", "name"), [(";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")])
-def test_columns_that_are_separated_otherwise_are_told_so_once(mark, name):
-    """As spreadsheets write them where the comma is for decimals."""
+def test_other_separators_than_commas_are_one_fault(mark, name):
+    """Spreadsheets write them in countries with a decimal comma."""
     assert faults(csv_text([row(1)]).replace(",", mark)) == [
         (1, "", f"separates the columns with {name}: use commas, and a point in amounts")
     ]
 
 
-def test_a_header_that_was_forgotten_is_told_once_and_shows_nobodys_data():
+def test_a_missing_header_is_one_fault_and_shows_no_personal_data():
     text = csv_text([row(1), row(2)]).partition("\n")[2]
 
     assert faults(text) == [(1, "", "names no known column: the first line must be the header, not an order")]
@@ -156,7 +156,7 @@ def test_faults_are_named_by_their_columns():
         ("a\rb", "is not valid CSV (new-line character seen in unquoted field"),
     ],
 )
-def test_what_is_no_csv_is_a_fault_and_the_next_row_is_read(cell, why):
+def test_invalid_csv_is_a_fault_and_the_next_row_is_read(cell, why):
     header, first, second = csv_text([row(1), row(2)]).splitlines()
     found = read_csv(f"{header}\n{first.replace('hold-1', cell)}\n{second}\n")
 
@@ -172,7 +172,7 @@ def test_a_quote_that_is_never_closed_is_a_fault_of_the_line_where_it_opens():
 
 
 def test_quotes_that_swallow_the_orders_between_them_are_a_fault():
-    """Two stray ones make one cell of all that is between, and the row has as many cells as it should."""
+    """Two stray quotes make one cell of all lines between them, and the row has the right number of cells."""
     rows = [row(number, beneficiary_first="Ben", beneficiary_last="Okri") for number in range(1, 6)]
     rows[1]["beneficiary_last"] = "<Okri"
     rows[3]["beneficiary_last"] = "Okri>"

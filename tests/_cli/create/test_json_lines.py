@@ -1,4 +1,4 @@
-"""JSON Lines: each a command as through a broker, exact, or its faults."""
+"""JSON Lines files: each line is a command, as a worker receives it, or has faults."""
 
 import json
 
@@ -43,15 +43,15 @@ def test_empty_lines_are_passed_over_and_counted():
 
 
 @each("text", ["{", "nonsense", "{} {}", '"\\ud800"x', "[1"])
-def test_what_is_no_json_is_a_fault_of_the_line_itself(text):
+def test_invalid_json_is_a_fault_of_the_line_itself(text):
     line, name, why = only_fault(text)
 
     assert (line, name) == (1, "")
     assert "JSON" in why
 
 
-def test_a_number_without_end_is_told_as_that():
-    """Told that it is no JSON, its sender would look for a bracket."""
+def test_a_number_with_too_many_digits_is_reported_as_such():
+    """If the fault were "not JSON", its sender would look for a bracket."""
     text = jsonl_text([tree(1)]).replace('"155025.00"', "9" * 5000)
 
     assert only_fault(text) == (1, "", "has a whole number of too many digits")

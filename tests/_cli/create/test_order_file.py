@@ -1,4 +1,4 @@
-"""A file of orders, read twice: the bytes each time, and what the first lines come to only once."""
+"""A file of orders is read twice; the records of its first lines are kept, so they are parsed once."""
 
 import weakref
 
@@ -29,7 +29,7 @@ def texts():
 
 
 @each(("form", "text"), texts())
-def test_every_reading_comes_to_the_same(tmp_path, form, text):
+def test_every_reading_yields_the_same_records(tmp_path, form, text):
     path = tmp_path / "orders"
     path.write_text(text, encoding="utf-8")
     with opened(path, form) as file:
@@ -48,7 +48,7 @@ def test_what_was_checked_is_what_is_sent(tmp_path, form):
     assert [one is other for one, other in zip(first, again, strict=True)] == [True] * KEPT + [False] * KEPT
 
 
-def test_a_reading_that_was_left_puts_no_order_on_another_line(tmp_path):
+def test_an_abandoned_reading_puts_no_order_on_another_line(tmp_path):
     with opened_file(tmp_path, Format.CSV) as orders:
         first = list(orders.records())
         next(orders.records())
@@ -56,7 +56,7 @@ def test_a_reading_that_was_left_puts_no_order_on_another_line(tmp_path):
         assert list(orders.records()) == first
 
 
-def test_what_is_kept_is_not_handed_out_of_a_file_that_has_changed(tmp_path):
+def test_kept_records_of_a_changed_file_are_not_yielded(tmp_path):
     with opened_file(tmp_path, Format.JSONL) as orders:
         assert len(list(orders.records())) == 2 * KEPT
         (tmp_path / "orders").write_text(jsonl_text([tree(7)]), encoding="utf-8")
@@ -72,7 +72,7 @@ def opened_file(tmp_path, form: Format):
     return opened(tmp_path / "orders", form)
 
 
-def test_an_order_is_let_go_of_once_it_is_handed_out(tmp_path):
+def test_a_record_is_forgotten_once_it_is_yielded(tmp_path):
     with opened_file(tmp_path, Format.CSV) as orders:
         seen = [weakref.ref(record.command.order) for record in orders.records()]
         assert [ref() is not None for ref in seen] == [True] * KEPT + [False] * KEPT

@@ -1,4 +1,4 @@
-"""The outcome file is there whole or not at all, is its owner's alone, and names nobody."""
+"""The file of outcomes is complete or absent, private to its owner, and without personal data."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_two_runs_do_not_write_one_file(outcomes, path):
     assert path.read_bytes() == b"one\n"
 
 
-def test_a_file_that_was_put_in_its_place_while_another_run_came_is_set_aside_whole(path, monkeypatch):
+def test_a_file_that_was_completed_while_another_run_started_is_renamed_to_old(path, monkeypatch):
     first = OutcomeFile(path)
     first.add(b"one\n")
     flock = create_outcomes.fcntl.flock
@@ -113,7 +113,7 @@ def test_a_file_that_was_put_in_its_place_while_another_run_came_is_set_aside_wh
 
 @pytest.mark.parametrize("end", ["", ".part", ".old"])
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("elsewhere")])
-def test_what_is_no_file_is_not_replaced(path, end, make):
+def test_only_regular_files_are_replaced(path, end, make):
     make(path.with_name(path.name + end))
 
     with pytest.raises(ValueError, match="exists and is not a regular file"):
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_there_yet_is_protected_too(path):
         (create_outcomes.fcntl, "flock", "cannot write"),
     ],
 )
-def test_what_the_system_does_not_allow_is_told_and_nothing_is_held(path, holder, call, told):
+def test_an_error_of_the_system_is_reported_and_the_lock_is_released(path, holder, call, told):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 

@@ -1,4 +1,4 @@
-"""How far it has come, told by a clock that a test holds in its hands."""
+"""The progress of a run, with a clock that the test controls."""
 
 import io
 from functools import partial
@@ -34,7 +34,7 @@ def progress(time, lines):
         yield made
 
 
-def test_the_rate_is_that_of_late(time, lines, progress):
+def test_the_rate_is_that_of_the_last_seconds(time, lines, progress):
     for second in range(1, 11):  # what was done before goes by at once
         time.pass_(1.0)
         progress.show("creating", 1000 * second, 20_000, "")
@@ -46,7 +46,7 @@ def test_the_rate_is_that_of_late(time, lines, progress):
     assert lines[-1].endswith("; 10 a second, 1 min 4 s left")
 
 
-def test_nobody_can_say_a_rate_before_any_time_has_passed(time, lines, progress):
+def test_there_is_no_rate_before_any_time_has_passed(time, lines, progress):
     progress.show("creating", 0, 10, "none")
     time.pass_(PROGRESS_EVERY)
     progress.show("creating", 1, 10, "1 created")
@@ -75,11 +75,11 @@ def test_the_rate_is_right_however_often_it_is_noted(time, lines, progress, step
         (90_000, "1 d 1 h"),
     ],
 )
-def test_durations_are_told_in_two_units(seconds, told):
+def test_durations_are_shown_in_two_units(seconds, told):
     assert duration(seconds) == told
 
 
-def test_a_line_comes_every_few_seconds_and_no_more(time, lines, progress):
+def test_a_line_of_progress_is_written_every_few_seconds(time, lines, progress):
     for number in range(1, 21):
         time.pass_(PROGRESS_EVERY / 5)
         progress.show("creating", 10 * number, 1000, f"{10 * number} created")
@@ -90,7 +90,7 @@ def test_a_line_comes_every_few_seconds_and_no_more(time, lines, progress):
     ]
 
 
-def test_what_has_no_end_yet_is_told_too(time, lines, progress):
+def test_progress_without_a_total_is_shown(time, lines, progress):
     progress.show("checking", 0, None, "")
     for second in range(1, 6):
         time.pass_(PROGRESS_EVERY / 5)
@@ -120,7 +120,7 @@ def test_on_a_terminal_there_is_a_bar(time):
     assert "[beside it]" in out.getvalue()
 
 
-def test_a_bar_is_not_moved_for_every_order(time):
+def test_a_bar_is_not_updated_for_every_order(time):
     with Progress(disable=True, get_time=time.now) as bars:
         progress, moved = BarProgress(bars, print, clock=time.clock), []
         for number in range(1, 101):
@@ -139,7 +139,7 @@ def test_above_the_bar_a_line_is_written_as_it_is(capsys):
     assert (out, err.strip()) == ("", "[beside it]")
 
 
-def test_where_there_is_no_terminal_nothing_is_written_but_the_lines(capsys):
+def test_without_a_terminal_only_lines_are_written(capsys):
     with shown_progress(print, live=False, quiet=False) as progress:
         progress.show("creating", 1, 2, "1 created")
         progress.say("beside it")

@@ -1,4 +1,4 @@
-"""Counts, and how the exit code follows from them."""
+"""The counts of outcomes, the exit code and the advice that follow from them."""
 
 from tests.support.cases import each
 from tests.support.samples import encode, order_json
@@ -83,7 +83,7 @@ def test_the_advice_says_what_is_to_be_done():
     assert owed == "undos pending after a failure: 3. Run: transfer-async journal recover"
 
 
-def test_what_was_created_before_is_told_apart():
+def test_orders_that_were_created_before_are_counted_separately():
     tally = tally_of(ORDER, ORDER, ORDER)
     tally.made = 1
     (told,) = tally.advice()
@@ -91,7 +91,7 @@ def test_what_was_created_before_is_told_apart():
     assert told == "created before this run, and not again: 2. To pay once more, use another key"
 
 
-def test_what_would_be_refused_again_is_no_reason_to_run_it_again():
+def test_a_final_refusal_is_no_reason_to_run_the_command_again():
     corrected, another_key = tally_of(Refused(status=422), Refuted(), Refused(status=400)).advice()
 
     assert corrected == (

@@ -1,4 +1,4 @@
-"""A file is read twice, and holds the same bytes both times, or nothing more of it is handed out."""
+"""A file that changes between two readings is noticed before a changed byte is returned."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""The first signal asks, the second cuts off; and who waits is told at once."""
+"""The first signal stops the run, the second cuts off orders in flight."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ async def test_in_another_thread_signals_are_left_alone():
     assert await asyncio.to_thread(asyncio.run, inside())
 
 
-async def test_work_comes_to_its_end_unless_somebody_asks():
+async def test_work_without_a_signal_returns_its_result():
     async def seven() -> int:
         return 7
 
@@ -55,7 +55,7 @@ async def test_work_comes_to_its_end_unless_somebody_asks():
     assert stopping.exit_code is None
 
 
-async def test_whoever_asks_ends_the_work():
+async def test_a_signal_cancels_the_work():
     ended = []
 
     async def endless() -> None:

@@ -1,4 +1,4 @@
-"""The second pass: who is tried again, when it gives up, and what is written down; against a sandbox."""
+"""The sending of a file's orders: retries of busy keys, giving up, stopping, and the outcomes written."""
 
 import asyncio
 import signal
@@ -49,7 +49,7 @@ def records(*numbers: int, **changes: str) -> Iterator[Record]:
 
 
 class Heard:
-    """A progress that keeps what is said."""
+    """A progress display that records its calls."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -121,7 +121,7 @@ async def test_every_line_has_its_outcome(desk):
     assert desk.progress.shown == [(number, 40) for number in range(1, 41)]
 
 
-def test_a_line_that_has_become_bad_is_not_sent():
+def test_a_line_that_has_faults_now_is_not_sent():
     with pytest.raises(Changed, match="line 7 of FILE was changed"):
         request_of(Record(line=7, faults=(("key", "is missing"),)))
 
@@ -159,7 +159,7 @@ async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_a
 
 
 async def killed_at(desk: Desk, key: str, at: type) -> None:
-    """A run dies just before a move of a key."""
+    """A run is killed just before a transition of a key."""
     (record,) = records(int(key.rpartition("-")[2]))
     request = request_of(record)
     await desk.world.crash(at, key=key, order=request.order, held=request.held)
@@ -214,7 +214,7 @@ async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
     assert [outcomes[line]["outcome"] for line in (2, 3, 4)] == ["created", "created", "not_sent"]
 
 
-async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
+async def test_a_stopped_run_does_not_wait_for_a_lease(desk):
     await killed_at(desk, row(1)["key"], transitions.MarkSending)
 
     async def asked() -> None:
@@ -228,7 +228,7 @@ async def test_whoever_stops_it_does_not_wait_for_a_lease(desk):
     assert (await desk.told()) == {}
 
 
-async def test_whoever_stops_it_while_lines_are_tried_again_ends_it_before_the_next(desk):
+async def test_a_run_stopped_during_retries_starts_no_further_line(desk):
     for number in (1, 2, 3):
         await killed_at(desk, row(number)["key"], transitions.MarkSending)
     desk.progress.on_show = lambda: desk.stopping.ask(signal.SIGINT)
@@ -275,7 +275,7 @@ def test_what_is_the_orders_own_fault_never_ends_it_and_begins_the_count_anew():
     assert first_to_give_up(1, [KeyBusy()] * 1000) is None
 
 
-async def test_a_service_whose_answers_leave_every_order_in_doubt_ends_it(desk):
+async def test_a_service_that_leaves_every_order_in_doubt_ends_the_run(desk):
     desk.world.sandbox.faults.add(Status(503), times=None)
     await desk.run(*range(1, 1001))
 
@@ -320,7 +320,7 @@ async def test_a_journal_that_fails_in_the_middle_ends_the_run(desk):
 # --- stopping -------------------------------------------------------------------------------------
 
 
-async def test_whoever_stops_it_gets_the_outcomes_of_those_in_flight(desk):
+async def test_a_stopped_run_writes_the_outcomes_of_orders_in_flight(desk):
     desk.progress.on_show = lambda: desk.tally.done == 10 and desk.stopping.ask(signal.SIGINT)
     await desk.run(*range(1, 1001))
 

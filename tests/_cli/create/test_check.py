@@ -1,4 +1,4 @@
-"""The first pass: every fault of every line, whatever the file's size, and the sums of what is good."""
+"""The check of a file: all faults of all lines, bounded memory, and the sums of the good orders."""
 
 import tracemalloc
 from decimal import Decimal
@@ -42,7 +42,7 @@ def test_a_good_file_has_sums_by_currency_exact_to_the_digit():
     ]
 
 
-def test_a_key_that_stands_twice_names_the_line_where_it_stood_first():
+def test_a_duplicate_key_names_the_line_that_used_it_first():
     checking = checked([row(1), row(2), row(1), row(1, poster_amount="x")])
 
     assert checking.listed[0] == "line 4: key: is used on line 2 already: give each order its own key"
@@ -58,7 +58,7 @@ def test_a_key_counts_though_its_line_has_another_fault():
     )
 
 
-def test_so_many_faults_are_listed_and_the_others_counted():
+def test_the_first_faults_are_listed_and_the_others_counted():
     checking = checked(row(number, poster_amount="x", held="") for number in range(SHOWN + 500))
 
     assert len(checking.listed) == SHOWN
@@ -68,7 +68,7 @@ def test_so_many_faults_are_listed_and_the_others_counted():
     )
 
 
-def test_no_value_is_ever_told():
+def test_no_fault_shows_a_value():
     told = "\n".join(
         checked(
             [row(1, poster_username="ada.eze", poster_country="Ada Eze", held="")], needs_held=True
@@ -79,7 +79,7 @@ def test_no_value_is_ever_told():
     assert told.count("\n") == 1
 
 
-def test_whoever_does_not_want_to_wait_stops_it():
+def test_a_signal_stops_the_check():
     asked = []
 
     def is_stopped() -> bool:

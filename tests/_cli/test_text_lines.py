@@ -1,4 +1,4 @@
-"""Lines are numbered as an editor shows them, and one that cannot be read costs no other."""
+"""Lines have the numbers that an editor shows, and an unreadable line does not affect the others."""
 
 import io
 import tracemalloc
