@@ -428,10 +428,8 @@ def stale_proposal_believed(patch: pytest.MonkeyPatch) -> None:
 def demand_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     """One person's word is enough, whatever the scope demands."""
 
-    async def refuse_alone(_: Any) -> None:
-        pass
-
-    patch.setattr(operators.Operators, "_refuse_alone", refuse_alone)
+    for module in (operators, state_machine):
+        patch.setattr(module, "demands_four_eyes", lambda _: False)
 
 
 MUTANTS: dict[str, Mutant] = {
