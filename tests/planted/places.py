@@ -180,7 +180,7 @@ PLACES = {
     "desk_board": _at("desk.pending_keys", "desk/test_board.py"),
     "desk_words": _at("desk.views", *_DESK),
     "desk_pages": _at("desk.views", "desk/test_hostile.py"),
-    "sandbox_page": _at("sandbox.page", "sandbox/test_web_page.py"),
+    "sandbox_page": _at("sandbox.control", "sandbox/test_web_page.py"),
     "desk_door": _at("_cli.servers", "_cli/desk"),
     "rows": _at("journal.rows", "journal/test_seal.py", "journal/test_rows.py", "contract"),
     "hook_trials": _at("testing.hook_trials", "testing/hook_trials/test_run_trials.py"),

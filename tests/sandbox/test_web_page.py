@@ -9,7 +9,7 @@ import pytest
 from tests.sandbox.wire_client import Answer, WireClient, connected, order_body
 from tests.support.pages import ELSEWHERE, Page
 from transfer_async.sandbox import FAULTS, Sandbox, StallBeforeProcessing
-from transfer_async.sandbox.page import FAULT_BUTTONS, _template
+from transfer_async.sandbox.control import FAULT_BUTTONS, _template
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

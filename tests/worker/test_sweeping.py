@@ -8,9 +8,8 @@ from transfer_async._converters.messages import OrderCommand
 from transfer_async._pipeline.recovery import Recovery
 from transfer_async._support.clock import Clock
 from transfer_async.sandbox import CloseAfterProcessing
-from transfer_async.worker.consumer import Health
+from transfer_async.worker.consumer import Health, Sweeper
 from transfer_async.worker.handler import Handler
-from transfer_async.worker.outbox import Sweeper
 
 
 class Desk:

@@ -4,10 +4,9 @@ This package may import the client and everything below it. What differs between
 from `transfer_async.integrations` or from a bank's own code.
 """
 
-from transfer_async.worker.consumer import Delivery, Health, Worker
+from transfer_async.worker.consumer import Delivery, Health, Sweeper, Worker
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 from transfer_async.worker.handler import Handled, Handler
-from transfer_async.worker.outbox import Sweeper
 
 __all__ = [
     "Action",

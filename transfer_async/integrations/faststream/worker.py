@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from transfer_async._support.util import log
 from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at, reason
-from transfer_async.worker.consumer import Around, Delivery, Health, Inject, Worker
+from transfer_async.worker.consumer import Around, Delivery, Health, Inject, Sweeper, Worker
 from transfer_async.worker.handler import Handler
-from transfer_async.worker.outbox import Sweeper
 
 if TYPE_CHECKING:
     from transfer_async._client import TransferClient
