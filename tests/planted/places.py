@@ -51,7 +51,7 @@ _DURABLE = (
 )
 _PEOPLE = ("contract/test_journals.py", "_pipeline/test_decisions.py", "_pipeline/test_operators.py")
 _PROBE = ("_cli/probe/test_level_orders.py",)
-_DESK = ("desk/test_defences.py", "desk/test_changes.py", "desk/test_looks.py")
+_DESK = ("desk/test_defences.py", "desk/test_actions.py", "desk/test_views.py")
 
 PLACES = {
     "create_order": _at(
@@ -138,9 +138,9 @@ PLACES = {
     "heartbeats": _at("worker.consumer", "worker/test_worker.py"),
     "pull": _at("integrations.faststream.nats", "worker/test_nats_pull.py"),
     "nats_line": _at(
-        "integrations.faststream.nats", "worker/test_nats_delivery.py", "contract/test_lines.py"
+        "integrations.faststream.nats", "worker/test_nats_delivery.py", "contract/test_brokers.py"
     ),
-    "redis_line": _at("integrations.faststream.redis", "contract/test_lines.py"),
+    "redis_line": _at("integrations.faststream.redis", "contract/test_brokers.py"),
     "handling": _at("worker.handler", "worker/test_handler.py"),
     "base": _at("journal.protocol", "contract"),
     "states": _at("journal.state_machine", *_STATES),
@@ -175,11 +175,11 @@ PLACES = {
     "desk_changes": _at("desk.application", *_DESK),
     "desk_looks": _at("desk.views", *_DESK),
     "journal_asking": _at("_cli.journal_session", "_cli/journal/test_showing.py"),
-    "decision_table": _at("_pipeline.decisions", "desk/test_looks.py", "_cli/journal/test_deciding.py"),
-    "desk_stamp": _at("desk.auth", *_DESK, "desk/test_four_eyes.py"),
-    "desk_board": _at("desk.pending_keys", "desk/test_board.py"),
+    "decision_table": _at("_pipeline.decisions", "desk/test_views.py", "_cli/journal/test_deciding.py"),
+    "desk_stamp": _at("desk.auth", *_DESK, "desk/test_dual_control.py"),
+    "desk_board": _at("desk.pending_keys", "desk/test_pending_keys.py"),
     "desk_words": _at("desk.views", *_DESK),
-    "desk_pages": _at("desk.views", "desk/test_hostile.py"),
+    "desk_pages": _at("desk.views", "desk/test_hostile_texts.py"),
     "sandbox_page": _at("sandbox.control", "sandbox/test_web_page.py"),
     "desk_door": _at("_cli.servers", "_cli/desk"),
     "rows": _at("journal.rows", "journal/test_seal.py", "journal/test_rows.py", "contract"),

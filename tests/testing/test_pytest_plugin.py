@@ -251,7 +251,7 @@ def test_a_journal_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(he
 def test_a_line_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here):
     test = """
     import pytest
-    from tests.contract.own_line import TableLine
+    from tests.contract.own_broker import TableLine
     from transfer_async.testing.broker_contract import BrokerContract
 
     class Trial(BrokerContract):

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.contract.own_line import TableLine
+from tests.contract.own_broker import TableLine
 from transfer_async import ClientClosed
 from transfer_async.integrations.faststream.nats import JetStreamBroker
 from transfer_async.integrations.faststream.redis import RedisStreamsBroker

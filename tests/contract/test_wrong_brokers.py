@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from tests.contract.own_line import MINE, SEND, TableBroker, TableDelivery, TableLane, TableLine
-from tests.contract.test_lines import moving
+from tests.contract.own_broker import MINE, SEND, TableBroker, TableDelivery, TableLane, TableLine
+from tests.contract.test_brokers import moving
 from transfer_async.testing.broker_contract import BrokerContract
 from transfer_async.testing.broker_contract.broker_harness import BrokerHarness, WorkerGroup
 
