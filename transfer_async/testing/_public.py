@@ -7,16 +7,20 @@ from transfer_async.testing.assertions import (
     HasOrders,
     Held,
     Holds,
+    ManualClock,
     assert_hold_kept,
     assert_hold_released,
     assert_no_order,
     assert_one_order,
     assert_one_payment,
+    make_intent,
+    make_new_order,
+    make_order,
+    make_user,
 )
 from transfer_async.testing.fake_client import AnyClient, FakeClient
 from transfer_async.testing.hook_rules import BrokenRule, HookReport, HookRule
 from transfer_async.testing.hook_trials import verify_hooks
-from transfer_async.testing.makers import ManualClock, make_intent, make_new_order, make_order, make_user
 from transfer_async.testing.sandbox_fixture import EACH_FAULT, RunningSandbox
 
 __all__ = [

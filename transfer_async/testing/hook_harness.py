@@ -23,9 +23,8 @@ from transfer_async._models.errors import HoldFailed, PreflightFailed
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._pipeline.call import fresh_id
 from transfer_async._pipeline.hooks import PreflightHook, checked_hooks, checked_receipt, is_hold
-from transfer_async.testing.assertions import Held, standing_holds
+from transfer_async.testing.assertions import Held, make_intent, make_new_order, standing_holds
 from transfer_async.testing.hook_rules import BrokenRule, HookRule
-from transfer_async.testing.makers import make_intent, make_new_order
 
 T = TypeVar("T")
 _CANCELLATIONS = 20  # times that a hook which does not end is cancelled

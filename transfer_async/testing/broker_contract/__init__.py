@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from transfer_async import OrderCommand, OrderOutcome, Outcome
 from transfer_async.integrations.faststream import Broker
+from transfer_async.testing.assertions import make_new_order
 from transfer_async.testing.broker_contract.broker_harness import (
     TIMEOUT,
     BrokerHarness,
@@ -34,7 +35,6 @@ from transfer_async.testing.broker_contract.killed_worker import (
     dead_letter_until_killed,
     work,
 )
-from transfer_async.testing.makers import make_new_order
 
 __all__ = ["BrokerContract"]
 

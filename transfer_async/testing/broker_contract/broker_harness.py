@@ -17,8 +17,7 @@ from transfer_async import OrderCommand, RetryPolicy, SQLiteJournal, TransferCli
 from transfer_async._models.requests import OrderIntent
 from transfer_async.integrations.faststream import Broker, OrderWorker, WorkerSettings
 from transfer_async.sandbox import Sandbox
-from transfer_async.testing.assertions import Holds
-from transfer_async.testing.makers import make_new_order
+from transfer_async.testing.assertions import Holds, make_new_order
 from transfer_async.worker import Delays, Delivery, Handled, Handler
 
 T = TypeVar("T")

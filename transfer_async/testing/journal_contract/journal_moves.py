@@ -48,7 +48,7 @@ from transfer_async.journal import (
     Withdraw,
 )
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
-from transfer_async.testing.makers import make_new_order
+from transfer_async.testing.assertions import make_new_order
 
 
 def _order() -> NewOrder:
