@@ -382,10 +382,10 @@ def hooks_that_are_lacking_forgotten(patch: pytest.MonkeyPatch) -> None:
 def doubts_end_not_promised(patch: pytest.MonkeyPatch) -> None:
     """Who is told that it is unknown is forgotten."""
 
-    async def promised(_: Any, __: Any, doubt: Any) -> Any:
+    async def forgotten(_: Any, __: Any, doubt: Any) -> Any:
         return doubt
 
-    patch.setattr(handler.Handler, "_promised", promised)
+    patch.setattr(handler.Handler, "_request_notification", forgotten)
 
 
 def refusal_on_record_is_any_no(patch: pytest.MonkeyPatch) -> None:
