@@ -153,7 +153,7 @@ class Broker(ABC):
     """A message broker as a worker uses it: delivery, acknowledgement, delay and dead-lettering.
 
     The subclasses here use FastStream's brokers. A bank's own subclass may use any client. The page "A
-    broker of your own" shows one, and ``transfer_async.testing.BrokerContract`` tests it.
+    broker of your own" shows one. `BrokerContract` (in `transfer_async.testing.broker_contract`) tests any.
 
     Attributes:
         broker: FastStream's broker, whose connection, publishing and middlewares are used; or any object
