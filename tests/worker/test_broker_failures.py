@@ -22,7 +22,7 @@ LONGER_THAN_A_LINE = "x" * 5000
 # --- brokers ----------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_waits_for_its_broker_can_be_stopped(case, closed_port):
+async def test_a_worker_waiting_for_its_broker_can_be_stopped(case, closed_port):
     case.side.server = SimpleNamespace(address=f"{case.side.NAME}://127.0.0.1:{closed_port}")
     run = Run(case)
     run.task = asyncio.create_task(run.worker.run(run.stopping))
@@ -58,7 +58,7 @@ async def waiting_at(case, deaf):
     return run
 
 
-async def test_a_worker_can_be_stopped_although_its_driver_loses_a_cancellation(case):
+async def test_a_worker_can_be_stopped_even_if_its_driver_loses_a_cancellation(case):
     run = await waiting_at(case, Deaf(times=1))
 
     await run.stop()
@@ -67,7 +67,7 @@ async def test_a_worker_can_be_stopped_although_its_driver_loses_a_cancellation(
     assert "worker: has stopped" in await run.health.not_ready()
 
 
-async def test_a_worker_can_be_stopped_although_its_driver_hears_no_cancellation(case, monkeypatch):
+async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_every_cancellation(case, monkeypatch):
     monkeypatch.setattr(worker, "GRACE", 0.1)
     deaf = Deaf(times=1_000_000)
     run = await waiting_at(case, deaf)
@@ -80,7 +80,7 @@ async def test_a_worker_can_be_stopped_although_its_driver_hears_no_cancellation
     assert run.task.result() is None
 
 
-async def test_a_driver_that_loses_a_cancellation_is_tried_again(case, monkeypatch):
+async def test_opening_is_retried_after_the_driver_loses_a_cancellation(case, monkeypatch):
     monkeypatch.setattr(worker, "OPENING", 0.05)
     deaf = Deaf(times=1)
     run = await waiting_at(case, deaf)
@@ -92,7 +92,7 @@ async def test_a_driver_that_loses_a_cancellation_is_tried_again(case, monkeypat
     assert deaf.times == 0
 
 
-async def test_a_consumer_that_was_deleted_is_made_again(case):
+async def test_a_deleted_consumer_is_created_again(case):
     await case.worker()
     await case.side.send(command("k0").to_json())
     await case.side.outcome()
@@ -104,7 +104,7 @@ async def test_a_consumer_that_was_deleted_is_made_again(case):
     assert (await case.side.outcome())["key"] == "k1"
 
 
-async def test_outcomes_whose_stream_was_deleted_are_published_to_a_new_one(case):
+async def test_outcomes_are_published_to_a_new_stream_if_theirs_was_deleted(case):
     run = await case.worker()
     await case.side.send(command("k0").to_json())
     await case.side.outcome()
@@ -118,7 +118,7 @@ async def test_outcomes_whose_stream_was_deleted_are_published_to_a_new_one(case
     assert (await case.side.outcome())["key"] == "k1"
 
 
-async def test_a_connection_that_the_broker_closed_for_good_ends_the_worker(nats, tmp_path):
+async def test_a_connection_that_the_broker_closed_for_good_ends_the_running_worker(nats, tmp_path):
     """It never comes back, whatever is tried: whoever runs the worker starts it again."""
     async with Case(NatsSide(nats, concurrency=1), tmp_path) as case:
         run = await case.worker()
@@ -141,7 +141,7 @@ async def test_a_connection_that_the_broker_closed_for_good_ends_the_worker(nats
 
 
 @on_nats
-async def test_a_connection_that_is_closed_for_good_at_the_start_ends_the_worker(case):
+async def test_a_connection_closed_for_good_at_the_start_ends_the_worker(case):
     run = Run(case)
     case.runs.append(run)
     await (await run.line.broker.connect()).close()
@@ -154,7 +154,7 @@ async def test_a_connection_that_is_closed_for_good_at_the_start_ends_the_worker
 
 
 @on_nats
-async def test_messages_of_a_stream_that_was_made_anew_are_parked_too(case):
+async def test_messages_of_a_recreated_stream_are_dead_lettered(case):
     """Their numbers begin anew, too."""
     await case.worker()
     await case.side.send(b"first")
@@ -185,7 +185,7 @@ async def taken(redis, tmp_path):
         await line.close()
 
 
-async def test_a_message_that_redis_cannot_park_or_delay_stays(taken):
+async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(taken):
     case, line, delivery = taken
     for name in (case.side.settings.dead_letters, line._keys[1]):
         await case.side._client.set(name, "something else")
@@ -201,7 +201,7 @@ async def test_a_message_that_redis_cannot_park_or_delay_stays(taken):
     assert pending["pending"] == 1
 
 
-async def test_a_message_that_somebody_else_has_is_neither_parked_nor_delayed(taken):
+async def test_a_message_that_another_worker_holds_is_neither_dead_lettered_nor_delayed(taken):
     case, line, delivery = taken
     await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
 
@@ -212,7 +212,7 @@ async def test_a_message_that_somebody_else_has_is_neither_parked_nor_delayed(ta
     assert await case.side.left() == 1
 
 
-async def test_a_count_of_others_making_does_not_keep_messages_from_being_put_back(taken):
+async def test_an_unreadable_delivery_count_does_not_block_redelivery(taken):
     case, line, _ = taken
     await case.side.send(b"y", {"transfer-deliveries": "often"})
     subscriber = line.subscriber()
@@ -228,7 +228,7 @@ async def test_a_count_of_others_making_does_not_keep_messages_from_being_put_ba
 
 
 @on_redis
-async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_streams_beginning(case):
+async def test_a_lost_group_is_created_again_from_the_start_of_the_stream(case):
     line = broker_at(case.side.address, case.side.settings)
     await line.open()
     await case.side.send(b"x")
@@ -245,7 +245,7 @@ async def test_a_group_that_is_lost_before_a_lane_begins_is_made_from_the_stream
 # --- doubts -----------------------------------------------------------------------------------------
 
 
-async def test_how_a_doubt_has_ended_is_told_once(tmp_path, side):
+async def test_a_running_worker_publishes_the_end_of_a_doubt_once(tmp_path, side):
     side.settings = attrs.evolve(side.settings, sweep_every=0.2)
     async with Case(side, tmp_path) as case:
         run = await case.worker()
@@ -268,7 +268,7 @@ async def test_how_a_doubt_has_ended_is_told_once(tmp_path, side):
 # --- endings ----------------------------------------------------------------------------------------
 
 
-async def test_what_outlasts_the_patience_is_cut_off_and_comes_again(case):
+async def test_a_command_that_outlasts_the_grace_period_is_cancelled_and_redelivered(case):
     side = case.side
     side.settings = attrs.evolve(side.settings, patience=0.1, ack_wait=0.3)
     gate = Gate()

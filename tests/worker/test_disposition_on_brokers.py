@@ -227,12 +227,12 @@ AFTERWARDS = {
 """Those that are done to a worker that runs already."""
 
 
-def test_no_row_is_forgotten():
+def test_every_row_has_a_case():
     assert list(WAYS) == LABELS
 
 
 @pytest.mark.parametrize("label", LABELS)
-async def test_a_row_of_the_table_on_a_real_broker(case, label):
+async def test_each_row_of_the_table_on_a_real_broker(case, label):
     number, way = LABELS.index(label), WAYS[label]
     row = RULES[number]
     if way in AFTERWARDS:

@@ -33,7 +33,7 @@ async def published_by_faststream(case, message, **options):
         "reply": {"reply_to": "somewhere.else"},
     }.items(),
 )
-async def test_what_faststream_publishes_is_carried_out_as_it_is(case, worker, key, options):
+async def test_a_command_published_by_faststream_is_carried_out(case, worker, key, options):
     await published_by_faststream(case, command(key).to_json(), **options)
 
     told = await case.side.outcome()
@@ -41,7 +41,7 @@ async def test_what_faststream_publishes_is_carried_out_as_it_is(case, worker, k
     await case.side.gone()
 
 
-async def test_a_tree_that_faststream_encodes_is_a_command_too(case, worker):
+async def test_a_dictionary_encoded_by_faststream_is_a_command(case, worker):
     tree = {"version": 1, "key": "k", "order": "no order"}
 
     await published_by_faststream(case, tree)
@@ -51,7 +51,7 @@ async def test_a_tree_that_faststream_encodes_is_a_command_too(case, worker):
 
 
 @on_redis
-async def test_headers_that_no_broker_would_take_do_not_keep_a_message_from_being_parked(case, worker):
+async def test_a_message_with_headers_that_the_broker_rejects_is_still_dead_lettered(case, worker):
     await case.side.send(b"", {"näme": "Ada\r\nOkafor " + "x" * 70_000, b"\xff": b"\x00\xff"})
 
     _, headers = await case.side.parked()
@@ -60,7 +60,7 @@ async def test_headers_that_no_broker_would_take_do_not_keep_a_message_from_bein
 
 
 @on_redis
-async def test_an_entry_without_a_body_is_parked(case, worker):
+async def test_an_entry_without_a_body_is_dead_lettered(case, worker):
     fields = {"order": "x", "transfer-deliveries": "often"}
     await case.side._client.xadd(case.side.settings.commands, fields)
 
@@ -71,7 +71,9 @@ async def test_an_entry_without_a_body_is_parked(case, worker):
 
 @each("status", ["404", "408", "409", "100", "503", "made"])
 @on_nats
-async def test_a_header_that_the_client_takes_for_the_servers_does_not_hide_a_command(case, worker, status):
+async def test_a_header_that_the_client_mistakes_for_the_servers_does_not_hide_a_command(
+    case, worker, status
+):
     await case.side.send(command(status).to_json(), {"Status": status, "x-origin": "a test"})
 
     assert (await case.side.outcome())["key"] == status
@@ -88,9 +90,7 @@ async def test_a_header_that_the_client_takes_for_the_servers_does_not_hide_a_co
     ],
 )
 @on_nats
-async def test_the_servers_headers_and_what_is_taken_for_them_are_not_parked_under_their_names(
-    case, worker, sent, parked
-):
+async def test_server_headers_are_renamed_in_a_dead_letter(case, worker, sent, parked):
     """So that whoever fetches dead letters gets them."""
     await case.side.send(b"x", sent)
     _, headers = await case.side.parked()
@@ -104,7 +104,7 @@ async def test_the_servers_headers_and_what_is_taken_for_them_are_not_parked_und
 
 @each("room", [0, 1, 200, 1200, 5000])
 @on_nats
-async def test_what_is_almost_too_large_is_parked_and_the_worker_goes_on(case, worker, room):
+async def test_a_message_almost_too_large_is_dead_lettered_and_the_worker_continues(case, worker, room):
     """With the reason, where there is room for it; the server would close the connection otherwise."""
     body = b"x" * (case.side._connection.max_payload - room)
 
@@ -120,7 +120,7 @@ async def test_what_is_almost_too_large_is_parked_and_the_worker_goes_on(case, w
 
 
 @on_nats
-async def test_what_is_too_large_is_not_sent(case, worker):
+async def test_a_message_that_is_too_large_is_not_sent(case, worker):
     settings, most = case.side.settings, case.side._connection.max_payload
 
     with pytest.raises(ValueError, match=f"the server accepts {most}"):
@@ -131,7 +131,7 @@ async def test_what_is_too_large_is_not_sent(case, worker):
 
 @each("data", [b'{"data":"x","headers":null}', b'{"data":"x","headers":[1]}', b""])
 @on_redis
-async def test_what_only_looks_like_faststreams_is_parked_as_it_is(case, worker, data):
+async def test_a_message_that_only_resembles_faststreams_is_dead_lettered_unchanged(case, worker, data):
     await case.side._client.xadd(case.side.settings.commands, {"__data__": data, "x-origin": "a test"})
 
     body, headers = await case.side.parked()
@@ -141,7 +141,7 @@ async def test_what_only_looks_like_faststreams_is_parked_as_it_is(case, worker,
 
 
 @on_redis
-async def test_the_fields_of_other_programs_are_parked_unchanged(case, worker):
+async def test_fields_of_other_programs_are_dead_lettered_unchanged(case, worker):
     fields = {b"payload": b"\xff\n" * 5000, b"n\xc3\xa4me": b"Ada", b"body": b"{}"}
 
     await case.side._client.xadd(case.side.settings.commands, {**fields, "transfer-deliveries": 3})
@@ -153,14 +153,14 @@ async def test_the_fields_of_other_programs_are_parked_unchanged(case, worker):
     assert parked == fields
 
 
-async def test_an_outcome_says_that_it_is_json(case, worker):
+async def test_an_outcome_has_a_json_content_type(case, worker):
     await case.side.send(case.body)
     _, headers = await case.side._next(case.side.settings.outcomes)
 
     assert headers["content-type"] == "application/json"
 
 
-def test_a_reason_is_one_line_of_ascii_and_not_too_long():
+def test_a_dead_letter_reason_is_one_short_line_of_ascii():
     assert reason_header("néin\nandso")["Transfer-Reason"] == "n\\xe9in andso"
     assert len(reason_header("x" * 5000)["Transfer-Reason"]) == MAX_LENGTH
     assert sanitized({"a": "b"}) == {"a": "b"}

@@ -69,7 +69,7 @@ def said(handled: Handled) -> tuple[Action, Outcome | None]:
 # --- redeliveries -------------------------------------------------------------------------------
 
 
-async def test_a_command_comes_to_its_order_and_again_to_the_same(world: World, handler: Handler):
+async def test_a_redelivered_command_returns_the_same_order(world: World, handler: Handler):
     first = await handler.handle(command())
     again = await handler.handle(command(), deliveries=2)
 
@@ -94,7 +94,7 @@ async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, h
 
 
 @pytest.mark.parametrize("no", ["hook", "late"])
-async def test_nobody_reads_not_sent_after_another_worker_published_created(
+async def test_not_sent_is_never_published_after_another_worker_published_created(
     world: World, monkeypatch: pytest.MonkeyPatch, no: str
 ):
     """The message was delivered twice: one worker was refused, and the other created the order meanwhile."""
@@ -128,7 +128,7 @@ async def test_nobody_reads_not_sent_after_another_worker_published_created(
     assert len(world.sandbox.requests) == 1
 
 
-async def test_the_banks_own_hold_is_in_every_outcome(handler: Handler):
+async def test_every_outcome_includes_the_banks_own_hold(handler: Handler):
     first = await handler.handle(command(refused_order(), held="h-1"))
     again = await handler.handle(command(refused_order(), held="h-1"))
     made = await handler.handle(command(key="other", held="h-2"))
@@ -137,7 +137,7 @@ async def test_the_banks_own_hold_is_in_every_outcome(handler: Handler):
     assert made.outcome.receipts == {"held": "h-2"}
 
 
-async def test_a_refusal_is_no_answer_to_a_new_wish(handler: Handler):
+async def test_a_different_order_under_a_refused_key_is_sent(handler: Handler):
     handled = await handler.handle(command(refused_order()))
     other = await handler.handle(command())
 
@@ -146,7 +146,7 @@ async def test_a_refusal_is_no_answer_to_a_new_wish(handler: Handler):
 
 
 @pytest.mark.parametrize("status", [401, 404, 429])
-async def test_a_refusal_that_is_not_about_the_order_is_asked_again(world: World, status: int):
+async def test_a_refusal_that_is_not_about_the_order_is_retried(world: World, status: int):
     world.sandbox.faults.add(Status(status), times=2)  # a 401 is sent twice: with a new token
     async with world.client(retry=ONCE) as client:
         handler = Handler(client)
@@ -160,7 +160,7 @@ async def test_a_refusal_that_is_not_about_the_order_is_asked_again(world: World
     assert first.disposition.ready is (status == 429)
 
 
-async def test_what_was_never_sent_is_tried_again(world: World, handler: Handler):
+async def test_an_order_that_was_never_sent_is_sent_on_redelivery(world: World, handler: Handler):
     world.bank.place_error = HoldFailed("no funds")
     first = await handler.handle(command())
     world.bank.place_error = None
@@ -171,7 +171,7 @@ async def test_what_was_never_sent_is_tried_again(world: World, handler: Handler
     assert first.outcome.intent_id != again.outcome.intent_id
 
 
-async def test_a_message_that_is_no_command_is_parked(handler: Handler):
+async def test_an_invalid_message_is_dead_lettered(handler: Handler):
     handled = await handler.handle(b'{"version": 1, "key": "k"}')
     garbage = await handler.handle(b"\x00")
 
@@ -180,7 +180,7 @@ async def test_a_message_that_is_no_command_is_parked(handler: Handler):
     assert "order: is missing" in handled.disposition.reason
 
 
-async def test_a_busy_key_waits_for_its_lease(world: World, handler: Handler):
+async def test_a_command_with_a_busy_key_is_retried_when_the_lease_ends(world: World, handler: Handler):
     await world.crash(transitions.MarkSending)
     world.time.pass_(20.0)
     handled = await handler.handle(command())
@@ -189,7 +189,9 @@ async def test_a_busy_key_waits_for_its_lease(world: World, handler: Handler):
     assert handled.disposition.after == 40.0
 
 
-async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: World, handler: Handler):
+async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
+    world: World, handler: Handler
+):
     """Another worker has taken the intent over, and may be sending its order at this moment."""
 
     async def slept(_: object) -> None:
@@ -209,7 +211,7 @@ async def test_a_no_of_a_call_that_lost_its_claim_is_not_the_last_word(world: Wo
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_hooks_no_is_the_answer_while_the_bank_names_the_same_hold(world: World):
+async def test_a_hooks_refusal_is_replayed_while_the_command_names_the_same_hold(world: World):
     """It may have let go of it when it heard of the no."""
     refusals = [PreflightFailed("over the limit")]
 
@@ -232,7 +234,7 @@ async def test_a_hooks_no_is_the_answer_while_the_bank_names_the_same_hold(world
 # --- more than enough ---------------------------------------------------------------------------
 
 
-async def test_a_command_that_is_never_sent_is_parked_in_the_end(world: World):
+async def test_a_command_that_is_never_sent_is_dead_lettered_after_max_deliveries(world: World):
     world.bank.place_error = RuntimeError("down")
     async with world.client() as client:
         handler = Handler(client, max_deliveries=3)
@@ -260,7 +262,7 @@ class _NobodyToAsk(HoldFailed):
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_what_a_hook_breaks_with_counts_by_its_class_whatever_its_name(
+async def test_a_failing_hook_counts_by_the_class_of_its_error_not_by_its_name(
     world: World, error: PreflightFailed
 ):
     """A bank's own subclass would otherwise be retried for ever, a hold placed and released each time."""
@@ -272,7 +274,7 @@ async def test_what_a_hook_breaks_with_counts_by_its_class_whatever_its_name(
     assert [one.disposition.action for one in handled] == [Action.RETRY] * 2 + [Action.DEAD_LETTER] * 2
 
 
-async def test_what_a_hook_refused_before_does_not_count(world: World):
+async def test_earlier_refusals_by_a_hook_do_not_count_as_failures(world: World):
     """The customer was told no, and asks again later: one short break of a hook must not park that."""
     hook = world.bank.step("check", error=PreflightFailed("over the limit"))
     async with world.client(hooks=[hook, world.bank.hold]) as client:
@@ -285,7 +287,7 @@ async def test_what_a_hook_refused_before_does_not_count(world: World):
     assert [one.disposition.action for one in handled] == [Action.RETRY, Action.DEAD_LETTER]
 
 
-async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
+async def test_only_failures_that_the_order_may_cause_are_counted(world: World):
     """Neither a token that is not good, nor a lease, nor a journal that was down."""
     async with world.client(retry=ONCE) as client:
         handler = Handler(client, max_deliveries=1)
@@ -305,7 +307,7 @@ async def test_only_what_may_be_the_orders_own_fault_is_counted(world: World):
 
 
 @pytest.mark.parametrize("move", [transitions.Create, transitions.GoInDoubt])
-async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world: World, move: type):
+async def test_a_journal_failure_after_sending_leaves_the_message_unacknowledged(world: World, move: type):
     if move is transitions.GoInDoubt:
         world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = move
@@ -321,7 +323,7 @@ async def test_a_journal_that_is_down_after_it_was_sent_leaves_the_message(world
     assert len(world.sandbox.requests) == 1
 
 
-def test_a_handler_needs_a_journal_that_survives():
+def test_a_handler_requires_a_durable_journal():
     client = TransferClient("http://127.0.0.1:1", "t", journal=MemoryJournal())
 
     with pytest.raises(ValueError, match="durable"):
@@ -329,7 +331,7 @@ def test_a_handler_needs_a_journal_that_survives():
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True])
-async def test_the_limit_is_checked(world: World, count: Any):
+async def test_max_deliveries_must_be_a_positive_whole_number(world: World, count: Any):
     async with world.client() as client:
         with pytest.raises(ValueError, match="max_deliveries"):
             Handler(client, max_deliveries=count)
@@ -357,7 +359,7 @@ def finding(world: World) -> Any:
     return find
 
 
-async def test_a_doubt_is_told_and_its_end_too_until_it_was_published(world: World):
+async def test_the_end_of_a_published_doubt_is_pending_until_it_is_notified(world: World):
     doubt = await in_doubt(world)
     (order_id,) = world.sandbox.orders
     async with world.client() as client:
@@ -376,7 +378,7 @@ async def test_a_doubt_is_told_and_its_end_too_until_it_was_published(world: Wor
     assert end.receipts == doubt.receipts
 
 
-async def test_an_end_that_resolve_found_has_the_order_and_its_amounts(world: World):
+async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(world: World):
     await in_doubt(world)
 
     async with world.client(resolve=finding(world)) as client:
@@ -388,7 +390,7 @@ async def test_an_end_that_resolve_found_has_the_order_and_its_amounts(world: Wo
     assert end.state is not None
 
 
-async def test_since_when_a_doubt_has_ended_is_neither_written_nor_compared(world: World):
+async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(world: World):
     """It is for brokers that know what they had before; readers have an outcome as any other."""
     await in_doubt(world)
     async with world.client() as client:
@@ -404,7 +406,7 @@ async def test_since_when_a_doubt_has_ended_is_neither_written_nor_compared(worl
     assert end not in (attrs.evolve(end, order_id="tx-2"), "tx-1")
 
 
-async def test_a_reply_that_cannot_be_read_any_more_keeps_no_order_from_being_told(
+async def test_an_order_is_published_although_its_stored_response_is_unreadable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     """As after a version that read more loosely: the order exists, and its id is known."""
@@ -423,7 +425,7 @@ async def test_a_reply_that_cannot_be_read_any_more_keeps_no_order_from_being_to
     assert (again.result.order_id, said(again)) == (order_id, (Action.ACK, Outcome.CREATED))
 
 
-async def test_a_refutation_is_told_with_what_may_be_released(world: World):
+async def test_a_refutation_is_published_as_refused_for_the_same_intent(world: World):
     doubt = await in_doubt(world)
     world.time.pass_(400.0)
     async with world.client() as client:
@@ -440,7 +442,7 @@ async def test_a_refutation_is_told_with_what_may_be_released(world: World):
 @pytest.mark.parametrize("taken_again", [False, True])
 @pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize("outcome", [Outcome.CREATED, Outcome.UNKNOWN])
-async def test_what_a_superseded_sender_found_is_published_though_its_worker_stops(
+async def test_a_suspected_duplicate_is_published_even_if_its_worker_stops(
     world: World, outcome: Outcome, cancelled: bool, taken_again: bool
 ):
     """Two orders may exist for one wish, and the systems that read the outcomes would not know of it."""
@@ -474,7 +476,7 @@ async def test_what_a_superseded_sender_found_is_published_though_its_worker_sto
     assert OrderOutcome.from_json(one.to_json()) == one
 
 
-async def test_a_client_that_publishes_nothing_owes_no_publication(world: World):
+async def test_a_direct_call_of_create_order_leaves_no_notification_pending(world: World):
     """Its key would wait for a worker for ever."""
     world.sandbox.faults.add(CloseAfterProcessing())
     world.meanwhile(transitions.GoInDoubt, world.refute)
@@ -483,7 +485,7 @@ async def test_a_client_that_publishes_nothing_owes_no_publication(world: World)
     assert (await world.entry()).pending_notifications == ()
 
 
-async def test_a_late_word_that_the_first_end_was_told_does_not_stand_for_the_last(world: World):
+async def test_a_late_notified_mark_for_an_earlier_end_does_not_cover_the_last(world: World):
     """Two that sweep: the slower one's word comes after an id was amended, and amended back."""
     await in_doubt(world)
     said_by: Any = {"by": "op", "reason": "sure"}
@@ -502,7 +504,7 @@ async def test_a_late_word_that_the_first_end_was_told_does_not_stand_for_the_la
     assert (last, last.order_id) == (first, "tx-1")
 
 
-async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: World, handler: Handler):
+async def test_a_redelivered_command_in_doubt_gets_the_same_unknown_outcome(world: World, handler: Handler):
     doubt = await in_doubt(world)
     again = await handler.handle(command())
 
@@ -510,7 +512,9 @@ async def test_a_key_that_comes_again_in_doubt_is_told_the_doubt_again(world: Wo
     assert len(world.sandbox.requests) == 1
 
 
-async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World, handler: Handler):
+async def test_a_doubt_whose_notification_cannot_be_recorded_leaves_the_message(
+    world: World, handler: Handler
+):
     world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = transitions.RequestNotification
     handled = await handler.handle(command())
@@ -519,7 +523,7 @@ async def test_a_doubt_whose_promise_cannot_be_written_is_left(world: World, han
     assert isinstance(handled.result, JournalFailed)
 
 
-async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message_comes_again(
+async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_published_on_redelivery(
     world: World, handler: Handler
 ):
     world.sandbox.faults.add(CloseAfterProcessing())
@@ -536,7 +540,7 @@ async def test_a_doubt_that_ends_before_its_promise_is_answered_when_the_message
     assert said(again) == (Action.ACK, Outcome.CREATED)
 
 
-async def test_a_doubt_that_nobody_published_is_not_told_by_the_sweeper(world: World):
+async def test_the_sweeper_does_not_publish_a_doubt_of_a_direct_call(world: World):
     """A service that called create_order itself heard of it there."""
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
@@ -546,7 +550,7 @@ async def test_a_doubt_that_nobody_published_is_not_told_by_the_sweeper(world: W
         assert await untold(Handler(client)) == []
 
 
-async def test_many_ends_are_told_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_pending_notifications_are_read_page_by_page(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("transfer_async.worker.handler.BATCH", 2)
     async with world.client() as client:
         handler = Handler(client)
@@ -567,7 +571,7 @@ async def put_in_doubt(world: World, handler: Handler, key: str) -> None:
     await handler.handle(OrderCommand(key=key, order=new_order()).to_json())
 
 
-async def test_an_end_that_another_worker_published_meanwhile_is_not_published_again(world: World):
+async def test_an_end_that_another_worker_published_in_the_meantime_is_skipped(world: World):
     async with world.client() as client:
         handler = Handler(client)
         for key in ("a", "b"):

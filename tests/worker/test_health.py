@@ -14,14 +14,14 @@ async def asked(address, path):
         return answer.status, await answer.json()
 
 
-async def test_who_has_no_troubles_is_live_and_ready():
+async def test_a_worker_without_problems_is_live_and_ready():
     async with Health().served() as address:
         assert address.startswith("http://127.0.0.1:")
         assert await asked(address, "/live") == (200, {"live": True, "why": []})
         assert await asked(address, "/ready") == (200, {"ready": True, "why": []})
 
 
-async def test_a_trouble_is_told_until_it_is_over():
+async def test_a_problem_is_reported_until_it_is_over():
     health = Health()
     async with health.served() as address:
         health.trouble("service", "the token is not good")
@@ -35,7 +35,7 @@ async def test_a_trouble_is_told_until_it_is_over():
         assert await asked(address, "/ready") == (200, {"ready": True, "why": []})
 
 
-async def test_whoever_has_ended_is_neither_live_nor_ready():
+async def test_a_worker_that_has_ended_is_neither_live_nor_ready():
     health = Health()
     health.ended("its loop has ended")
     async with health.served() as address:
@@ -43,7 +43,7 @@ async def test_whoever_has_ended_is_neither_live_nor_ready():
         assert (await asked(address, "/ready"))[0] == 503
 
 
-async def test_a_look_that_fails_or_takes_too_long_is_a_reason_and_says_no_more_than_its_kind():
+async def test_a_failed_health_check_shows_only_the_type_of_its_error():
     """But for one of the package's own errors, whose text shows nothing."""
 
     def failing(error):
@@ -66,7 +66,7 @@ async def test_a_look_that_fails_or_takes_too_long_is_a_reason_and_says_no_more_
     ]
 
 
-async def test_an_address_that_is_taken_is_told():
+async def test_a_health_address_in_use_raises_os_error():
     async with Health().served() as address:
         with pytest.raises(OSError):
             async with Health().served(port=int(address.rpartition(":")[2])):

@@ -63,7 +63,7 @@ async def nothing_is_pending(case):
 
 
 @pytest.mark.parametrize("count", [3500, 3998, 4001, MORE_THAN_AN_ENVELOPE_TAKES])
-async def test_a_large_entry_is_parked_with_its_reason_and_the_others_pass(case, count):
+async def test_a_large_entry_is_dead_lettered_with_its_reason_and_others_are_processed(case, count):
     await case.worker()
 
     await case.side.send(b"no command", fields(count))
@@ -77,7 +77,7 @@ async def test_a_large_entry_is_parked_with_its_reason_and_the_others_pass(case,
     await until(lambda: nothing_is_pending(case))  # what took long has been parked more than once
 
 
-async def test_a_large_entry_is_parked_with_all_else_in_one_field(case, line, taken, caplog):
+async def test_a_dead_lettered_large_entry_has_its_headers_packed_into_one_field(case, line, taken, caplog):
     await case.side.send(b"x", fields(MANY))
 
     await (await taken()).dead_letter("not valid")
@@ -88,7 +88,7 @@ async def test_a_large_entry_is_parked_with_all_else_in_one_field(case, line, ta
     assert "a message is dead-lettered with its many fields packed into one: not valid" in caplog.text
 
 
-async def test_a_large_entry_that_was_parked_can_be_sent_again(case, line, taken):
+async def test_a_dead_lettered_large_entry_can_be_sent_again(case, line, taken):
     await case.side.send(b"x", fields(MANY))
     await (await taken()).dead_letter("not valid")
     ((_, parked),) = await case.side._client.xrange(case.side.settings.dead_letters)
@@ -98,7 +98,7 @@ async def test_a_large_entry_that_was_parked_can_be_sent_again(case, line, taken
     assert (await taken())._fields == {b"body": b"x", **fields(MANY)}
 
 
-async def test_a_large_entry_of_a_worker_that_died_is_put_back_whole_and_keeps_none_back(case, line, taken):
+async def test_a_dead_workers_large_entry_is_put_back_complete_and_blocks_no_other(case, line, taken):
     for number in range(3):
         await case.side.send(b"%d" % number, fields(MANY) if number == 0 else None)
         await taken()
@@ -111,7 +111,7 @@ async def test_a_large_entry_of_a_worker_that_died_is_put_back_whole_and_keeps_n
     assert await case.side.left() == 3
 
 
-async def test_a_large_entry_that_is_due_comes_back_whole_and_keeps_none_back(case, line, taken):
+async def test_a_delayed_large_entry_is_redelivered_complete_and_blocks_no_other(case, line, taken):
     for number in range(3):
         await case.side.send(b"%d" % number, fields(MANY) if number == 0 else None)
         await (await taken()).retry(0.0)
@@ -124,7 +124,7 @@ async def test_a_large_entry_that_is_due_comes_back_whole_and_keeps_none_back(ca
     assert await case.side._client.zcard(line._keys[1]) == 0
 
 
-async def test_a_large_entry_that_was_put_aside_before_it_could_be_packed_comes_back(case, line, taken):
+async def test_a_large_entry_that_an_older_version_delayed_is_redelivered(case, line, taken):
     """By a worker of an older version."""
     put_aside = "redis.call('ZADD', KEYS[1], 0, cmsgpack.pack({'0-1', ARGV}))"
     parts = [part for field in {b"body": b"x", DELIVERIES: b"1", **fields(MANY)}.items() for part in field]
@@ -136,7 +136,7 @@ async def test_a_large_entry_that_was_put_aside_before_it_could_be_packed_comes_
     assert (large.body, large.deliveries) == (b"x", 2)
 
 
-async def test_what_cannot_be_moved_stays_and_is_told_and_keeps_none_back(case, line, taken):
+async def test_a_delayed_entry_that_cannot_be_decoded_stays_and_blocks_no_other(case, line, taken):
     """What is put aside by somebody else is no entry."""
     await case.side._client.zadd(line._keys[1], {b"nobody's": 0, b"": 0})
     await case.side.send(b"x")
@@ -149,7 +149,7 @@ async def test_what_cannot_be_moved_stays_and_is_told_and_keeps_none_back(case, 
     assert await case.side._client.zcard(line._keys[1]) == 2
 
 
-async def test_what_a_full_redis_does_not_put_back_stays_in_hand(case, line, taken):
+async def test_an_entry_that_a_full_redis_cannot_put_back_stays_pending(case, line, taken):
     for number in range(2):
         await case.side.send(b"%d" % number, fields(MANY) if number == 0 else None)
         await taken()
@@ -171,7 +171,7 @@ async def test_what_a_full_redis_does_not_put_back_stays_in_hand(case, line, tak
     [b"", b"{", b"7", b"[7]", b'["a"]', b'"ab"', b'{"a":1,"b":2}', b"\xff", b'["\\u20ac","x"]', b"[" * 9999],
     ids=["none", "cut", "number", "numbers", "odd", "text", "object", "no-text", "no-byte", "deep"],
 )
-async def test_a_field_that_only_looks_as_if_it_had_others_in_it_is_left_alone(case, taken, packed):
+async def test_a_field_that_only_looks_packed_is_not_unpacked(case, taken, packed):
     await case.side.send(b"x", {b"transfer-fields": packed})
 
     delivery = await taken()
@@ -180,7 +180,7 @@ async def test_a_field_that_only_looks_as_if_it_had_others_in_it_is_left_alone(c
     assert delivery._fields == {b"body": b"x", b"transfer-fields": packed}
 
 
-async def test_a_large_command_of_a_worker_that_died_is_carried_out_by_another(case, line, taken):
+async def test_another_worker_carries_out_a_dead_workers_large_command(case, line, taken):
     await case.side.send(command("large").to_json(), fields(MANY))
     await case.side.send(command("small").to_json())
     for _ in range(2):

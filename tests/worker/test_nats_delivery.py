@@ -24,14 +24,14 @@ def delivery(reply: str) -> NatsDelivery:
 
 
 @each("reply", [AT_HOME, IN_A_DOMAIN, f"{IN_A_DOMAIN}.random"])
-def test_how_often_it_was_delivered_is_what_the_client_itself_reads(reply):
+def test_the_delivery_count_equals_the_nats_clients(reply):
     one = delivery(reply)
 
     assert one.deliveries == one._message.metadata.num_delivered == 7
 
 
 @each("reply", ["", "_INBOX.a.b.c.d.e.f.g.h", AT_HOME.removesuffix(".3")])
-def test_what_no_stream_has_delivered_has_no_count(reply):
+def test_a_message_from_no_stream_has_no_delivery_count(reply):
     with pytest.raises(NotJSMessageError):
         _ = delivery(reply).deliveries
 
@@ -91,7 +91,7 @@ async def published(broker: Broker, headers: dict[str, str], outcome: OrderOutco
         ({"correlation_id": "the bank's"}, "the bank's"),
     ],
 )
-async def test_an_outcome_belongs_to_its_intent_however_often_it_is_told(headers, about):
+async def test_an_outcome_is_correlated_by_its_intent_or_by_the_commands_header(headers, about):
     broker = Broker()
     await published(broker, headers)
     (told,) = broker.client.published
@@ -111,9 +111,7 @@ async def test_an_outcome_belongs_to_its_intent_however_often_it_is_told(headers
         (ended(state=NEW), given_back(state=NEW), True),
     ],
 )
-async def test_an_outcome_is_known_from_before_only_where_none_can_have_come_between(
-    first, second, is_the_same
-):
+async def test_outcomes_share_a_message_id_only_if_no_other_can_lie_between(first, second, is_the_same):
     broker = Broker()
     for outcome in (first, second):
         await published(broker, {}, outcome)
@@ -131,7 +129,7 @@ async def test_the_middlewares_of_a_broker_see_what_is_published():
     assert (told["stream"], broker.client.published) == ("OUTCOMES", [])
 
 
-async def test_what_belongs_to_nothing_belongs_together_all_the_same():
+async def test_a_command_without_correlation_id_gets_a_new_one():
     broker = Broker()
     line = JetStreamBroker(broker, WorkerSettings())
     for _ in range(2):

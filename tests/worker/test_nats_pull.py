@@ -77,7 +77,7 @@ def desk(loop_time: LoopTime):
     return Desk(loop_time)
 
 
-async def test_lanes_that_become_free_together_share_a_request(desk):
+async def test_slots_that_become_free_together_share_a_request(desk):
     lanes = await desk.lanes(3)
 
     assert desk.connection.asked == [("next.of.consumer", {"batch": 3, "expires": 1_000_000_000}, "inbox.0")]
@@ -86,7 +86,7 @@ async def test_lanes_that_become_free_together_share_a_request(desk):
     assert await asyncio.gather(*lanes) == [None] * 3
 
 
-async def test_a_message_is_for_the_lane_that_has_waited_longest(desk):
+async def test_a_message_goes_to_the_slot_that_has_waited_longest(desk):
     first, second = Message(), Message()
     lanes = [*await desk.lanes(), *await desk.lanes()]
 
@@ -97,7 +97,7 @@ async def test_a_message_is_for_the_lane_that_has_waited_longest(desk):
     assert [first.given_back, second.given_back] == [False, False]
 
 
-async def test_a_lane_asks_again_for_itself_alone(desk):
+async def test_a_slot_that_becomes_free_requests_one_message(desk):
     lanes = await desk.lanes(2)
     await desk.connection.come(Message())
     await lanes[0]
@@ -108,7 +108,7 @@ async def test_a_lane_asks_again_for_itself_alone(desk):
         lane.cancel()
 
 
-async def test_what_nobody_waits_for_is_given_back(desk):
+async def test_a_message_that_no_slot_waits_for_is_returned(desk):
     (lane,) = await desk.lanes()
     lane.cancel()
     await asyncio.wait([lane])
@@ -119,7 +119,7 @@ async def test_what_nobody_waits_for_is_given_back(desk):
     assert message.given_back
 
 
-async def test_what_comes_while_a_lane_is_being_told_that_there_is_nothing_is_for_the_next_one(desk):
+async def test_a_message_that_arrives_as_one_request_expires_goes_to_the_next_slot(desk):
     early, late = [*await desk.lanes(), *await desk.lanes()]
     message = Message()
 
@@ -129,7 +129,7 @@ async def test_what_comes_while_a_lane_is_being_told_that_there_is_nothing_is_fo
     assert (await early, await late) == (None, message)
 
 
-async def test_a_request_that_expires_ends_the_waiting_of_its_own_lanes_alone(desk):
+async def test_an_expired_request_ends_only_its_own_slots_wait(desk):
     early, late = [*await desk.lanes(), *await desk.lanes()]
 
     await desk.connection.answer("408", request=0)
@@ -140,7 +140,7 @@ async def test_a_request_that_expires_ends_the_waiting_of_its_own_lanes_alone(de
 
 
 @pytest.mark.parametrize("status", ["409", "503"])
-async def test_a_consumer_that_is_gone_is_told_to_those_who_asked(desk, status):
+async def test_a_missing_consumer_raises_only_in_the_slots_that_asked(desk, status):
     early, late = [*await desk.lanes(), *await desk.lanes()]
 
     await desk.connection.answer(status, request=1)
@@ -151,7 +151,7 @@ async def test_a_consumer_that_is_gone_is_told_to_those_who_asked(desk, status):
     early.cancel()
 
 
-async def test_a_request_that_cannot_be_sent_is_told(desk):
+async def test_a_request_that_cannot_be_sent_raises_in_its_slot(desk):
     desk.connection.fails = OSError("no way")
     (lane,) = await desk.lanes()
 
@@ -159,7 +159,7 @@ async def test_a_request_that_cannot_be_sent_is_told(desk):
         await lane
 
 
-async def test_without_a_connection_nothing_is_asked_and_the_waiting_ends_all_the_same(desk):
+async def test_without_a_connection_nothing_is_requested_and_the_wait_still_ends(desk):
     desk.connection.is_connected = False
     (lane,) = await desk.lanes()
 
@@ -169,7 +169,7 @@ async def test_without_a_connection_nothing_is_asked_and_the_waiting_ends_all_th
     assert desk.connection.asked == []
 
 
-async def test_who_waits_no_more_when_it_is_time_to_ask_is_not_asked_for(desk):
+async def test_a_slot_cancelled_before_the_request_is_not_counted(desk):
     await desk.pull.open()
     lane = asyncio.create_task(desk.pull.next(PATIENCE))
     await asyncio.sleep(0)
@@ -180,7 +180,7 @@ async def test_who_waits_no_more_when_it_is_time_to_ask_is_not_asked_for(desk):
     assert desk.connection.asked == []
 
 
-async def test_once_all_lanes_wait_they_ask_at_once(desk):
+async def test_the_request_is_sent_at_once_when_all_slots_wait(desk):
     desk.pull.slots = 2
     desk.pull.note(60.0)
     await desk.pull.open()
@@ -197,7 +197,7 @@ async def test_once_all_lanes_wait_they_ask_at_once(desk):
 
 
 @pytest.mark.parametrize(("usual", "wait"), [(0.0, 0.0), (0.04, SHARE * 0.04), (60.0, LONGEST)])
-async def test_a_lane_waits_for_others_a_part_of_the_time_that_a_message_takes(desk, usual, wait):
+async def test_a_slot_waits_for_others_for_a_share_of_the_usual_handling_time(desk, usual, wait):
     for _ in range(50 * REMEMBERED):
         desk.pull.note(usual)
     loop = asyncio.get_running_loop()
@@ -211,7 +211,7 @@ async def test_a_lane_waits_for_others_a_part_of_the_time_that_a_message_takes(d
     lane.cancel()
 
 
-async def test_the_time_that_a_message_takes_is_from_its_coming_to_the_next_question(desk):
+async def test_handling_time_runs_from_a_messages_arrival_to_the_next_request(desk):
     noted = []
     desk.pull.note = noted.append
 

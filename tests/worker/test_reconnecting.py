@@ -107,7 +107,7 @@ async def working(case):
     return run, connection
 
 
-async def test_a_worker_that_is_refused_while_it_connects_again_comes_back(case, door):
+async def test_a_worker_refused_while_reconnecting_recovers(case, door):
     """And its connection is never taken for closed."""
     run, connection = await working(case)
     seen = set()
@@ -131,7 +131,7 @@ async def test_a_worker_that_is_refused_while_it_connects_again_comes_back(case,
     assert not any(closed for _, closed in seen)
 
 
-async def test_who_is_told_of_the_connections_errors_is_still_told(case, door):
+async def test_the_configured_error_callback_is_still_called(case, door):
     told = []
 
     async def tell(error):
@@ -150,7 +150,7 @@ async def test_who_is_told_of_the_connections_errors_is_still_told(case, door):
     assert f"nats: '{FINAL[0]}'" in told
 
 
-async def test_a_connection_that_nobody_makes_again_ends_the_worker(case, door, monkeypatch):
+async def test_a_connection_that_is_not_reconnected_ends_the_worker(case, door, monkeypatch):
     monkeypatch.setattr(JetStreamBroker, "chores", [])  # the lanes see it by themselves, and sooner
     run, connection = await working(case)
 

@@ -34,13 +34,13 @@ def test_durations_may_be_timedeltas():
         ({"outcomes": "transfer.commands"}, "commands, outcomes, dead_letters: must differ"),
     ],
 )
-def test_a_setting_that_cannot_be_is_named(settings, why):
+def test_a_wrong_worker_setting_is_named(settings, why):
     with pytest.raises(ValueError, match=why):
         WorkerSettings(**settings)
 
 
 @pytest.mark.parametrize("address", ["kafka://host", "localhost:4222", ""])
-def test_an_address_of_no_known_broker_is_refused(address):
+def test_an_unknown_broker_scheme_is_rejected(address):
     with pytest.raises(
         ValueError, match="broker: must be an address that begins with one of nats://, tls://"
     ):
@@ -48,7 +48,7 @@ def test_an_address_of_no_known_broker_is_refused(address):
 
 
 @pytest.mark.parametrize("scheme", BROKERS)
-def test_a_broker_whose_library_is_missing_says_which_extra_it_needs(scheme, monkeypatch):
+def test_a_missing_broker_library_is_reported_with_its_extra(scheme, monkeypatch):
     module, _, extra = BROKERS[scheme]
     monkeypatch.delitem(sys.modules, module, raising=False)
     for one in ("faststream", "faststream.exceptions"):
@@ -90,17 +90,17 @@ def caused_by(error):
         (OSError("Multiple exceptions: [Errno 111] of ::1, [Errno 113] of 127.0.0.1"), "OSError"),
     ],
 )
-def test_why_a_broker_cannot_be_used_is_said_in_words_where_there_are_some(error, why):
+def test_the_reason_why_a_broker_cannot_be_used_shows_no_secret(error, why):
     assert reason(error) == why
 
 
-async def test_a_journal_that_dies_with_its_process_is_refused():
+async def test_a_memory_journal_is_rejected():
     async with TransferClient("http://127.0.0.1:1", "token", journal=MemoryJournal()) as client:
         with pytest.raises(ValueError, match="journal: must be durable"):
             OrderWorker(client, broker_at("nats://127.0.0.1:1"))
 
 
-async def test_a_part_that_ends_by_itself_ends_the_worker(case, monkeypatch):
+async def test_a_worker_task_that_ends_unexpectedly_ends_the_worker(case, monkeypatch):
     monkeypatch.setattr(OrderWorker, "_run_slot", lambda _: asyncio.sleep(0))
 
     run = await case.worker()
@@ -134,7 +134,7 @@ async def says(run, word):
     await until(said)
 
 
-async def test_what_comes_to_a_worker_that_is_stopping_goes_back_at_once(case):
+async def test_a_message_delivered_to_a_stopping_worker_is_returned_at_once(case):
     async def take(run, get_one, *, timeout):  # noqa: ASYNC109 - as it is called
         message = await get_one(timeout=timeout)
         if message is not None:
@@ -153,7 +153,7 @@ async def test_what_comes_to_a_worker_that_is_stopping_goes_back_at_once(case):
     assert (await case.handled()).deliveries > 1
 
 
-async def test_a_broker_that_gives_nothing_and_does_not_wait_is_taken_for_gone(case):
+async def test_a_broker_that_returns_nothing_without_waiting_counts_as_lost(case):
     async def take(_run, _get_one, *, timeout):  # noqa: ASYNC109 - as it is called
         return None
 
@@ -180,7 +180,7 @@ async def sweep(handler, line):
     return ends
 
 
-async def test_the_last_id_that_is_told_is_the_one_on_record_although_it_was_told_before(case):
+async def test_the_last_published_id_is_the_recorded_one_even_if_published_before(case):
     """A person amends an id, and amends it back: readers go by the last that they are told."""
     async with case.client() as client:
         handler, line = Handler(client), broker_at(case.side.address, case.side.settings)
@@ -199,7 +199,7 @@ async def test_the_last_id_that_is_told_is_the_one_on_record_although_it_was_tol
 
 
 @on_nats
-async def test_one_end_that_two_workers_tell_is_stored_once(case):
+async def test_an_end_that_two_workers_publish_is_stored_once(case):
     async with case.client() as client:
         handler, line = Handler(client), broker_at(case.side.address, case.side.settings)
         await line.open()

@@ -45,7 +45,7 @@ async def make(world):
         yield lambda **settings: Desk(client, **settings)
 
 
-async def test_the_end_of_a_doubt_is_published_and_not_again(make):
+async def test_the_end_of_a_doubt_is_published_once(make):
     desk = make(inject=lambda: {"traceparent": "00"})
     await desk.ended_doubt("a")
     await desk.ended_doubt("b")
@@ -58,7 +58,7 @@ async def test_the_end_of_a_doubt_is_published_and_not_again(make):
     assert report.in_doubt == 0
 
 
-async def test_what_could_not_be_published_is_published_the_next_time(make):
+async def test_an_outcome_that_could_not_be_published_is_published_in_the_next_sweep(make):
     desk = make()
     await desk.ended_doubt("a")
     desk.error = OSError()
@@ -71,7 +71,7 @@ async def test_what_could_not_be_published_is_published_the_next_time(make):
     assert desk.told == [("a", "created", "tx-a")]
 
 
-async def test_one_that_cannot_be_published_does_not_keep_the_others_back(make):
+async def test_one_outcome_that_cannot_be_published_does_not_block_the_others(make):
     desk = make()
     await desk.ended_doubt("a")
     await desk.ended_doubt("b")
@@ -88,7 +88,7 @@ async def test_one_that_cannot_be_published_does_not_keep_the_others_back(make):
     assert desk.told == [("b", "created", "tx-b")]
 
 
-async def test_a_key_that_cannot_be_worked_off_does_not_keep_the_others_from_being_told(make, monkeypatch):
+async def test_a_failed_recovery_does_not_keep_outcomes_from_being_published(make, monkeypatch):
     async def broken(_):
         raise JournalFailed
 
@@ -101,7 +101,7 @@ async def test_a_key_that_cannot_be_worked_off_does_not_keep_the_others_from_bei
     assert desk.told == [("a", "created", "tx-a")]
 
 
-async def test_a_sweep_that_is_cancelled_ends_though_nobody_could_be_told(make, monkeypatch):
+async def test_a_cancelled_sweep_ends_even_if_the_pending_outcomes_cannot_be_read(make, monkeypatch):
     begun = asyncio.Event()
 
     async def forever(_):
@@ -124,7 +124,7 @@ async def test_a_sweep_that_is_cancelled_ends_though_nobody_could_be_told(make, 
     assert task.cancelled()
 
 
-async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make, caplog):
+async def test_sweeps_repeat_and_a_failed_one_does_not_end_them(make, caplog):
     time, health, pauses = Time(), Health(), []
     going = asyncio.Event()
 
@@ -165,7 +165,7 @@ async def test_sweeps_come_again_and_again_and_a_failure_ends_none_of_them(make,
     assert "ada" not in caplog.text
 
 
-async def test_it_ends_after_the_outcome_that_it_is_at(make):
+async def test_a_stopped_sweep_ends_after_the_current_outcome(make):
     desk = make(every=0.01)
     await desk.ended_doubt("a")
     await desk.ended_doubt("b")
@@ -181,7 +181,7 @@ async def test_it_ends_after_the_outcome_that_it_is_at(make):
     assert [one.key async for one in desk.handler.untold()] == ["b"]
 
 
-async def test_who_does_not_wait_for_its_end_cuts_it_off(make):
+async def test_a_sweep_stopped_without_a_grace_period_is_cancelled(make):
     desk = make(every=0.01)
     await desk.ended_doubt("a")
     desk.gate = Gate()
@@ -194,6 +194,6 @@ async def test_who_does_not_wait_for_its_end_cuts_it_off(make):
 
 
 @pytest.mark.parametrize("wrong", [0, float("inf"), "often"])
-async def test_sweeps_are_some_time_apart(make, wrong):
+async def test_the_interval_between_sweeps_is_checked(make, wrong):
     with pytest.raises(ValueError, match="every: "):
         make(every=wrong)

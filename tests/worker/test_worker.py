@@ -68,7 +68,7 @@ class Desk:
 
 
 @pytest.mark.parametrize(("result", "steps"), STEPS.values(), ids=STEPS)
-async def test_what_is_done_with_a_message_and_in_which_order(result, steps):
+async def test_each_result_leads_to_its_steps_in_order(result, steps):
     assert await Desk(result).take() == steps
 
 
@@ -77,7 +77,7 @@ async def test_what_is_done_with_a_message_and_in_which_order(result, steps):
     ("result", "step", "done"),
     [(result, step, steps[: steps.index(step)]) for result, steps in STEPS.values() for step in steps],
 )
-async def test_whatever_fails_nothing_is_done_after_it(result, step, done, when):
+async def test_no_step_follows_a_failed_step(result, step, done, when):
     """Handled and not published, or published and not acknowledged; never the other way round."""
     desk = Desk(result)
     getattr(desk.log, when)[step] = OSError("gone")
@@ -86,7 +86,7 @@ async def test_whatever_fails_nothing_is_done_after_it(result, step, done, when)
 
 
 @pytest.mark.parametrize("step", ["handle", "publish", "ack"])
-async def test_whoever_is_cancelled_says_nothing_more_to_the_broker(step):
+async def test_a_cancelled_worker_sends_nothing_more_to_the_broker(step):
     desk = Desk()
     with pytest.raises(asyncio.CancelledError):
         async with desk.at(step) as task:
@@ -97,7 +97,7 @@ async def test_whoever_is_cancelled_says_nothing_more_to_the_broker(step):
     assert desk.log.names == steps[: steps.index(step)]
 
 
-async def test_an_acknowledgement_without_an_outcome_is_never_given():
+async def test_a_message_without_an_outcome_is_never_acknowledged():
     desk = Desk()
     handle = desk.handler.handle
 
@@ -112,7 +112,7 @@ async def test_an_acknowledgement_without_an_outcome_is_never_given():
     assert await desk.take() == ["handle"]
 
 
-async def test_an_error_is_logged_without_what_it_says(caplog):
+async def test_an_error_is_logged_without_its_text(caplog):
     desk = Desk()
     desk.log.before["publish"] = OSError("ada.okafor@example.org")
 
@@ -126,7 +126,7 @@ async def test_an_error_is_logged_without_what_it_says(caplog):
 
 
 @pytest.mark.parametrize(("chance", "after"), [(0.0, 3.0), (0.5, 3.75), (0.999, 3.0 * (1 + 0.999 * JITTER))])
-async def test_a_message_never_comes_again_earlier_than_asked(chance, after):
+async def test_a_message_is_never_redelivered_earlier_than_requested(chance, after):
     desk = Desk(KeyBusy(retry_after=3.0))
     desk.chance = chance
 
@@ -138,7 +138,7 @@ async def test_a_message_never_comes_again_earlier_than_asked(chance, after):
 # --- heart-beats ------------------------------------------------------------------------------------
 
 
-async def test_heart_beats_go_out_while_a_command_is_carried_out_and_not_after():
+async def test_heartbeats_are_sent_only_while_a_command_is_carried_out():
     desk = Desk(beat_every=7.0)
     async with desk.at("handle"):
         await desk.beaten(2)
@@ -147,7 +147,7 @@ async def test_heart_beats_go_out_while_a_command_is_carried_out_and_not_after()
     assert set(desk.beats.asked) == {7.0}
 
 
-async def test_heart_beats_go_on_while_an_outcome_is_published():
+async def test_heartbeats_continue_while_an_outcome_is_published():
     desk = Desk()
     async with desk.at("publish"):
         await desk.beaten()
@@ -155,7 +155,7 @@ async def test_heart_beats_go_on_while_an_outcome_is_published():
     assert desk.log.names == ["handle", "beat", "publish", "ack"]
 
 
-async def test_a_heart_beat_that_fails_hurts_nothing_and_the_next_one_follows(caplog):
+async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(caplog):
     desk = Desk()
     desk.log.before["beat"] = OSError("ada.okafor@example.org")
     async with desk.at("handle"):
@@ -170,7 +170,7 @@ async def test_a_heart_beat_that_fails_hurts_nothing_and_the_next_one_follows(ca
     assert "ada" not in caplog.text
 
 
-async def test_when_one_of_two_messages_is_done_heart_beats_go_on_for_the_other():
+async def test_heartbeats_continue_for_the_second_message_when_the_first_is_done():
     desk = Desk()
     async with desk.at("handle"):
         del desk.log.gates["handle"]
@@ -180,7 +180,7 @@ async def test_when_one_of_two_messages_is_done_heart_beats_go_on_for_the_other(
     assert desk.log.names == ["handle", "publish", "ack", "beat", "handle", "publish", "ack"]
 
 
-async def test_a_heart_beat_that_hangs_does_not_keep_the_others_back():
+async def test_a_hanging_heartbeat_does_not_block_the_others():
     desk, hanging = Desk(), Gate()
     desk.log.gates["beat"] = hanging
     async with desk.at("handle"):
@@ -195,7 +195,7 @@ async def test_a_heart_beat_that_hangs_does_not_keep_the_others_back():
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("inf"), float("nan"), "soon"])
-def test_heart_beats_are_some_time_apart(wrong):
+def test_the_interval_between_heartbeats_is_checked(wrong):
     with pytest.raises(ValueError, match="beat_every: "):
         Desk(beat_every=wrong)
 
@@ -203,7 +203,7 @@ def test_heart_beats_are_some_time_apart(wrong):
 # --- traces -----------------------------------------------------------------------------------------
 
 
-async def test_a_trace_goes_from_the_message_into_the_call_and_on_into_the_outcome():
+async def test_a_trace_continues_from_the_message_to_the_call_and_the_outcome():
     seen = []
 
     @contextmanager
@@ -225,7 +225,7 @@ async def test_a_trace_goes_from_the_message_into_the_call_and_on_into_the_outco
 # --- readiness --------------------------------------------------------------------------------------
 
 
-async def test_a_bad_token_makes_it_not_ready_until_another_command_fares_well():
+async def test_a_bad_token_makes_the_worker_not_ready_until_a_command_succeeds():
     desk = Desk(Unauthorized(status=401))
 
     await desk.take()
@@ -236,7 +236,7 @@ async def test_a_bad_token_makes_it_not_ready_until_another_command_fares_well()
     assert await desk.worker.health.not_ready() == []
 
 
-async def test_while_no_command_could_fare_well_none_is_taken():
+async def test_no_command_is_taken_while_none_could_succeed():
     desk = Desk(TokenUnavailable())
 
     await desk.take()
@@ -250,7 +250,7 @@ async def test_while_no_command_could_fare_well_none_is_taken():
     await waiting
 
 
-async def test_a_journal_that_fails_is_seen_until_it_works_again(caplog):
+async def test_a_failed_journal_is_reported_until_it_works_again(caplog):
     desk = Desk(JournalFailed("the disk is full"))
     why = "the journal failed before anything was sent (the disk is full)"
 
@@ -261,7 +261,7 @@ async def test_a_journal_that_fails_is_seen_until_it_works_again(caplog):
     assert await desk.worker.health.not_ready() == []
 
 
-async def test_a_journal_that_failed_is_not_well_after_a_message_that_is_not_acknowledged():
+async def test_a_failed_journal_stays_reported_after_a_message_that_is_not_acknowledged():
     desk = Desk(JournalFailed("the disk is full"))
     await desk.take()
     for result in (InvalidOrder([("order", "is missing")]), KeyBusy(retry_after=3.0)):
@@ -270,7 +270,7 @@ async def test_a_journal_that_failed_is_not_well_after_a_message_that_is_not_ack
     assert [trouble.split(":")[0] for trouble in await desk.worker.health.not_ready()] == ["journal"]
 
 
-async def test_a_publisher_that_fails_is_seen_until_it_works_again():
+async def test_a_failed_publication_is_reported_until_one_succeeds():
     desk = Desk()
     desk.log.before["publish"] = OSError()
 
