@@ -1,4 +1,4 @@
-"""Many orders at once: never more in flight or in memory than asked for, whatever the input is like."""
+"""Many orders at once: in-flight orders and memory stay within the limit for any input."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ ORDER = new_order()
 
 @pytest.fixture(autouse=True)
 async def nothing_hangs() -> AsyncIterator[None]:
-    """No task is left over, and none ended with an error that nobody heard of."""
+    """Check that no task is left over and that none ended with an unretrieved error."""
     unheard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: unheard.append(told))
     yield
@@ -63,7 +63,7 @@ BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 class Service:
-    """Creates orders out of nothing, and counts how many at once."""
+    """Returns made-up orders and counts how many calls run at once."""
 
     def __init__(self, order: Order, *, fails: Callable[[str], bool] = lambda _: False) -> None:
         self.order, self.fails = order, fails
@@ -110,7 +110,7 @@ def keys(results: list[OrderResult]) -> list[str]:
 
 @BOTH
 @pytest.mark.parametrize("concurrency", [1, 4, 64])
-async def test_a_slow_consumer_keeps_an_endless_input_waiting(service, kind, concurrency):
+async def test_a_slow_consumer_holds_back_an_endless_input(service, kind, concurrency):
     source = Input()
     async with batch(service, source.of(kind), concurrency) as results:
         handed_out = 0
@@ -126,7 +126,7 @@ async def test_a_slow_consumer_keeps_an_endless_input_waiting(service, kind, con
 
 
 @pytest.mark.parametrize("concurrency", [1, 64])
-async def test_as_many_are_in_flight_as_asked_for_and_never_more(service, concurrency):
+async def test_orders_in_flight_reach_the_concurrency_and_never_exceed_it(service, concurrency):
     requests = [OrderRequest(ORDER, key=f"k-{number}") for number in range(200)]
     async with batch(service, requests, concurrency) as results:
         told = [result async for result in results]
@@ -151,7 +151,7 @@ async def test_memory_stays_flat_over_many_orders(service, kind):
 # --- results --------------------------------------------------------------------------------------
 
 
-async def test_results_come_in_the_order_of_completion(service):
+async def test_results_are_yielded_in_order_of_completion(service):
     service.hold("a", "b", "c")
     requests = [OrderRequest(ORDER, key=key) for key in "abc"]
     told = []
@@ -171,7 +171,7 @@ async def _first(count: int, results):
 
 
 @pytest.mark.parametrize("odd", [None, 7, "k", ORDER, {"order": ORDER}])
-async def test_what_is_no_request_is_an_invalid_order_and_the_others_go_on(service, odd):
+async def test_a_value_that_is_not_a_request_is_an_invalid_order_and_the_others_continue(service, odd):
     good = OrderRequest(ORDER, key="good")
     async with batch(service, [odd, good]) as results:
         told = {id(result.request): result async for result in results}
@@ -181,7 +181,7 @@ async def test_what_is_no_request_is_an_invalid_order_and_the_others_go_on(servi
     assert service.began == ["good"]
 
 
-async def test_a_call_that_somebody_cancels_from_elsewhere_is_in_doubt_and_nobody_waits_for_ever(service):
+async def test_a_call_cancelled_by_other_code_is_in_doubt_and_the_batch_ends(service):
     service.hold("a")
     async with batch(service, [OrderRequest(ORDER, key="a"), OrderRequest(ORDER, key="b")]) as results:
         told = [await anext(results)]
@@ -196,7 +196,7 @@ async def test_a_call_that_somebody_cancels_from_elsewhere_is_in_doubt_and_nobod
     assert told[1].error.order_may_exist
 
 
-def test_what_is_no_failure_but_the_end_of_the_program_is_raised():
+def test_an_exception_that_ends_the_program_is_raised():
     async def create(_: OrderRequest) -> Order:
         raise SystemExit(7)
 
@@ -213,7 +213,7 @@ def test_what_is_no_failure_but_the_end_of_the_program_is_raised():
 
 @BOTH
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_an_input_that_raises_is_told_after_all_results_before_it(service, kind, concurrency):
+async def test_an_error_of_the_input_is_raised_after_all_earlier_results(service, kind, concurrency):
     told = []
     with pytest.raises(LookupError, match="the input broke"):
         async with batch(service, Input(fails_after=6).of(kind), concurrency) as results:
@@ -224,7 +224,7 @@ async def test_an_input_that_raises_is_told_after_all_results_before_it(service,
 
 
 class Plain:
-    """An async input whose ``__anext__`` is no coroutine, and fails as soon as it is called."""
+    """An async input whose ``__anext__`` is a plain function that raises when called."""
 
     def __init__(self, error: BaseException) -> None:
         self.left, self.error = 2, error
@@ -242,7 +242,7 @@ class Plain:
 
 
 @pytest.mark.parametrize("error", [LookupError, asyncio.CancelledError])
-async def test_an_input_that_raises_before_it_can_be_awaited_is_told_in_its_turn_too(service, error):
+async def test_an_error_raised_before_the_input_can_be_awaited_also_follows_earlier_results(service, error):
     told = []
     with pytest.raises(error):  # a cancelled input is not taken for one that has ended
         async with batch(service, Plain(error())) as results:
@@ -252,7 +252,7 @@ async def test_an_input_that_raises_before_it_can_be_awaited_is_told_in_its_turn
     assert len(told) == service.ended == 2
 
 
-async def test_an_input_runs_in_one_task_from_its_beginning_to_its_end(service):
+async def test_an_input_runs_in_one_task_from_start_to_end(service):
     ran_in: set[asyncio.Task | None] = set()
     mine = contextvars.ContextVar("mine", default=0)
 
@@ -269,7 +269,7 @@ async def test_an_input_runs_in_one_task_from_its_beginning_to_its_end(service):
     assert len(ran_in) == 1
 
 
-async def test_an_input_that_is_waited_for_is_cancelled_when_the_consumer_leaves(service):
+async def test_a_pending_read_of_the_input_is_cancelled_when_the_consumer_leaves(service):
     ended = []
 
     async def requests() -> AsyncIterator[OrderRequest]:
@@ -286,7 +286,7 @@ async def test_an_input_that_is_waited_for_is_cancelled_when_the_consumer_leaves
     assert ended == [True]
 
 
-async def test_an_input_that_does_not_let_itself_be_cancelled_is_taken_no_further(service):
+async def test_an_input_that_swallows_cancellation_is_read_no_further(service):
     source = Input()
     cancelled = asyncio.Event()
 
@@ -304,7 +304,7 @@ async def test_an_input_that_does_not_let_itself_be_cancelled_is_taken_no_furthe
     assert len(service.began) < source.taken <= 3
 
 
-async def test_an_input_that_breaks_while_nobody_looks_is_no_error_that_nobody_heard(service):
+async def test_an_input_that_fails_unobserved_leaves_no_unretrieved_error(service):
     async with batch(service, Input(fails_after=2).awaited()) as results:
         await anext(results)
         await turns(20)  # by now it has broken
@@ -312,7 +312,7 @@ async def test_an_input_that_breaks_while_nobody_looks_is_no_error_that_nobody_h
     assert service.ended == 2
 
 
-async def test_results_are_handed_out_while_the_input_keeps_everybody_waiting(service):
+async def test_results_are_yielded_while_the_input_is_waiting(service):
     goes_on = asyncio.Event()
 
     async def requests() -> AsyncIterator[OrderRequest]:
@@ -329,7 +329,7 @@ async def test_results_are_handed_out_while_the_input_keeps_everybody_waiting(se
 
 
 class Holding:
-    """An endless input that holds open what belongs to a task, and says when it has let it go."""
+    """An endless input that holds a task-bound resource and records when it releases it."""
 
     def __init__(self, *, waits: asyncio.Event | None = None) -> None:
         self.waits, self.closing = waits, asyncio.Event()
@@ -351,7 +351,7 @@ class Holding:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_leaving_closes_an_input_in_its_own_task_even_if_it_was_not_waited_for(service, slow):
+async def test_leaving_closes_an_idle_input_in_its_own_task(service, slow):
     source = Holding(waits=asyncio.Event() if slow else None)
 
     async def let_it_close() -> None:
@@ -369,7 +369,7 @@ async def test_leaving_closes_an_input_in_its_own_task_even_if_it_was_not_waited
 
 
 async def cancelled_at_work(service: Service, requests, concurrency: int) -> None:
-    """A consumer that takes one result, and is cancelled later on."""
+    """A consumer that takes one result and is cancelled later."""
 
     async def consume() -> None:
         async with batch(service, requests, concurrency) as results:
@@ -382,7 +382,7 @@ async def cancelled_at_work(service: Service, requests, concurrency: int) -> Non
     assert consumer.cancelled()
 
 
-async def test_whoever_is_cancelled_while_an_input_closes_waits_no_longer(service):
+async def test_a_consumer_cancelled_while_the_input_closes_stops_waiting(service):
     source = Holding(waits=asyncio.Event())
     await cancelled_at_work(service, source, 2)
 
@@ -390,7 +390,7 @@ async def test_whoever_is_cancelled_while_an_input_closes_waits_no_longer(servic
     assert source.opened_in.done()
 
 
-async def test_an_input_that_breaks_while_it_is_closed_breaks_nothing_else(service):
+async def test_an_input_that_fails_on_closing_causes_no_other_error(service):
     async def requests() -> AsyncIterator[OrderRequest]:
         try:
             for request in Input().sync():
@@ -405,7 +405,7 @@ async def test_an_input_that_breaks_while_it_is_closed_breaks_nothing_else(servi
     assert service.ended >= 1
 
 
-async def test_an_input_that_is_no_generator_is_its_owners_to_close(service):
+async def test_an_input_that_is_not_a_generator_is_not_closed(service):
     class Stream(Plain):
         closed = False
 
@@ -422,7 +422,7 @@ async def test_an_input_that_is_no_generator_is_its_owners_to_close(service):
 # --- leaving --------------------------------------------------------------------------------------
 
 
-async def test_an_iterator_that_is_dropped_without_a_word_lets_what_is_in_flight_come_to_its_end(service):
+async def test_orders_in_flight_finish_when_the_iterator_is_dropped(service):
     source = Input()
     results = Batch(service.create, source.sync(), concurrency=3).results()
     async for _ in results:
@@ -435,7 +435,7 @@ async def test_an_iterator_that_is_dropped_without_a_word_lets_what_is_in_flight
     assert service.cut == []
 
 
-async def test_leaving_early_lets_what_is_in_flight_come_to_its_end(service):
+async def test_orders_in_flight_finish_when_the_consumer_leaves_early(service):
     service.hold("k-2", "k-3")
 
     async def open_the_gates() -> None:
@@ -452,14 +452,14 @@ async def test_leaving_early_lets_what_is_in_flight_come_to_its_end(service):
     assert service.cut == []
 
 
-async def test_whoever_is_cancelled_while_leaving_waits_no_longer(service):
+async def test_a_consumer_cancelled_while_leaving_stops_waiting(service):
     service.hold("k-2", "k-3")
     await cancelled_at_work(service, Input().sync(), 3)
 
     assert sorted(service.cut) == ["k-2", "k-3"]
 
 
-async def test_whoever_is_cancelled_while_waiting_cuts_off_what_is_in_flight(service):
+async def test_cancelling_a_waiting_consumer_cancels_the_orders_in_flight(service):
     service.hold("k-1", "k-2")
     await cancelled_at_work(service, Input().awaited(), 2)
 
@@ -470,20 +470,20 @@ async def test_whoever_is_cancelled_while_waiting_cuts_off_what_is_in_flight(ser
 
 
 @pytest.mark.parametrize("concurrency", [0, -1, 1.0, True, "4", None])
-async def test_a_wrong_concurrency_is_refused_at_once(world, concurrency):
+async def test_an_invalid_concurrency_is_refused_at_once(world, concurrency):
     async with world.client() as client:
         with pytest.raises(ValueError, match=r"^concurrency: must be a whole number, 1 or more"):
             client.create_orders([], concurrency=concurrency)
 
 
 @pytest.mark.parametrize("requests", [None, 7, ORDER, OrderRequest(ORDER), object()])
-async def test_what_cannot_be_iterated_is_refused_at_once(world, requests):
+async def test_an_input_that_is_not_iterable_is_refused_at_once(world, requests):
     async with world.client() as client:
         with pytest.raises(TypeError):
             client.create_orders(requests)
 
 
-async def test_good_and_bad_orders_each_have_their_result(world):
+async def test_valid_and_invalid_orders_each_have_a_result(world):
     wishes = [
         OrderRequest(refused_order() if number % 3 == 0 else ORDER, key=f"k-{number}") for number in range(30)
     ]
@@ -497,7 +497,7 @@ async def test_good_and_bad_orders_each_have_their_result(world):
 
 
 @BOTH
-async def test_leaving_early_leaves_no_order_that_the_journal_does_not_know(world, kind):
+async def test_after_leaving_early_the_journal_knows_every_order(world, kind):
     source = Input()
     async with world.client() as client:
         async with aclosing(client.create_orders(source.of(kind), concurrency=8)) as results:
@@ -510,7 +510,7 @@ async def test_leaving_early_leaves_no_order_that_the_journal_does_not_know(worl
     assert {one.order_id for one in known} == set(world.sandbox.orders)
 
 
-async def test_cancelling_the_consumer_undoes_what_is_not_sent_and_close_finishes_what_is(world):
+async def test_cancelling_the_consumer_undoes_unsent_orders_and_close_finishes_sent_ones(world):
     in_hook = Gate()
 
     async def wait_for_k2(intent) -> None:
@@ -542,7 +542,7 @@ async def test_cancelling_the_consumer_undoes_what_is_not_sent_and_close_finishe
 
 
 @BOTH
-async def test_a_client_that_closes_ends_an_endless_input(world, kind):
+async def test_closing_the_client_ends_an_endless_input(world, kind):
     source = Input()
     told = []
     async with world.client() as client:
@@ -556,7 +556,7 @@ async def test_a_client_that_closes_ends_an_endless_input(world, kind):
     assert sum(result.order is not None for result in told) == len(world.sandbox.orders)
 
 
-async def test_results_that_wait_while_the_client_closes_are_handed_out_all_the_same(world):
+async def test_results_waiting_while_the_client_closes_are_still_yielded(world):
     source = Input()
     async with world.client() as client:
         results = client.create_orders(source.sync(), concurrency=4)
@@ -572,7 +572,7 @@ async def test_results_that_wait_while_the_client_closes_are_handed_out_all_the_
     assert len(told) == source.taken
 
 
-async def test_a_client_that_closes_ends_an_input_that_would_never_bring_the_next(world):
+async def test_closing_the_client_ends_an_input_that_never_yields_again(world):
     async def requests() -> AsyncIterator[OrderRequest]:
         for number in itertools.count():
             if number == 3:

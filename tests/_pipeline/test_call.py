@@ -37,7 +37,7 @@ def ordering(client: TransferClient, **fields: Any) -> asyncio.Task[Order]:
 # --- closing ------------------------------------------------------------------------------------
 
 
-async def test_closing_refuses_new_calls_at_once_and_waits_for_what_is_in_flight(world: World):
+async def test_closing_refuses_new_calls_and_waits_for_calls_in_flight(world: World):
     client = world.made()
     call = await world.stalled(ordering(client))
     closing = asyncio.create_task(client.close())
@@ -53,7 +53,7 @@ async def test_closing_refuses_new_calls_at_once_and_waits_for_what_is_in_flight
     assert [*world.sandbox.orders] == [order.id]
 
 
-async def test_what_is_on_the_way_at_the_end_is_cut_off_into_doubt_and_its_caller_hears_of_the_doubt(
+async def test_a_request_cut_off_by_close_is_in_doubt_and_its_caller_gets_the_doubt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     let_go, when_let_go = TransferClient._let_go, []
@@ -75,7 +75,7 @@ async def test_what_is_on_the_way_at_the_end_is_cut_off_into_doubt_and_its_calle
 
 
 @pytest.mark.parametrize(("where", "ending"), ENDINGS.items(), ids=ENDINGS)
-async def test_what_is_waited_for_at_the_end_is_given_up_and_the_caller_hears_what_is_true(
+async def test_a_wait_cut_off_by_close_raises_the_recorded_outcome(
     world: World, where: str, ending: Ending | None
 ):
     gate = Gate()
@@ -95,7 +95,7 @@ async def test_what_is_waited_for_at_the_end_is_given_up_and_the_caller_hears_wh
     assert len(world.sandbox.requests) == (ending is None or ending.status is not None)
 
 
-async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World):
+async def test_an_order_waiting_for_a_connection_at_close_was_not_sent(world: World):
     client = world.made(max_connections=1)
     first = await world.stalled(ordering(client))
     second = ordering(client, key="second")
@@ -109,7 +109,7 @@ async def test_what_waits_for_a_connection_at_the_end_was_not_sent(world: World)
     assert len(world.bank.open) == 1
 
 
-async def test_a_write_in_progress_at_the_end_is_finished_and_nothing_is_begun_after_it(world: World):
+async def test_close_finishes_a_write_in_progress_and_starts_nothing_more(world: World):
     gate = Gate()
     world.journal.before[transitions.MarkSending] = gate
     client = world.made()
@@ -127,7 +127,7 @@ async def test_a_write_in_progress_at_the_end_is_finished_and_nothing_is_begun_a
     assert not world.bank.open
 
 
-async def test_an_undo_in_progress_at_the_end_is_not_cut_off(world: World):
+async def test_close_does_not_interrupt_an_undo(world: World):
     gate = Gate()
     world.bank.on_release = gate
     client = world.made()
@@ -143,7 +143,7 @@ async def test_an_undo_in_progress_at_the_end_is_not_cut_off(world: World):
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
+async def test_closing_does_not_wait_forever_for_work_that_cannot_be_interrupted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("transfer_async._client.CLOSING_GRACE", 0.0)
@@ -161,7 +161,7 @@ async def test_closing_does_not_wait_for_ever_for_what_cannot_be_cut_off(
     assert not world.bank.open
 
 
-async def test_a_client_may_be_closed_twice_also_at_the_same_time(world: World):
+async def test_a_client_may_be_closed_twice_even_concurrently(world: World):
     client = world.made()
     call = await world.stalled(ordering(client))
     await asyncio.gather(client.close(timeout=0), client.close(timeout=0))
@@ -172,7 +172,7 @@ async def test_a_client_may_be_closed_twice_also_at_the_same_time(world: World):
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_a_journal_that_was_given_is_not_closed_and_one_of_its_own_is(
+async def test_a_client_closes_its_own_journal_but_not_a_given_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     closed: list[MemoryJournal] = []
@@ -194,7 +194,7 @@ async def test_a_journal_that_was_given_is_not_closed_and_one_of_its_own_is(
 # --- carrying -----------------------------------------------------------------------------------
 
 
-async def test_a_call_that_has_ended_is_forgotten(world: World):
+async def test_a_finished_call_is_no_longer_tracked(world: World):
     async with world.client() as client:
         await client.create_order(new_order(), key="k")
         await asyncio.gather(client.create_order(refused_order(), key="n"), return_exceptions=True)
@@ -203,7 +203,7 @@ async def test_a_call_that_has_ended_is_forgotten(world: World):
         assert len(client._calls) == 0
 
 
-async def test_a_hook_may_look_something_up_while_the_client_closes(world: World):
+async def test_a_hook_may_fetch_while_the_client_closes(world: World):
     gate, client = Gate(), None
 
     async def look_up(intent: OrderIntent) -> None:
@@ -222,7 +222,7 @@ async def test_a_hook_may_look_something_up_while_the_client_closes(world: World
         await client.request("GET", "/sandbox/orders", safe=True)
 
 
-async def test_a_close_that_is_cancelled_leaves_nothing_that_could_still_send(world: World):
+async def test_a_cancelled_close_leaves_nothing_that_could_still_send(world: World):
     gate = Gate()
     world.sandbox.faults.add(Status(429))
     client = world.made(clock=attrs.evolve(world.time.clock, sleep=lambda _: gate()))
@@ -240,7 +240,7 @@ async def test_a_close_that_is_cancelled_leaves_nothing_that_could_still_send(wo
 
 
 @pytest.mark.parametrize("after", range(1, 9))
-async def test_whoever_is_cancelled_while_it_closes_leaves_no_session_open(world: World, after: int):
+async def test_a_cancelled_close_leaves_no_session_open(world: World, after: int):
     client = world.made()
     await client.create_order(new_order(), key="k")
     await client.who_am_i()
@@ -259,7 +259,7 @@ async def test_whoever_is_cancelled_while_it_closes_leaves_no_session_open(world
 
 
 class Other:
-    """Another worker: while a call is late, it does something with the same key, once."""
+    """Another worker, which acts once on the same key while a call is delayed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -283,7 +283,7 @@ class Other:
 
 
 class Slow:
-    """A hook that takes longer than a quote is good for."""
+    """A hook that takes longer than the quote is valid."""
 
     name = "slow"
 
@@ -334,10 +334,10 @@ DEFINITE: dict[str, Callable[[World], dict[str, Any]]] = {
     ("meanwhile", "may_exist"),
     [("creates", True), ("is_at_work", True), ("is_in_doubt", True), ("is_refused", False)],
 )
-async def test_a_hold_is_never_released_for_a_key_that_others_took_during_the_undos(
+async def test_a_hold_is_never_released_for_a_key_taken_by_others_during_the_undos(
     world: World, kind: str, meanwhile: str, may_exist: bool
 ):
-    """The bank hears that its own hold may go, and another worker has created the order."""
+    """The bank would be told to release its own hold after another worker created the order."""
     settings = DEFINITE[kind](world)
     if fault := settings.pop("fault", None):
         world.sandbox.faults.add(fault)
@@ -351,7 +351,7 @@ async def test_a_hold_is_never_released_for_a_key_that_others_took_during_the_un
     assert (type(error).__name__, error.order_may_exist) == (kind, may_exist)
 
 
-async def test_a_late_reply_of_the_journal_is_not_the_last_word(world: World):
+async def test_a_stale_journal_reply_is_not_reported_as_final(world: World):
     world.journal.after[transitions.Release] = Other(world).creates
     world.sandbox.faults.add(Status(422))
     error = await world.fails(Refused, held="h-1")
@@ -359,7 +359,7 @@ async def test_a_late_reply_of_the_journal_is_not_the_last_word(world: World):
     assert error.order_may_exist
 
 
-async def test_a_refusal_from_the_record_is_read_again_when_it_is_delivered(world: World):
+async def test_a_recorded_refusal_is_read_again_on_delivery(world: World):
     other = Other(world)
     world.sandbox.faults.add(Status(422))
     async with world.client() as client:
@@ -375,7 +375,7 @@ async def test_a_refusal_from_the_record_is_read_again_when_it_is_delivered(worl
     assert (first.order_may_exist, again.order_may_exist) == (False, True)
 
 
-async def test_a_client_that_closes_says_what_is_true_at_the_end(world: World):
+async def test_a_call_ended_by_close_reports_the_final_state(world: World):
     entered = Gate()
     world.bank.on_place = entered
     world.bank.on_release = Other(world).creates
@@ -388,7 +388,7 @@ async def test_a_client_that_closes_says_what_is_true_at_the_end(world: World):
 
 
 @pytest.mark.parametrize("reading", [OSError("disk gone"), asyncio.CancelledError()])
-async def test_a_key_that_cannot_be_read_at_the_end_may_have_an_order(
+async def test_a_key_that_cannot_be_read_at_close_may_have_an_order(
     world: World, monkeypatch: pytest.MonkeyPatch, reading: BaseException
 ):
     async def read(*_: object) -> Any:
@@ -407,9 +407,7 @@ async def test_a_key_that_cannot_be_read_at_the_end_may_have_an_order(
     assert not world.bank.open
 
 
-async def test_a_key_whose_record_cannot_be_read_may_have_an_order(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_key_with_a_corrupt_record_may_have_an_order(world: World, monkeypatch: pytest.MonkeyPatch):
     read = world.journal.read
 
     async def damaged(scope: str, key: str) -> Any:
@@ -423,8 +421,8 @@ async def test_a_key_whose_record_cannot_be_read_may_have_an_order(
     assert error.order_may_exist
 
 
-async def test_a_result_that_waits_for_its_reader_is_true_when_it_is_taken(world: World):
-    """While the bank writes one outcome down, another worker creates the order of the next one."""
+async def test_a_waiting_result_is_up_to_date_when_it_is_taken(world: World):
+    """While the bank stores one outcome, another worker creates the order of the next one."""
     requests = [OrderRequest(refused_order(), key=key, held="h-1") for key in ("k", "l")]
     async with world.client() as client, aclosing(client.create_orders(requests)) as results:
         first = await anext(results)

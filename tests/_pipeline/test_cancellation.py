@@ -1,4 +1,4 @@
-"""Cancelling a caller, or closing its client, at every turn of the loop: whatever happens, it stays true."""
+"""Cancelling a caller or closing its client at every loop turn: the record stays correct."""
 
 import asyncio
 from collections.abc import Callable
@@ -43,7 +43,7 @@ BOUND = (KeyState.IN_DOUBT, KeyState.CREATED)
 
 @frozen(kw_only=True)
 class Scenario:
-    """A call, and what happens to it."""
+    """A call and the events that happen to it."""
 
     faults: tuple[Fault, ...] = ()
     order: Callable[[], NewOrder] = new_order
@@ -99,7 +99,7 @@ class Tokens:
 
 
 def _slow(world: World) -> None:
-    """Every step of the pipeline lets the loop turn: there are more places to cut it."""
+    """Make every pipeline step yield to the loop, so that there are more places to cut it."""
 
     async def turn(*_: object) -> None:
         await turns(2)
@@ -153,7 +153,7 @@ async def _cancelled_and_closed(caller: asyncio.Task[Order], client: TransferCli
 
 
 async def _cut(scenario: Scenario, turn: int, cut: Any) -> bool:
-    """Run ``scenario`` and cut it at ``turn``; whether it had ended before."""
+    """Run ``scenario`` and cut it at ``turn``. Return whether it had ended before."""
     async with banks.world() as world:
         if scenario.crashed is not None:
             await world.crash(transitions.MarkSending, hooks=[world.bank.step("check"), world.bank.hold])
@@ -241,8 +241,8 @@ WAYS = (_cancelled, _closed, _cancelled_twice, _cancelled_and_closed)
 
 @pytest.mark.trial(short=1, ci=4, long=4)
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
-async def test_a_call_may_be_cut_at_every_turn_and_what_is_on_record_is_true(scenario: Scenario, size: int):
-    """At each turn in `size` of the four ways: at the next turn in the next ones."""
+async def test_a_call_cut_at_any_turn_leaves_a_correct_record(scenario: Scenario, size: int):
+    """Use `size` of the four ways at each turn, and the next ones at the next turn."""
     ended, turn = False, 0  # in the first turn there is no call yet
     while not ended:
         turn += 1
@@ -257,12 +257,12 @@ async def test_a_call_may_be_cut_at_every_turn_and_what_is_on_record_is_true(sce
 
 
 def begin(client: TransferClient, key: str = "k") -> asyncio.Task[Order]:
-    """One order, on the way."""
+    """Start one order and return its task."""
     return asyncio.create_task(client.create_order(new_order(), key=key))
 
 
 async def cancelled(caller: asyncio.Task[Order]) -> None:
-    """Cancel a caller, and wait until it hears of it."""
+    """Cancel a caller and wait until the cancellation is raised."""
     caller.cancel()
     await over(caller)
 
@@ -273,7 +273,7 @@ async def over(caller: asyncio.Task[Order]) -> None:
 
 
 @pytest.mark.parametrize(("where", "ending"), ENDINGS.items(), ids=ENDINGS)
-async def test_a_caller_cancelled_while_it_waits_hears_of_it_once_what_is_certain_is_on_record(
+async def test_a_waiting_caller_is_cancelled_once_the_outcome_is_recorded(
     world: World, where: str, ending: Ending | None
 ):
     gate = Gate()
@@ -290,7 +290,7 @@ async def test_a_caller_cancelled_while_it_waits_hears_of_it_once_what_is_certai
     assert len(world.sandbox.requests) == (ending is None or ending.status is not None)
 
 
-async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
+async def test_a_hook_that_never_started_is_not_undone(world: World):
     gate = Gate()
     world.journal.before[Claim] = gate
     async with world.client() as client:
@@ -304,7 +304,7 @@ async def test_a_hook_that_was_never_entered_is_not_undone(world: World):
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_and_nothing_is_sent(
+async def test_a_hook_that_swallows_cancellation_is_undone_with_its_receipt(
     world: World,
 ):
     gate = Gate()
@@ -325,7 +325,7 @@ async def test_a_hook_that_swallows_its_cancellation_is_undone_with_its_receipt_
     assert not world.sandbox.requests
 
 
-async def test_an_undo_is_not_cut_off_and_the_caller_waits_for_it(world: World):
+async def test_an_undo_is_not_interrupted_and_the_cancelled_caller_waits_for_it(world: World):
     gate = Gate()
     world.bank.on_release = gate
     async with world.client() as client:
@@ -343,7 +343,7 @@ async def test_an_undo_is_not_cut_off_and_the_caller_waits_for_it(world: World):
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_a_caller_cancelled_twice_is_let_go_and_the_undo_ends_all_the_same(world: World):
+async def test_a_caller_cancelled_twice_stops_waiting_and_the_undo_still_finishes(world: World):
     gate = Gate()
     world.bank.on_placed, world.bank.on_release = Gate(), gate
     async with world.client() as client:
@@ -365,7 +365,7 @@ async def stalled(world: World, client: TransferClient) -> asyncio.Task[Order]:
     return await world.stalled(begin(client))
 
 
-async def test_a_caller_cancelled_in_flight_hears_of_it_at_once_and_the_exchange_ends(world: World):
+async def test_a_caller_cancelled_in_flight_stops_at_once_and_the_exchange_finishes(world: World):
     async with world.client() as client:
         caller = await stalled(world, client)
         await cancelled(caller)
@@ -378,8 +378,8 @@ async def test_a_caller_cancelled_in_flight_hears_of_it_at_once_and_the_exchange
 
 
 @pytest.mark.parametrize("sent", [0, 1])
-async def test_a_call_cancelled_before_or_after_an_attempt_starts_no_other(world: World, sent: int):
-    """It waits for a connection, or for the answer that lets it go again."""
+async def test_a_call_cancelled_before_or_after_an_attempt_makes_no_further_attempt(world: World, sent: int):
+    """The call waits for a connection, or for an answer that permits a retry."""
     gate = Gate()
     world.sandbox.faults.add(Status(429), times=None)
     async with world.client() as client:
@@ -402,7 +402,7 @@ async def test_a_call_cancelled_before_or_after_an_attempt_starts_no_other(world
     assert not world.bank.open
 
 
-async def test_a_doubt_of_a_cancelled_caller_stays_in_doubt_and_nobody_is_asked(world: World):
+async def test_a_doubt_of_a_cancelled_caller_stays_and_resolve_is_not_called(world: World):
     asked: list[object] = []
 
     async def resolve(*about: object) -> None:
@@ -439,7 +439,7 @@ async def test_a_task_group_that_fails_cancels_its_orders_and_each_is_settled(wo
     assert len(world.sandbox.orders) == len(world.bank.open) == 2
 
 
-async def test_a_redelivery_after_a_cancellation_in_flight_is_busy_and_then_gets_the_order(world: World):
+async def test_a_redelivery_after_cancellation_in_flight_is_busy_then_gets_the_order(world: World):
     async with world.client() as client:
         caller = await stalled(world, client)
         caller.cancel()
@@ -453,7 +453,7 @@ async def test_a_redelivery_after_a_cancellation_in_flight_is_busy_and_then_gets
     assert [*world.sandbox.orders] == [order.id]
 
 
-async def test_nothing_is_heard_of_errors_that_nobody_waits_for(world: World):
+async def test_errors_without_a_waiting_caller_leave_no_warning(world: World):
     heard: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: heard.append(about))
     async with world.client(retry=RetryPolicy(attempts=1)) as client:
@@ -472,7 +472,7 @@ async def test_nothing_is_heard_of_errors_that_nobody_waits_for(world: World):
 
 
 async def cut_short(*_: object) -> None:
-    """A hook's own timer, say, that goes off late: it means the hook, and hits what comes after it."""
+    """Cancel late, as a hook's own timer might: it hits the work after the hook."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -487,7 +487,7 @@ async def cut_short(*_: object) -> None:
         (transitions.Release, Status(422), KeyState.FREE),
     ],
 )
-async def test_a_caller_whom_nobody_cancelled_hears_no_cancellation_once_its_order_was_sent(
+async def test_a_stray_cancellation_after_sending_is_not_raised_as_cancelled_error(
     world: World, at: type, fault: Fault | None, state: KeyState
 ):
     if fault is not None:
@@ -501,7 +501,7 @@ async def test_a_caller_whom_nobody_cancelled_hears_no_cancellation_once_its_ord
     assert world.bank.released == []
 
 
-async def test_before_it_was_sent_such_a_cancellation_is_a_no_and_the_hold_is_released(world: World):
+async def test_a_stray_cancellation_before_sending_is_raised_and_releases_the_hold(world: World):
     world.journal.after[transitions.MarkSending] = cut_short
     with pytest.raises(asyncio.CancelledError):
         await world.create()

@@ -82,7 +82,7 @@ async def test_an_order_is_claimed_held_marked_sent_and_settled_in_this_order(wo
     assert len(world.bank.open) == 1
 
 
-async def test_the_mark_is_on_record_when_the_request_arrives(world: World):
+async def test_the_sending_mark_is_recorded_before_the_request_arrives(world: World):
     async with world.client() as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
         at_arrival = await world.entry()
@@ -96,7 +96,7 @@ async def test_the_mark_is_on_record_when_the_request_arrives(world: World):
 # --- claim --------------------------------------------------------------------------------------
 
 
-async def test_a_created_key_gives_its_order_back_without_a_request(world: World):
+async def test_a_created_key_returns_its_order_without_a_request(world: World):
     first = await world.create()
     again = await world.create()
 
@@ -105,14 +105,14 @@ async def test_a_created_key_gives_its_order_back_without_a_request(world: World
     assert len(world.bank.placed) == 1
 
 
-async def test_a_created_key_gives_its_order_back_even_past_send_before_and_without_a_hold(world: World):
+async def test_a_created_key_returns_its_order_past_send_before_and_without_a_hold(world: World):
     first = await world.create()
     again = await world.create(send_before=NOON - timedelta(days=1), hooks=())
 
     assert again == first
 
 
-async def test_a_redelivery_with_another_balance_and_other_spellings_is_the_same_wish(world: World):
+async def test_a_redelivery_with_another_balance_or_spelling_is_the_same_order(world: World):
     same = new_order(
         poster_username="ADA.Eze@example.com",
         poster_amount="155025.0",
@@ -135,7 +135,7 @@ async def test_a_key_bound_to_a_different_order_is_a_conflict(world: World):
     assert len(world.sandbox.orders) == 1
 
 
-async def test_a_key_at_work_in_the_same_process_is_busy_at_once(world: World):
+async def test_a_key_in_use_in_the_same_process_is_busy_at_once(world: World):
     gate = Gate()
     world.bank.on_place = gate
     async with world.client() as client:
@@ -149,7 +149,7 @@ async def test_a_key_at_work_in_the_same_process_is_busy_at_once(world: World):
     assert len(world.sandbox.orders) == len(world.bank.placed) == 1
 
 
-async def test_of_fifty_calls_with_one_key_at_once_one_creates_the_order(world: World):
+async def test_of_fifty_concurrent_calls_with_one_key_one_creates_the_order(world: World):
     async with world.client() as client:
         results = await asyncio.gather(
             *(client.create_order(new_order(), key="k") for _ in range(50)), return_exceptions=True
@@ -171,7 +171,7 @@ async def test_a_key_in_doubt_is_neither_sent_nor_held_again(world: World):
     assert len(world.sandbox.requests) == len(world.bank.placed) == 1
 
 
-async def test_a_key_that_only_an_id_is_known_of_is_already_created(world: World):
+async def test_a_key_with_only_a_known_order_id_is_already_created(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     first = await world.fails(AlreadyCreated, resolve=answering("tx-seen1"))
     again = await world.fails(AlreadyCreated, resolve=answering("tx-seen1"))
@@ -192,7 +192,7 @@ def answering(*answers: Any) -> Any:
     return resolve
 
 
-async def test_a_key_is_free_after_a_certain_no_for_a_new_intent_and_another_order(world: World):
+async def test_a_key_is_free_for_another_order_after_a_definite_failure(world: World):
     world.sandbox.faults.add(Status(422))
     await world.fails(Refused)
     order = await world.create(other_order())
@@ -203,7 +203,7 @@ async def test_a_key_is_free_after_a_certain_no_for_a_new_intent_and_another_ord
     assert (await world.entry()).order_id == order.id
 
 
-async def test_known_says_where_a_key_stands(world: World):
+async def test_known_returns_the_state_of_a_key(world: World):
     async with world.client() as client:
         before = await client.known("k")
         order = await client.create_order(new_order(), key="k", held="H1")
@@ -216,7 +216,7 @@ async def test_known_says_where_a_key_stands(world: World):
     assert after.intent_id == (await world.entry()).intent_id
 
 
-async def test_what_known_says_is_no_way_into_the_journal(world: World):
+async def test_changing_a_known_record_does_not_change_the_journal(world: World):
     async with world.client() as client:
         await client.create_order(new_order(), key="k")
         record = await client.known("k")
@@ -228,7 +228,7 @@ async def test_what_known_says_is_no_way_into_the_journal(world: World):
     assert again.receipts
 
 
-async def test_without_a_key_the_client_makes_one_and_the_error_has_it(world: World):
+async def test_the_client_generates_a_missing_key_and_the_error_has_it(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     doubt = await world.fails(OutcomeUnknown, key=None)
 
@@ -248,7 +248,7 @@ async def test_a_call_without_a_hold_hook_and_without_held_is_refused_and_the_ke
     assert not world.sandbox.requests
 
 
-async def test_with_held_the_hold_hook_is_neither_run_nor_undone_and_the_reference_is_on_record(world: World):
+async def test_with_held_the_hold_hook_is_not_run_and_the_reference_is_recorded(world: World):
     refused = await world.fails(
         Refused, refused_order(), held="H1", hooks=[world.bank.step("check"), world.bank.hold]
     )
@@ -290,7 +290,7 @@ async def test_with_held_the_hold_hook_is_neither_run_nor_undone_and_the_referen
     ],
     ids=told,
 )
-async def test_every_answer_leads_to_its_error_and_the_hold_follows(
+async def test_every_answer_raises_its_error_and_keeps_or_releases_the_hold(
     world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool, key: str | None
 ):
     world.sandbox.faults.add(fault, times=None)
@@ -306,7 +306,7 @@ async def test_every_answer_leads_to_its_error_and_the_hold_follows(
     assert told.attempts[-1].outcome is outcome
 
 
-async def test_a_connection_that_is_refused_was_not_sent_and_everything_is_undone(closed_port: int):
+async def test_an_order_whose_connection_is_refused_was_not_sent_and_is_undone(closed_port: int):
     async with banks.world(port=closed_port) as world, world.client() as client:
         await world.sandbox.__aexit__(None, None, None)
         failed = await banks.failure(client.create_order(new_order(), key="k"))
@@ -320,7 +320,7 @@ async def test_a_connection_that_is_refused_was_not_sent_and_everything_is_undon
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_a_refusal_is_told_of_once_it_is_on_record(world: World):
+async def test_a_refusal_is_published_once_it_is_recorded(world: World):
     await world.fails(Refused, refused_order())
 
     assert world.events_of(OrderRefused)[0].status == 422
@@ -333,8 +333,8 @@ async def test_a_refusal_is_told_of_once_it_is_on_record(world: World):
 # --- the answer must be to our question ----------------------------------------------------------
 
 
-async def test_of_an_amount_in_whole_units_not_even_a_cent_and_a_half_is_lost(world: World):
-    """One unit of the last place of 100 is 1: an answer of 99 would pay the beneficiary less, as agreed."""
+async def test_an_answer_with_a_lower_amount_is_refused_for_whole_units_too(world: World):
+    """One unit of the last place of 100 is 1, so a loose check would accept 99 and pay less."""
     whole = new_order(matcher_amount=100, poster_amount="155025")
     for key, less in (("a", {"matcher_amount": 99}), ("b", {"poster_amount": Decimal("155024.985")})):
         world.sandbox.faults.add(WrongTypes(less))
@@ -342,8 +342,8 @@ async def test_of_an_amount_in_whole_units_not_even_a_cent_and_a_half_is_lost(wo
 
 
 @pytest.mark.parametrize("twin", [b'"id":"tx-other1"', b'"user":null'])
-async def test_an_answer_that_says_twice_whose_order_it_is_is_a_doubt(world: World, twin: bytes):
-    """An order was recorded under the last of two ids; a second user, null, hid whose it was."""
+async def test_an_answer_with_a_duplicate_id_or_user_is_a_doubt(world: World, twin: bytes):
+    """With two ids, the last one was recorded; a second user, null, hid the owner."""
     world.sandbox.faults.add(_SaidTwice(twin))
     await world.fails(UnreadableOrder, match="comes twice")
 
@@ -353,7 +353,7 @@ async def test_an_answer_that_says_twice_whose_order_it_is_is_a_doubt(world: Wor
 
 @frozen
 class _SaidTwice(Fault):
-    """The order exists: its answer says one field more."""
+    """Create the order, and repeat one field in its answer."""
 
     name: ClassVar[str] = "said-twice"
     twin: bytes
@@ -363,7 +363,7 @@ class _SaidTwice(Fault):
         await exchange.send(evolve(reply, body=reply.body[:-1] + b"," + self.twin + b"}"))
 
 
-async def test_an_id_that_is_bound_to_another_key_is_a_doubt(world: World):
+async def test_an_order_id_bound_to_another_key_is_a_doubt(world: World):
     first = await world.create(key="first")
     world.sandbox.faults.add(WrongTypes({"id": first.id}))
     doubt = await world.fails(OutcomeUnknown)
@@ -375,7 +375,7 @@ async def test_an_id_that_is_bound_to_another_key_is_a_doubt(world: World):
     assert len(world.bank.open) == 2
 
 
-async def test_an_unreadable_order_tells_its_id_where_one_can_be_found(world: World):
+async def test_an_unreadable_order_carries_its_id_if_one_can_be_found(world: World):
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     doubt = await world.fails(UnreadableOrder)
 
@@ -385,7 +385,7 @@ async def test_an_unreadable_order_tells_its_id_where_one_can_be_found(world: Wo
 # --- send_before, the deadline, and attempts --------------------------------------------------------
 
 
-async def test_an_order_whose_time_is_over_is_neither_held_nor_sent(world: World):
+async def test_an_order_past_send_before_is_neither_held_nor_sent(world: World):
     expired = await world.fails(Expired, send_before=NOON)
 
     assert (expired.outcome, expired.order_may_exist) == (Outcome.NOT_SENT, False)
@@ -393,7 +393,7 @@ async def test_an_order_whose_time_is_over_is_neither_held_nor_sent(world: World
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_an_order_whose_time_passes_while_its_hooks_run_is_not_sent_and_they_are_undone(world: World):
+async def test_hooks_are_undone_if_send_before_passes_while_they_run(world: World):
     world.bank.on_place = world.passing(10.0)
     expired = await world.fails(Expired, send_before=NOON + timedelta(seconds=10))
 
@@ -402,7 +402,7 @@ async def test_an_order_whose_time_passes_while_its_hooks_run_is_not_sent_and_th
     assert world.bank.log == ["place", "release"]
 
 
-async def test_send_before_is_looked_at_before_the_first_byte(world: World):
+async def test_send_before_is_checked_before_the_first_byte(world: World):
     deadline = NOON + timedelta(seconds=1)
     async with world.client() as client:
         banks.connects_slowly(client, world.time, 1.0)
@@ -415,7 +415,7 @@ async def test_send_before_is_looked_at_before_the_first_byte(world: World):
     assert not world.bank.open
 
 
-async def test_a_certain_no_is_raised_if_send_before_passes_after_it(world: World):
+async def test_a_definite_failure_is_raised_if_send_before_passes_after_it(world: World):
     world.sandbox.faults.add(BUSY)
     await world.fails(RateLimited, send_before=NOON + timedelta(seconds=1))
 
@@ -423,7 +423,7 @@ async def test_a_certain_no_is_raised_if_send_before_passes_after_it(world: Worl
     assert world.time.slept == []
 
 
-async def test_a_certain_no_is_raised_if_send_before_passes_while_it_is_waited(world: World):
+async def test_a_definite_failure_is_raised_if_send_before_passes_during_the_pause(world: World):
     world.time.on_sleep = world.passing(60.0)
     world.sandbox.faults.add(BUSY)
     limited = await world.fails(RateLimited, send_before=NOON + timedelta(seconds=10))
@@ -431,7 +431,7 @@ async def test_a_certain_no_is_raised_if_send_before_passes_while_it_is_waited(w
     assert len(world.sandbox.requests) == len(limited.attempts) == 1
 
 
-async def test_what_was_not_sent_for_lack_of_time_does_not_pass_for_an_answer_in_the_history(world: World):
+async def test_an_attempt_that_ran_out_of_time_is_recorded_as_not_sent(world: World):
     world.sandbox.faults.add(BUSY)
     async with world.client() as client:
         banks.connects_slowly(client, world.time, 4.0)
@@ -442,7 +442,7 @@ async def test_what_was_not_sent_for_lack_of_time_does_not_pass_for_an_answer_in
     assert [attempt.outcome for attempt in limited.attempts] == [Outcome.REFUSED, Outcome.NOT_SENT]
 
 
-async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world: World):
+async def test_the_send_limit_starts_before_the_mark_and_excludes_hooks(world: World):
     world.bank.on_place = world.passing(25.0)
     order = await world.create()
 
@@ -451,7 +451,7 @@ async def test_the_deadline_starts_before_the_mark_and_hooks_do_not_count(world:
     assert (await world.entry()).sent_until == 1025.0 + 30.0
 
 
-async def test_a_mark_that_takes_longer_than_the_deadline_leaves_no_time_to_send(world: World):
+async def test_an_order_is_not_sent_if_writing_the_mark_exceeds_the_send_limit(world: World):
     world.journal.after[transitions.MarkSending] = world.passing(31.0)
     failed = await world.fails(ConnectionFailed)
 
@@ -460,7 +460,7 @@ async def test_a_mark_that_takes_longer_than_the_deadline_leaves_no_time_to_send
     assert not world.bank.open
 
 
-async def test_what_was_not_processed_is_sent_again_under_the_same_mark(world: World):
+async def test_an_order_that_was_not_processed_is_retried_under_the_same_mark(world: World):
     world.sandbox.faults.add(BUSY, times=2)
     order = await world.create()
 
@@ -483,7 +483,7 @@ async def test_the_history_of_attempts_has_number_status_time_and_request_id(wor
     assert first.seconds == second.seconds == 0.0  # the test's clock stands still
 
 
-async def test_an_order_that_is_created_pays_back_into_the_retry_budget(world: World):
+async def test_a_created_order_refills_the_retry_budget(world: World):
     world.sandbox.faults.add(BUSY)
     policy = RetryPolicy(budget=RetryBudget(capacity=5, throttle_cost=5, refund=5))
     async with world.client(retry=policy) as client:
@@ -498,7 +498,7 @@ async def test_an_order_that_is_created_pays_back_into_the_retry_budget(world: W
 
 
 class Tokens:
-    """A token callable that first knows an old token."""
+    """A token callable that returns an old token first."""
 
     def __init__(self, world: World, *answers: Any) -> None:
         self.world = world
@@ -514,7 +514,7 @@ class Tokens:
         return answer
 
 
-async def test_after_a_401_the_token_is_renewed_and_the_order_sent_once_more_as_an_attempt(world: World):
+async def test_after_a_401_the_order_is_sent_once_more_with_a_new_token(world: World):
     tokens = Tokens(world)
     order = await world.create(token=tokens)
 
@@ -538,7 +538,7 @@ async def test_a_second_401_is_final(world: World):
     assert not unauthorized.order_may_exist
 
 
-async def test_after_a_401_that_cannot_be_sent_again_the_next_call_asks_for_a_token_before_its_hooks(
+async def test_after_a_401_without_a_retry_the_next_call_gets_a_token_before_its_hooks(
     world: World,
 ):
     asked: list[int] = []
@@ -555,7 +555,7 @@ async def test_after_a_401_that_cannot_be_sent_again_the_next_call_asks_for_a_to
     assert asked == [0, 1]
 
 
-async def test_a_token_callable_that_fails_is_told_before_the_mark(world: World):
+async def test_a_failing_token_callable_raises_before_the_mark(world: World):
     unavailable = await world.fails(TokenUnavailable, token=Tokens(world, OSError("no vault")))
 
     assert (unavailable.outcome, unavailable.order_may_exist) == (Outcome.NOT_SENT, False)
@@ -564,7 +564,7 @@ async def test_a_token_callable_that_fails_is_told_before_the_mark(world: World)
     assert "no vault" not in str(unavailable)
 
 
-async def test_a_token_that_cannot_be_renewed_leaves_the_services_no_as_what_is_certain(world: World):
+async def test_if_the_token_cannot_be_renewed_the_services_refusal_is_raised(world: World):
     unauthorized = await world.fails(Unauthorized, token=Tokens(world, "old", OSError("no vault")))
 
     assert unauthorized.outcome is Outcome.REFUSED
@@ -572,8 +572,8 @@ async def test_a_token_that_cannot_be_renewed_leaves_the_services_no_as_what_is_
     assert not world.bank.open
 
 
-async def test_nobody_waits_for_another_token_beyond_the_deadline_of_all_attempts(world: World):
-    """The sender's lease is hardly longer: whoever came meanwhile would find a doubt where there is a no."""
+async def test_a_new_token_is_not_awaited_beyond_the_limit_of_all_attempts(world: World):
+    """The lease is hardly longer: a concurrent call would find a doubt instead of a definite failure."""
     asked: list[int] = []
 
     async def token() -> str:
@@ -615,7 +615,7 @@ async def test_an_expired_claim_is_taken_over_with_its_intent(world: World):
     assert [event.taken_over for event in world.events_of(Claimed)] == [False, True]
 
 
-async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
+async def test_a_hook_with_a_recorded_receipt_is_not_run_again(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     await world.abandoned(transitions.MarkSending, hooks=hooks)
     await world.create(hooks=hooks)
@@ -624,7 +624,7 @@ async def test_a_receipt_once_recorded_is_not_asked_for_twice(world: World):
     assert set((await world.entry()).receipts) == {"check", "funds_hold"}
 
 
-async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no(world: World):
+async def test_everything_a_dead_worker_may_have_done_is_undone_after_a_definite_failure(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     intent_id = await world.abandoned(transitions.MarkSending, hooks=hooks)
     world.bank.place_error = TimeoutError()
@@ -635,7 +635,7 @@ async def test_whatever_a_gone_worker_may_have_done_is_undone_after_a_certain_no
     assert (await world.entry()).intent_id == intent_id
 
 
-async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_begins(world: World):
+async def test_a_stale_claim_is_undone_in_reverse_and_a_new_intent_begins(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     old = await world.crash(transitions.MarkSending, hooks=hooks)
     world.time.pass_(900.1)
@@ -649,7 +649,7 @@ async def test_a_claim_that_is_too_old_is_undone_in_reverse_and_a_new_intent_beg
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_hold_hook(world: World):
+async def test_undoing_a_stale_claim_with_held_leaves_the_hold_hook_alone(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     await world.crash(transitions.MarkSending, hooks=hooks, held="H1")
     world.time.pass_(900.1)
@@ -658,7 +658,7 @@ async def test_a_claim_too_old_with_a_hold_of_the_banks_own_does_not_touch_the_h
     assert world.bank.log == ["check", "undo check", "check"]
 
 
-async def test_a_take_over_that_brings_the_banks_own_hold_still_undoes_the_hook_of_the_gone_worker(
+async def test_a_takeover_with_held_still_undoes_the_dead_workers_hold_hook(
     world: World,
 ):
     intent_id = await world.abandoned(transitions.MarkSending)
@@ -673,10 +673,10 @@ BEN, MALLORY = PersonName("Ben", "Okri"), PersonName("Mallory", "Eze")
 
 
 @pytest.mark.parametrize(("first", "then"), [(BEN, MALLORY), (BEN, None), (None, MALLORY)])
-async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
+async def test_a_verification_of_one_beneficiary_is_not_used_for_another(
     world: World, first: PersonName | None, then: PersonName | None
 ):
-    """Or whoever sends a message again with another name is paid under the name that was checked."""
+    """Otherwise a redelivery with another name would be paid under the name that was checked."""
     asked: list[PersonName | None] = []
 
     async def verify(intent: OrderIntent) -> str:
@@ -700,10 +700,10 @@ async def test_nothing_that_was_verified_for_one_beneficiary_serves_another(
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_of_the_banks_own(
+async def test_an_earlier_hold_is_recorded_as_pending_undo_before_sending_with_held(
     world: World,
 ):
-    """Or the customer's funds are held twice, and nobody ever hears of the hook's hold again."""
+    """Otherwise the funds are held twice and the hook's hold is never released."""
     old = await world.abandoned(transitions.MarkSending)
     world.bank.release_error = OSError()
     owed: list[list[str]] = []
@@ -722,8 +722,8 @@ async def test_a_hooks_hold_is_on_record_as_owed_before_an_order_goes_on_a_hold_
     assert entry.intent_id != old
 
 
-async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is_sent(world: World):
-    """Or a reservation that a hook made before a new release of the bank's software stays for ever."""
+async def test_the_undo_of_a_hook_that_this_client_lacks_is_recorded_before_sending(world: World):
+    """Otherwise a reservation made by an older release of the bank's software stays for ever."""
     check = world.bank.step("check")
     old = await world.abandoned(transitions.MarkSending, hooks=[check, world.bank.hold])
     await world.create()
@@ -736,7 +736,7 @@ async def test_what_a_hook_did_that_this_client_lacks_is_owed_before_anything_is
     assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
-async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
+async def test_a_hook_added_since_the_claim_runs_under_the_same_intent(world: World):
     intent_id = await world.abandoned(transitions.MarkSending)
     await world.create(hooks=[world.bank.step("check"), world.bank.hold])
 
@@ -744,7 +744,7 @@ async def test_a_hook_that_was_added_since_goes_on_with_the_claim(world: World):
     assert (await world.entry()).intent_id == intent_id
 
 
-async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):
+async def test_an_expired_request_is_only_put_in_doubt(world: World):
     await world.crash(transitions.Create)
     world.time.pass_(10_000.0)
     await world.fails(OutcomeUnknown)
@@ -755,7 +755,7 @@ async def test_an_expired_request_is_in_doubt_and_nothing_else(world: World):
     assert len(world.bank.open) == 1
 
 
-async def test_a_worker_that_slept_through_its_lease_cannot_send(world: World):
+async def test_a_worker_whose_lease_expired_cannot_send(world: World):
     world.bank.on_placed = world.passing(60.0)
     busy = await world.fails(KeyBusy)
 
@@ -769,7 +769,7 @@ async def test_a_worker_that_slept_through_its_lease_cannot_send(world: World):
 
 
 async def overtaken(world: World, at: str, seconds: float) -> Order:
-    """A worker sleeps so long in its hold, and another has the key meanwhile; the order of that one."""
+    """Let a worker sleep in its hold while another takes the key. Return the other's order."""
     gate = Gate()
 
     async def sleep(_: object) -> None:
@@ -788,20 +788,20 @@ async def overtaken(world: World, at: str, seconds: float) -> Order:
     return order
 
 
-async def test_a_worker_whose_claim_was_taken_over_leaves_everything_to_the_other(world: World):
+async def test_a_worker_whose_claim_was_taken_over_changes_nothing(world: World):
     order = await overtaken(world, "on_placed", 60.0)
 
     assert [*world.sandbox.orders] == [order.id]
     assert world.bank.released == []
 
 
-async def test_a_sleeper_that_acts_after_its_intent_was_ended_by_others_undoes_what_it_did(world: World):
+async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
     await overtaken(world, "on_place", 900.1)
 
     assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
-async def test_a_worker_that_slept_through_its_lease_between_two_hooks_does_not_enter_the_second(
+async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(
     world: World,
 ):
     check = world.bank.step("check")
@@ -811,7 +811,7 @@ async def test_a_worker_that_slept_through_its_lease_between_two_hooks_does_not_
     assert world.bank.log == ["check", "undo check"]
 
 
-async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspected_duplicate(world: World):
+async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(world: World):
     async with world.client() as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
         await world.refute()
@@ -831,7 +831,7 @@ async def test_an_order_that_is_answered_after_its_refutation_is_told_as_a_suspe
     assert list(world.sandbox.orders) == [order_id]
 
 
-async def test_the_history_says_why_an_order_that_was_answered_after_its_refutation_is_suspected(
+async def test_the_history_has_the_reason_for_a_suspected_duplicate(
     world: World,
 ):
     async with world.client() as client:
@@ -888,10 +888,10 @@ async def refuted_and_taken_again(world: World) -> None:
 
 @pytest.mark.parametrize("superseded", [refuted, refuted_and_taken_again], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("ended_by", ["its answer is lost", "its caller", "its client"])
-async def test_a_sender_that_wakes_up_superseded_leaves_a_trace_though_its_outcome_is_unknown(
+async def test_a_superseded_sender_records_its_unknown_outcome(
     world: World, superseded: Callable[[World], Awaitable[None]], ended_by: str
 ):
-    """Two orders may exist for one wish, and nobody would know of it."""
+    """Otherwise two orders may exist for one request without a trace."""
     is_closed = ended_by == "its client"
     world.sandbox.faults.add(StallAfterProcessing() if is_closed else CloseAfterProcessing())
     client = world.made()
@@ -929,10 +929,10 @@ async def refuted_and_refused_since(world: World) -> None:
 
 
 @pytest.mark.parametrize("superseded", [refuted, refuted_and_refused_since], ids=lambda way: way.__name__)
-async def test_a_key_whose_superseded_sender_may_have_sent_is_never_paid_again(
+async def test_a_key_is_not_paid_again_if_its_superseded_sender_may_have_sent(
     world: World, superseded: Callable[[World], Awaitable[None]]
 ):
-    """A second order for one wish: the key was free while an order of its first intent existed."""
+    """Otherwise the key is free while an order of its first intent exists."""
     world.sandbox.faults.add(CloseAfterProcessing())
     world.meanwhile(transitions.GoInDoubt, partial(superseded, world))
     await world.fails(OutcomeUnknown)
@@ -946,7 +946,7 @@ async def test_a_key_whose_superseded_sender_may_have_sent_is_never_paid_again(
     assert entry.sender_reported
 
 
-async def test_an_order_answered_after_its_key_was_used_again_and_freed_binds_the_key(world: World):
+async def test_a_late_answer_binds_a_key_that_was_reused_and_freed(world: World):
     async with world.client() as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
         await refuted_and_refused_since(world)
@@ -960,8 +960,8 @@ async def test_an_order_answered_after_its_key_was_used_again_and_freed_binds_th
 
 
 @pytest.mark.parametrize("reported", ["created", "unknown"])
-async def test_a_key_in_use_again_sends_no_second_order_once_the_first_is_known(world: World, reported: str):
-    """Two payments for one wish: the second call had placed its hold, and was about to send."""
+async def test_a_reused_key_sends_no_second_order_once_the_first_is_known(world: World, reported: str):
+    """The second call has placed its hold and is about to send: it would pay twice."""
     fault = StallAfterProcessing() if reported == "created" else CloseAfterProcessing()
     world.sandbox.faults.add(fault)
     placing = Gate()
@@ -1011,8 +1011,8 @@ async def late_order_of_a_key_in_use(world: World) -> None:
         await banks.failure(second, KeyBusy)
 
 
-async def test_a_person_may_free_a_key_under_which_another_order_was_suspected(world: World):
-    """A hold that nobody could release: after the refutation, each undo led back into doubt."""
+async def test_a_person_may_free_a_key_with_a_suspected_order(world: World):
+    """Otherwise no one can release the hold: each undo leads back into doubt."""
     await late_order_of_a_key_in_use(world)
     assert world.bank.open
     await world.refute()
@@ -1024,8 +1024,8 @@ async def test_a_person_may_free_a_key_under_which_another_order_was_suspected(w
 
 
 @pytest.mark.parametrize("resolved", ["before", "after"])
-async def test_an_id_that_is_taken_back_leaves_the_suspicion_of_another_order(world: World, resolved: str):
-    """A second payment: a program ended the doubt, for the order that was suspected was forgotten."""
+async def test_taking_back_an_id_keeps_the_suspicion_of_another_order(world: World, resolved: str):
+    """Otherwise a program ends the doubt without the suspected order: a second payment."""
     if resolved == "after":
         await late_order_of_a_key_in_use(world)
         await world.resolve("tx-wrong")
@@ -1049,8 +1049,8 @@ async def test_an_id_that_is_taken_back_leaves_the_suspicion_of_another_order(wo
     assert set(world.sandbox.orders) <= set((await world.entry()).candidates)
 
 
-async def test_a_hold_is_kept_whose_sender_reports_its_order_while_other_undos_run(world: World):
-    """An order without its hold: recovery went on with the list of undos that it had read before."""
+async def test_a_hold_is_kept_if_its_order_is_reported_while_other_undos_run(world: World):
+    """Otherwise recovery continues with a stale list of undos and releases the order's hold."""
     check = world.bank.step("check")
     async with world.client(hooks=[check, world.bank.hold]) as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
@@ -1067,7 +1067,7 @@ async def test_a_hold_is_kept_whose_sender_reports_its_order_while_other_undos_r
     assert check.undone == []
 
 
-async def test_the_order_of_a_key_that_was_forgotten_binds_it_again(world: World):
+async def test_a_late_order_of_a_pruned_key_binds_it_again(world: World):
     async with world.client() as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
         await world.refute()
@@ -1082,7 +1082,7 @@ async def test_the_order_of_a_key_that_was_forgotten_binds_it_again(world: World
     assert (await world.entry()).candidates == tuple(world.sandbox.orders)
 
 
-async def test_an_unreadable_answer_that_names_another_order_than_the_record_is_suspected(world: World):
+async def test_an_unreadable_answer_with_another_order_id_is_suspected(world: World):
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     world.meanwhile(transitions.GoInDoubt, partial(world.resolve, "tx-seen"))
     found = await world.fails(AlreadyCreated)
@@ -1094,7 +1094,7 @@ async def test_an_unreadable_answer_that_names_another_order_than_the_record_is_
 
 
 @pytest.mark.parametrize("state", ["in doubt", "resolved"])
-async def test_a_doubt_that_others_had_or_resolved_is_no_duplicate(world: World, state: str):
+async def test_a_doubt_recorded_or_resolved_by_others_is_not_a_duplicate(world: World, state: str):
     world.sandbox.faults.add(CloseAfterProcessing())
 
     async def others() -> None:
@@ -1110,8 +1110,8 @@ async def test_a_doubt_that_others_had_or_resolved_is_no_duplicate(world: World,
     assert not world.events_of(DuplicateSuspected)
 
 
-async def test_a_definite_no_of_a_superseded_attempt_is_no_duplicate(world: World):
-    """Its order does not exist, and never will: but the key is another intent's by now."""
+async def test_a_definite_failure_of_a_superseded_attempt_is_not_a_duplicate(world: World):
+    """The order will never exist, but the key belongs to another intent by now."""
     world.sandbox.faults.add(Status(422))
     world.meanwhile(transitions.Release, partial(refuted_and_taken_again, world))
     refused = await world.fails(Refused)
@@ -1122,7 +1122,7 @@ async def test_a_definite_no_of_a_superseded_attempt_is_no_duplicate(world: Worl
 
 
 @pytest.mark.parametrize("at", [transitions.GoInDoubt, transitions.Suspect])
-async def test_a_suspicion_that_could_not_be_written_down_is_written_down_later(world: World, at: type):
+async def test_a_suspicion_that_could_not_be_recorded_is_recorded_later(world: World, at: type):
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
         world.meanwhile(transitions.GoInDoubt, partial(refuted, world))
@@ -1137,7 +1137,7 @@ async def test_a_suspicion_that_could_not_be_written_down_is_written_down_later(
     assert (await world.told())[-1] == "suspect: in_doubt"
 
 
-async def test_a_report_that_could_not_be_written_down_is_made_up_for_so_that_the_short_wait_begins(
+async def test_a_sender_report_that_could_not_be_recorded_is_recorded_by_recover(
     world: World,
 ):
     world.sandbox.faults.add(CloseAfterProcessing())
@@ -1153,7 +1153,7 @@ async def test_a_report_that_could_not_be_written_down_is_made_up_for_so_that_th
 
 
 @pytest.mark.parametrize("is_taken_again", [False, True])
-async def test_the_hold_of_an_order_that_was_refuted_and_is_answered_after_all_is_owed_no_more(
+async def test_a_late_answer_after_a_refutation_cancels_the_pending_undo_of_its_hold(
     world: World, is_taken_again: bool
 ):
     async with world.client() as client:
@@ -1172,7 +1172,7 @@ async def test_the_hold_of_an_order_that_was_refuted_and_is_answered_after_all_i
     assert not [debt for debt in (await world.entry()).pending_undos if debt.intent.id in held]
 
 
-async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_its_order(world: World):
+async def test_a_suspected_duplicate_that_cannot_be_recorded_is_raised_with_its_order(world: World):
     world.sandbox.faults.add(StallAfterProcessing())
     world.journal.fail_on = transitions.Suspect
     async with world.client() as client:
@@ -1187,7 +1187,7 @@ async def test_a_suspected_duplicate_that_cannot_be_written_down_is_told_with_it
     assert (failed.key, failed.outcome) == ("k", Outcome.CREATED)
 
 
-async def test_an_answer_beats_the_doubt_that_others_had_of_the_same_attempt(world: World):
+async def test_an_answer_replaces_a_doubt_recorded_by_others(world: World):
     async with world.client() as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
         world.time.pass_(60.0)
@@ -1201,7 +1201,7 @@ async def test_an_answer_beats_the_doubt_that_others_had_of_the_same_attempt(wor
     assert (entry.state, entry.order_id) == (KeyState.CREATED, order.id)
 
 
-async def test_a_no_beats_the_doubt_that_others_had_of_the_same_attempt(world: World):
+async def test_a_definite_failure_replaces_a_doubt_recorded_by_others(world: World):
     async def expire(_: object) -> None:
         world.time.pass_(60.0)
         await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
@@ -1214,7 +1214,7 @@ async def test_a_no_beats_the_doubt_that_others_had_of_the_same_attempt(world: W
     assert not world.bank.open
 
 
-async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_same(world: World):
+async def test_an_order_that_an_operator_resolved_first_is_still_returned(world: World):
     async def resolve(move: Any) -> None:
         await world.resolve(move.order_id)
 
@@ -1225,7 +1225,7 @@ async def test_an_order_that_an_operator_resolved_first_is_given_back_all_the_sa
     assert not world.events_of(DuplicateSuspected)
 
 
-async def test_a_no_after_an_operator_resolved_the_key_undoes_nothing(world: World):
+async def test_a_definite_failure_after_an_operator_resolved_the_key_undoes_nothing(world: World):
     world.meanwhile(transitions.Release, lambda: world.resolve("tx-seen"))
     refused = await world.fails(Refused, refused_order())
 
@@ -1237,7 +1237,7 @@ async def test_a_no_after_an_operator_resolved_the_key_undoes_nothing(world: Wor
 
 
 @pytest.mark.parametrize(("key", "may_exist"), [("k", True), (None, False)])
-async def test_a_journal_that_fails_at_the_claim_lets_nothing_be_held_or_sent(
+async def test_nothing_is_held_or_sent_if_the_journal_fails_at_the_claim(
     world: World, key: str | None, may_exist: bool
 ):
     world.journal.fail_on = Claim
@@ -1251,7 +1251,7 @@ async def test_a_journal_that_fails_at_the_claim_lets_nothing_be_held_or_sent(
 
 
 @pytest.mark.parametrize("when", ["fail_on", "fail_after"])
-async def test_nothing_is_sent_without_its_mark(world: World, when: str):
+async def test_nothing_is_sent_without_a_recorded_mark(world: World, when: str):
     setattr(world.journal, when, transitions.MarkSending)
     failed = await world.fails(JournalFailed)
 
@@ -1261,7 +1261,7 @@ async def test_nothing_is_sent_without_its_mark(world: World, when: str):
     assert world.bank.open  # the key may be marked: only the journal knows
 
 
-async def test_a_journal_that_fails_between_hooks_stops_the_call_and_only_the_journal_knows(world: World):
+async def test_a_journal_failure_between_hooks_stops_the_call_without_undos(world: World):
     world.journal.fail_on = transitions.RenewLease
     failed = await world.fails(JournalFailed, hooks=[world.bank.step("check"), world.bank.hold])
 
@@ -1270,7 +1270,7 @@ async def test_a_journal_that_fails_between_hooks_stops_the_call_and_only_the_jo
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), JournalFailed("a back end's own")])
-async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_error(
+async def test_a_journal_failure_after_creation_raises_an_error_with_the_order(
     world: World, error: Exception
 ):
     world.journal.fail_on, world.journal.error = transitions.Create, error
@@ -1291,7 +1291,7 @@ async def test_a_journal_that_fails_at_the_settling_gives_the_order_with_the_err
         (Status(422), transitions.Release, Outcome.REFUSED),
     ],
 )
-async def test_a_journal_that_fails_at_a_doubt_or_a_no_leaves_the_key_bound_and_has_nothing_undone(
+async def test_a_journal_failure_at_a_doubt_or_refusal_binds_the_key_and_undoes_nothing(
     world: World, fault: Fault, move: type, outcome: Outcome
 ):
     world.sandbox.faults.add(fault)
@@ -1304,7 +1304,7 @@ async def test_a_journal_that_fails_at_a_doubt_or_a_no_leaves_the_key_bound_and_
     assert world.bank.log == ["place"]
 
 
-async def test_a_journal_that_lost_the_key_has_failed(world: World):
+async def test_a_journal_that_lost_the_key_raises_journal_failed(world: World):
     async def forget(_: object) -> None:
         world.journal.journal._entries.clear()
 
@@ -1318,7 +1318,7 @@ async def test_a_journal_that_lost_the_key_has_failed(world: World):
 @pytest.mark.parametrize(
     "fault", [None, Status(422), CloseAfterProcessing(), BUSY], ids=["created", "no", "doubt", "busy"]
 )
-async def test_wherever_the_journal_fails_the_key_has_one_order_at_most_and_no_hold_is_lost(
+async def test_no_journal_failure_causes_a_second_order_or_loses_a_hold(
     world: World, nth: int, fault: Fault | None
 ):
     world.journal.fail_at = nth
@@ -1348,7 +1348,7 @@ async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
     assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
 
 
-async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: World):
+async def test_an_answer_that_differs_from_the_operators_id_is_reported(world: World):
     world.meanwhile(transitions.Create, lambda: world.resolve("tx-mistyped"))
     failed = await world.fails(JournalFailed, match="is recorded with order tx-mistyped")
 
@@ -1357,9 +1357,7 @@ async def test_an_answer_other_than_the_id_that_an_operator_gave_says_so(world: 
 
 
 @pytest.mark.parametrize("fault", [None, Status(422)], ids=["created", "no"])
-async def test_an_order_leaves_nothing_behind_that_only_the_garbage_collector_finds(
-    world: World, fault: Fault | None
-):
+async def test_an_order_leaves_no_reference_cycles(world: World, fault: Fault | None):
     async with world.client() as client:
         await client.create_order(new_order())  # what is made once
         if fault is not None:

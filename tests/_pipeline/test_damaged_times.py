@@ -1,4 +1,4 @@
-"""A time on record that no calendar has, for a disk made something else of it, stops no listing."""
+"""A recorded time that is corrupt and outside the calendar breaks no listing."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ BEYOND = ["1e300", "-1e12"]
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
-    """With two keys in doubt, of which one can be damaged."""
+    """A world with two keys in doubt, one of which can be damaged."""
     async with world_in_a_file(tmp_path / "journal.db", monkeypatch) as world:
         await world.in_doubt("other")
         await world.in_doubt("damaged")
@@ -33,7 +33,7 @@ async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 
 
 async def damage(path: Path, seconds: str, *, line: str | None = None) -> None:
-    """All its times, and those of its history."""
+    """Damage all times of the key and of its history."""
 
     def say() -> None:
         with closing(sqlite3.connect(path / "journal.db", isolation_level=None)) as db:
@@ -52,9 +52,7 @@ async def said(*words: str) -> Any:
 
 
 @pytest.mark.parametrize("seconds", BEYOND)
-async def test_operators_are_shown_the_key_with_times_that_cannot_be_told(
-    world: World, tmp_path: Path, seconds: str
-):
+async def test_operators_see_the_key_without_its_corrupt_times(world: World, tmp_path: Path, seconds: str):
     await damage(tmp_path, seconds)
     operators = Operators(world.journal, world.scope, clock=world.time.clock)
     views = {view.key: view for view in await operators.waiting()}
@@ -84,9 +82,7 @@ async def test_the_commands_list_and_show_it(world: World, tmp_path: Path, secon
 
 
 @pytest.mark.parametrize("at", ["9e999", "-9e999", "'long ago'"])
-async def test_a_line_of_the_history_has_no_time_where_none_can_be_told(
-    world: World, tmp_path: Path, at: str
-):
+async def test_a_history_line_with_a_corrupt_time_shows_no_time(world: World, tmp_path: Path, at: str):
     await damage(tmp_path, "1e300", line=at)
 
     assert {step["at"] for step in (await said("show", "damaged"))["history"]} == {None}
@@ -106,7 +102,7 @@ async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path, seconds
 
 
 @pytest.mark.parametrize("seconds", BEYOND)
-async def test_books_are_compared_with_it(world: World, tmp_path: Path, seconds: str):
+async def test_reconciliation_works_with_it(world: World, tmp_path: Path, seconds: str):
     await damage(tmp_path, seconds)
     export = tmp_path / "export.jsonl"
     await asyncio.to_thread(export.write_text, make_order().to_json().decode())
@@ -115,7 +111,7 @@ async def test_books_are_compared_with_it(world: World, tmp_path: Path, seconds:
     assert "damaged" in told.stdout
 
 
-async def test_an_age_that_cannot_be_told_hides_no_other():
+async def test_a_corrupt_time_does_not_hide_the_age_of_other_keys():
     oldest = Oldest()
     for at in (1e300, -1e300, math.nan, math.inf, 50.0):
         doubt = Entry(
@@ -126,7 +122,7 @@ async def test_an_age_that_cannot_be_told_hides_no_other():
     assert oldest.ages(80.0) == {"doubt": 30.0, "undo": 0.0, "notification": 0.0}
 
 
-async def test_that_it_is_too_early_is_said_in_a_few_words(world: World, tmp_path: Path):
+async def test_the_too_early_message_stays_short(world: World, tmp_path: Path):
     await damage(tmp_path, "1e300")
     why = await commands.asked(
         "journal", "refute", "damaged", "--by", "ada", "--reason", "none", "--yes", code=1
@@ -136,7 +132,7 @@ async def test_that_it_is_too_early_is_said_in_a_few_words(world: World, tmp_pat
     assert len(why.stderr) < 200
 
 
-def test_a_time_of_the_history_that_is_no_number_is_none():
+def test_a_history_time_that_is_not_a_number_is_nan():
     step = HistoryEvent(at=1.0, move="claim", state=KeyState.CLAIMED, intent_id="i", epoch=1)
     for at in ("long ago", None, b"\xff"):
         found = step_of((at, *step_values(step)[1:]))

@@ -1,4 +1,4 @@
-"""A call's deadline only shortens, and what it ends, it ends truly: never sent, or unknown."""
+"""A deadline only shortens a call. The call then ends as never sent or unknown, whichever is true."""
 
 import asyncio
 import socket
@@ -47,7 +47,7 @@ def assert_never_sent(world: World, error: TransferError) -> None:
 
 
 class Hanging(Gate):
-    """What never answers, and knows after how many seconds it was cut off."""
+    """A callable that never returns and records after how many seconds it was cancelled."""
 
     def __init__(self, loop_time: LoopTime) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Hanging(Gate):
             self.ended = self._time.passed
 
     async def outlasted(self) -> None:
-        """Every limit that there is has passed, the deadline's first."""
+        """Let every limit pass, the deadline first."""
         await self._time.pass_(5.0)
         await self._time.pass_(200.0)
 
@@ -69,7 +69,7 @@ class Hanging(Gate):
 # --- the moment, on a clock ---------------------------------------------------------------------
 
 
-def test_whoever_sets_the_wall_clock_later_does_not_move_a_deadline():
+def test_setting_the_wall_clock_does_not_move_a_deadline():
     told = [NOON]
     clock = Clock(now=lambda: 1000.0, utc=lambda: told[0])
     deadline = on_clock(clock, NOON + timedelta(seconds=7))
@@ -81,7 +81,7 @@ def test_whoever_sets_the_wall_clock_later_does_not_move_a_deadline():
     assert is_over(clock, deadline, 7.0)
 
 
-def test_without_a_deadline_nobody_asks_for_the_time():
+def test_without_a_deadline_the_clock_is_not_read():
     def asked() -> Any:
         raise AssertionError("the time was asked for")
 
@@ -101,7 +101,7 @@ def test_a_deadline_only_shortens_a_limit(ahead: float, left: float):
 # --- before anything was sent -------------------------------------------------------------------
 
 
-async def test_a_call_that_comes_after_its_deadline_holds_nothing_and_frees_the_key(world: World):
+async def test_a_call_after_its_deadline_holds_nothing_and_frees_the_key(world: World):
     expired = await world.fails(Expired, deadline=NOON)
 
     assert_never_sent(world, expired)
@@ -109,20 +109,20 @@ async def test_a_call_that_comes_after_its_deadline_holds_nothing_and_frees_the_
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_a_created_key_gives_its_order_back_even_past_the_deadline(world: World):
+async def test_a_created_key_returns_its_order_past_the_deadline(world: World):
     order = await world.create()
 
     assert await world.create(deadline=NOON - timedelta(days=1)) == order
 
 
-async def test_a_claim_that_takes_too_long_is_given_up_before_the_hold(world: World):
+async def test_a_claim_that_outlasts_the_deadline_is_released_before_the_hold(world: World):
     world.journal.after[Claim] = world.passing(5.0)
     assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
     assert world.bank.log == []
 
 
 @pytest.mark.parametrize("limit", ["deadline", "send_before"])
-async def test_no_hook_begins_once_it_would_be_in_vain(world: World, limit: str):
+async def test_no_hook_starts_past_the_deadline(world: World, limit: str):
     check = world.bank.step("check")
     check.act = world.passing(5.0)
     expired = await world.fails(Expired, **{"hooks": [check, world.bank.hold], limit: FIVE})
@@ -150,7 +150,7 @@ BEFORE_THE_FIRST_BYTE = (
 
 @asynccontextmanager
 async def traced(world: World, signal: str) -> AsyncIterator[tuple[TransferClient, list[str]]]:
-    """A client on a borrowed session with one slow trace, and what the trace was sent.
+    """Yield a client on a borrowed session with one slow trace, and the events of the trace.
 
     For a connection that is reused, there is one that has carried a request.
     """
@@ -187,10 +187,10 @@ async def traced(world: World, signal: str) -> AsyncIterator[tuple[TransferClien
 
 @pytest.mark.parametrize("limit", ["deadline", "send_before"])
 @pytest.mark.parametrize("signal", BEFORE_THE_FIRST_BYTE)
-async def test_no_order_leaves_late_because_a_trace_of_the_banks_is_slow(
+async def test_a_slow_trace_of_the_bank_does_not_let_an_order_leave_late(
     world: World, signal: str, limit: str
 ):
-    """A quote that had run out would be paid, and an undone hold would have an order."""
+    """Otherwise an expired quote is paid, or an order exists without its hold."""
     async with traced(world, signal) as (client, seen):
         call = client.create_order(new_order(), key="k", **{limit: FIVE})
         expired = await failure(call, Expired)
@@ -209,7 +209,7 @@ async def test_no_order_leaves_late_because_a_trace_of_the_banks_is_slow(
         *(("POST", signal) for signal in BEFORE_THE_FIRST_BYTE),
     ],
 )
-async def test_no_other_request_leaves_late_because_a_trace_of_the_banks_is_slow(
+async def test_a_slow_trace_of_the_bank_does_not_let_other_requests_leave_late(
     world: World, signal: str, method: str
 ):
     json = {"a": 1} if method == "POST" else None
@@ -220,8 +220,8 @@ async def test_no_other_request_leaves_late_because_a_trace_of_the_banks_is_slow
     assert not world.sandbox.requests
 
 
-async def test_each_trace_is_sent_what_aiohttp_would_send_it(world: World):
-    """A bank's own log of what left it would lack the orders, or have them twice."""
+async def test_each_trace_gets_the_same_events_as_from_aiohttp(world: World):
+    """Otherwise a bank's own request log lacks orders or has them twice."""
     sent: list[tuple[str, Any]] = []
     config = aiohttp.TraceConfig()
 
@@ -251,7 +251,7 @@ async def test_each_trace_is_sent_what_aiohttp_would_send_it(world: World):
     ]
 
 
-async def test_an_order_whose_trace_breaks_was_never_sent(world: World):
+async def test_an_order_whose_trace_fails_was_never_sent(world: World):
     config = aiohttp.TraceConfig()
 
     async def broken(*_: Any) -> None:
@@ -265,7 +265,7 @@ async def test_an_order_whose_trace_breaks_was_never_sent(world: World):
     assert not world.bank.open
 
 
-async def test_a_hook_that_outlasts_the_deadline_is_cut_and_undone(world: World, loop_time: LoopTime):
+async def test_a_hook_that_outlasts_the_deadline_is_cancelled_and_undone(world: World, loop_time: LoopTime):
     hook = Hanging(loop_time)
     world.bank.on_place = hook
     call = await hook.catches(world.fails(Expired, deadline=FIVE))
@@ -293,7 +293,7 @@ async def test_a_hook_that_passes_at_the_deadline_is_undone_and_nothing_is_sent(
     assert world.bank.log == ["place", "release"]
 
 
-async def test_a_token_that_is_waited_for_in_vain_holds_nothing(world: World, loop_time: LoopTime):
+async def test_nothing_is_held_if_the_token_outlasts_the_deadline(world: World, loop_time: LoopTime):
     gate = Gate()
 
     async def token() -> str:
@@ -308,7 +308,7 @@ async def test_a_token_that_is_waited_for_in_vain_holds_nothing(world: World, lo
     assert world.bank.log == []
 
 
-async def test_a_mark_that_takes_too_long_leaves_no_time_to_send(world: World):
+async def test_an_order_is_not_sent_if_writing_the_mark_outlasts_the_deadline(world: World):
     world.journal.after[transitions.MarkSending] = world.passing(5.0)
     assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
 
@@ -317,7 +317,7 @@ async def test_a_mark_that_takes_too_long_leaves_no_time_to_send(world: World):
 
 
 class Transport:
-    """In front of a client's own: it knows what time was left, and takes its time."""
+    """A wrapper of the client's transport that records the time left and adds a delay."""
 
     def __init__(self, world: World, client: TransferClient, *, takes: float = 0.0) -> None:
         self.left: list[float] = []
@@ -332,7 +332,7 @@ class Transport:
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(5.0, 5.0), (60.0, 30.0)])
-async def test_an_exchange_has_what_is_left_of_the_shorter_one(
+async def test_an_exchange_gets_the_time_left_of_the_shorter_limit(
     world: World, monkeypatch: pytest.MonkeyPatch, seconds: float, left: float
 ):
     async with world.client() as client:
@@ -343,7 +343,7 @@ async def test_an_exchange_has_what_is_left_of_the_shorter_one(
     assert transport.left == [left]
 
 
-async def test_it_is_looked_at_before_the_first_byte(world: World):
+async def test_the_deadline_is_checked_before_the_first_byte(world: World):
     async with world.client() as client:
         connects_slowly(client, world.time, 5.0)
         expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE), Expired)
@@ -351,7 +351,7 @@ async def test_it_is_looked_at_before_the_first_byte(world: World):
     assert_never_sent(world, expired)
 
 
-async def test_a_connection_that_is_waited_for_in_vain_is_no_fault_of_the_service(
+async def test_a_connection_that_outlasts_the_deadline_raises_expired(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     async with world.client() as client:
@@ -364,7 +364,7 @@ async def test_a_connection_that_is_waited_for_in_vain_is_no_fault_of_the_servic
     assert [attempt.outcome for attempt in expired.attempts] == [Outcome.NOT_SENT]
 
 
-async def test_a_connection_that_fails_before_it_is_the_services_fault(
+async def test_a_connection_that_fails_before_the_deadline_raises_connection_failed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     async with world.client(retry=RetryPolicy(first_delay=10.0, max_delay=10.0)) as client:
@@ -376,7 +376,7 @@ async def test_a_connection_that_fails_before_it_is_the_services_fault(
     assert len(transport.left) == 1
 
 
-async def test_a_pause_that_would_outlast_it_is_not_begun(world: World):
+async def test_a_retry_pause_that_would_outlast_the_deadline_is_not_started(world: World):
     world.sandbox.faults.add(BUSY, times=9)
     limited = await world.fails(RateLimited, deadline=FIVE)
 
@@ -385,7 +385,7 @@ async def test_a_pause_that_would_outlast_it_is_not_begun(world: World):
     assert not world.bank.open
 
 
-async def test_no_attempt_follows_a_pause_that_has_outlasted_it(world: World):
+async def test_no_attempt_follows_a_pause_that_outlasted_the_deadline(world: World):
     world.time.on_sleep = world.passing(5.0)
     world.sandbox.faults.add(BUSY)
     limited = await world.fails(RateLimited, deadline=FIVE)
@@ -394,7 +394,7 @@ async def test_no_attempt_follows_a_pause_that_has_outlasted_it(world: World):
     assert not limited.order_may_exist
 
 
-async def test_another_token_is_not_waited_for_beyond_it(world: World, loop_time: LoopTime):
+async def test_a_new_token_is_not_awaited_beyond_the_deadline(world: World, loop_time: LoopTime):
     gate, tokens = Gate(), ["stale"]
 
     async def token() -> str:
@@ -415,7 +415,9 @@ async def test_another_token_is_not_waited_for_beyond_it(world: World, loop_time
 # --- once it may have been sent -----------------------------------------------------------------
 
 
-async def test_what_it_ends_after_the_body_is_unknown_and_the_hold_is_kept(world: World, loop_time: LoopTime):
+async def test_an_order_cut_off_after_its_body_is_unknown_and_keeps_its_hold(
+    world: World, loop_time: LoopTime
+):
     world.sandbox.faults.add(StallAfterProcessing())
     call = asyncio.ensure_future(world.fails(OutcomeUnknown, deadline=FIVE))
     await world.sandbox.received(1)
@@ -429,7 +431,7 @@ async def test_what_it_ends_after_the_body_is_unknown_and_the_hold_is_kept(world
     assert world.bank.log == ["place"]
 
 
-async def test_whoever_waits_no_longer_has_nobody_asked_of_the_doubt(world: World):
+async def test_resolve_is_not_called_past_the_deadline(world: World):
     asked = []
 
     async def resolve(intent: Any, _: Any) -> None:
@@ -447,7 +449,7 @@ async def test_whoever_waits_no_longer_has_nobody_asked_of_the_doubt(world: Worl
     assert asked == ["k"]
 
 
-async def test_who_is_asked_of_a_doubt_has_what_is_left(world: World, loop_time: LoopTime):
+async def test_resolve_gets_only_the_time_left(world: World, loop_time: LoopTime):
     resolve = Hanging(loop_time)
     world.sandbox.faults.add(CloseAfterProcessing())
     call = await resolve.catches(world.fails(OutcomeUnknown, deadline=FIVE, resolve=resolve))
@@ -457,7 +459,7 @@ async def test_who_is_asked_of_a_doubt_has_what_is_left(world: World, loop_time:
     assert resolve.ended == 5.0
 
 
-async def test_an_answer_that_came_in_time_is_recorded_however_long_that_takes(world: World):
+async def test_an_answer_in_time_is_recorded_even_if_recording_outlasts_the_deadline(world: World):
     world.journal.before[transitions.Create] = world.passing(60.0)
     order = await world.create(deadline=FIVE)
 
@@ -469,14 +471,14 @@ async def test_an_answer_that_came_in_time_is_recorded_however_long_that_takes(w
 
 
 @pytest.mark.parametrize("wrong", [5.0, timedelta(seconds=5), "2024-05-06", datetime(2024, 5, 6)])  # noqa: DTZ001
-async def test_what_is_no_moment_is_named_before_anything_is_claimed(world: World, wrong: Any):
+async def test_an_invalid_deadline_is_refused_before_the_claim(world: World, wrong: Any):
     invalid = await world.fails(InvalidOrder, deadline=wrong)
 
     assert [name for name, _ in invalid.problems] == ["deadline"]
     assert await world.known() is None
 
 
-async def test_a_queue_beyond_the_deadline_is_refused_at_once_however_late_send_before_is(
+async def test_a_queue_beyond_the_deadline_is_refused_at_once_despite_a_late_send_before(
     world: World,
 ):
     async with world.client(rate=Rate(0.1)) as client:

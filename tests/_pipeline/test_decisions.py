@@ -1,4 +1,4 @@
-"""What people decide: alone or by four eyes, of a key as they saw it; what they hear where they may not."""
+"""Decisions of operators: alone or under dual control, on the state they saw, and how they are refused."""
 
 import asyncio
 import copy
@@ -58,7 +58,7 @@ async def moves(world: World, key: str = "k") -> list[tuple[str, str | None]]:
 # --- four eyes ----------------------------------------------------------------------------------
 
 
-async def test_what_one_person_proposes_another_approves(world: World):
+async def test_one_person_proposes_and_another_approves(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world, four_eyes=True)
@@ -72,8 +72,8 @@ async def test_what_one_person_proposes_another_approves(world: World):
 
 
 @pytest.mark.parametrize("who", ["the client", "the operators", "the command line"])
-async def test_whoever_demands_four_eyes_demands_them_of_all(world: World, who: str):
-    """One process that was not told of the rule would be the way around it."""
+async def test_a_dual_control_demand_applies_to_all_processes(world: World, who: str):
+    """Otherwise one process without the setting would bypass the rule."""
     await world.in_doubt()
     if who == "the client":
         async with world.client(four_eyes=True):
@@ -97,7 +97,7 @@ async def test_whoever_demands_four_eyes_demands_them_of_all(world: World, who: 
 
 @pytest.mark.parametrize("decision", [Resolve, Refute, Amend, TakeBack])
 async def test_a_demand_made_while_one_person_decides_keeps_the_hold(world: World, decision: type[Any]):
-    """The decision has passed the look at the rule, and its write is late: the customer's hold was spent."""
+    """A decision that passed the check but writes late would release the customer's hold."""
     desk, other = operators(world), operators(world)
     await world.in_doubt()
     world.time.pass_(300.0)
@@ -117,8 +117,8 @@ async def test_a_demand_made_while_one_person_decides_keeps_the_hold(world: Worl
     assert await world.entry() == before
 
 
-async def test_an_unreadable_record_is_not_laid_aside_by_a_decision_that_is_refused(world: World):
-    """Where two must decide, one person's refused word must leave the record as it was."""
+async def test_a_refused_decision_does_not_quarantine_a_corrupt_record(world: World):
+    """Under dual control, a refused decision of one person must not change the record."""
     await world.in_doubt()
     world.time.pass_(600)
     desk = operators(world)
@@ -133,7 +133,7 @@ async def test_an_unreadable_record_is_not_laid_aside_by_a_decision_that_is_refu
     assert (await world.entry()).unread == unread
 
 
-async def test_the_banks_own_resolve_ends_a_doubt_though_two_persons_are_demanded_meanwhile(world: World):
+async def test_the_banks_resolve_ends_a_doubt_despite_a_dual_control_demand(world: World):
     async def resolve(*_: object) -> str:
         return "tx-seen"
 
@@ -148,10 +148,10 @@ async def test_the_banks_own_resolve_ends_a_doubt_though_two_persons_are_demande
     ("decision", "order_id"),
     [(Decision.RESOLVE, "tx-1"), (Decision.REFUTE, None)],
 )
-async def test_of_two_who_approve_one_proposal_exactly_one_is_told_that_they_did(
+async def test_of_two_concurrent_approvals_exactly_one_succeeds(
     world: World, decision: Decision, order_id: str | None
 ):
-    """Both were told "approved", and an auditor finds one name only."""
+    """Otherwise both see "approved", and an auditor finds only one name."""
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world, four_eyes=True)
@@ -164,7 +164,7 @@ async def test_of_two_who_approve_one_proposal_exactly_one_is_told_that_they_did
     assert (await moves(world))[-1] == (move.name, "cleo")
 
 
-async def test_who_decides_of_a_key_as_they_saw_it_is_not_told_that_they_did_what_another_did(world: World):
+async def test_a_decision_that_another_person_made_first_raises_key_changed(world: World):
     await world.in_doubt()
     desk = operators(world)
     seen = (await desk.view("k")).moves
@@ -175,7 +175,7 @@ async def test_who_decides_of_a_key_as_they_saw_it_is_not_told_that_they_did_wha
     assert (await moves(world))[-1] == ("resolve", "cleo")
 
 
-async def test_without_the_demand_one_person_is_enough_and_may_still_propose(world: World):
+async def test_without_dual_control_one_person_may_decide_or_propose(world: World):
     await world.in_doubt("a")
     await world.in_doubt("b")
     desk = operators(world)
@@ -188,7 +188,7 @@ async def test_without_the_demand_one_person_is_enough_and_may_still_propose(wor
     assert (alone.state, (await desk.view("a")).proposal) == (KeyState.CREATED, None)
 
 
-async def test_the_banks_own_resolve_is_no_person(world: World):
+async def test_the_banks_resolve_does_not_count_as_a_person(world: World):
     async def resolve(*_: object) -> str:
         return "tx-seen"
 
@@ -200,7 +200,7 @@ async def test_the_banks_own_resolve_is_no_person(world: World):
     assert (await world.entry()).order_id == "tx-seen"
 
 
-async def test_two_waive_what_one_demanded(world: World):
+async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
     desk = operators(world)
     await desk.demand_four_eyes(**ADA)
     proposal = await desk.propose(FOUR_EYES, Decision.WAIVE, **ADA)
@@ -214,7 +214,7 @@ async def test_two_waive_what_one_demanded(world: World):
     assert await moves(world, FOUR_EYES) == [("demand", "ada"), ("propose", "ada"), ("waive", "ben")]
 
 
-async def test_a_setting_that_still_demands_them_demands_them_again(world: World):
+async def test_a_setting_that_demands_dual_control_demands_it_again_after_a_waiver(world: World):
     desk = operators(world, four_eyes=True)
     proposal = await desk.propose(FOUR_EYES, Decision.WAIVE, **ADA)
     await desk.approve(FOUR_EYES, proposal=proposal.id, **BEN)
@@ -224,12 +224,12 @@ async def test_a_setting_that_still_demands_them_demands_them_again(world: World
     assert (await operators(world).four_eyes()).demanded is True
 
 
-async def test_what_is_not_demanded_is_not_waived(world: World):
+async def test_dual_control_that_is_not_demanded_cannot_be_waived(world: World):
     with pytest.raises(ValueError, match="four_eyes: this scope does not require"):
         await operators(world).propose(FOUR_EYES, Decision.WAIVE, **ADA)
 
 
-async def test_a_demand_that_cannot_be_read_is_one(world: World):
+async def test_a_corrupt_demand_counts_as_a_demand(world: World):
     await world.in_doubt()
     desk = operators(world)
     rule = await world.journal.move(world.scope, FOUR_EYES, Demand(**ADA))
@@ -241,7 +241,7 @@ async def test_a_demand_that_cannot_be_read_is_one(world: World):
         await desk.resolve("k", order_id="tx-1", **ADA)
 
 
-async def test_two_who_approve_at_once_make_one_move(world: World):
+async def test_two_simultaneous_approvals_make_one_transition(world: World):
     await world.in_doubt()
     desk = operators(world, four_eyes=True)
     proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
@@ -255,7 +255,7 @@ async def test_two_who_approve_at_once_make_one_move(world: World):
     assert all(not isinstance(end, BaseException) or isinstance(end, KeyChanged) for end in ends)
 
 
-async def test_an_approval_that_comes_after_a_move_is_void_and_says_what_the_key_is_now(world: World):
+async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(world: World):
     await world.in_doubt()
     desk = operators(world)
     proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
@@ -277,7 +277,7 @@ async def test_an_approval_that_comes_after_a_move_is_void_and_says_what_the_key
         )
 
 
-async def test_a_proposal_is_turned_down_and_the_key_stays_as_it_is(world: World):
+async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
     await world.in_doubt()
     desk = operators(world)
     proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
@@ -304,7 +304,7 @@ async def test_a_proposal_is_turned_down_and_the_key_stays_as_it_is(world: World
         ("never", "refute", None, "key: has no record"),
     ],
 )
-async def test_what_could_not_be_decided_is_not_proposed(
+async def test_an_impossible_decision_cannot_be_proposed(
     world: World, key: str, decision: Any, order_id: str | None, why: str
 ):
     await world.in_doubt()
@@ -314,7 +314,7 @@ async def test_what_could_not_be_decided_is_not_proposed(
     assert (await world.entry()).proposal is None
 
 
-async def test_a_flag_that_is_none_is_named(world: World):
+async def test_a_four_eyes_value_that_is_not_a_bool_is_refused_by_name(world: World):
     with pytest.raises(ValueError, match="four_eyes: must be True or False"):
         operators(world, four_eyes="yes")
 
@@ -322,7 +322,7 @@ async def test_a_flag_that_is_none_is_named(world: World):
 # --- as it was seen -----------------------------------------------------------------------------
 
 
-async def test_what_was_decided_of_a_key_that_has_moved_since_is_not_done(world: World):
+async def test_a_decision_on_an_outdated_view_is_refused(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world)
@@ -340,7 +340,7 @@ async def test_what_was_decided_of_a_key_that_has_moved_since_is_not_done(world:
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_what_moves_between_the_look_and_the_write_is_not_decided_either(world: World):
+async def test_a_decision_is_refused_if_the_key_changes_just_before_the_write(world: World):
     await world.in_doubt()
     desk = operators(world)
     seen = (await desk.view("k")).moves
@@ -353,15 +353,15 @@ async def test_what_moves_between_the_look_and_the_write_is_not_decided_either(w
         await desk.resolve("k", order_id="tx-1", **ADA, seen=seen)
 
 
-async def test_the_journals_own_word_that_it_is_the_same_person_is_told_as_such(world: World):
+async def test_the_journals_same_person_rejection_raises_approver_is_proposer(world: World):
     await world.in_doubt()
     verdict = TransitionResult(entry=await world.entry(), denial=Rejection.SAME_PERSON, now=0.0)
 
     assert isinstance(refusal(verdict), ApproverIsProposer)
 
 
-async def test_a_dead_workers_request_is_made_a_doubt_by_whoever_saw_it(world: World):
-    """What one does oneself on the way is no move of others."""
+async def test_an_operator_can_resolve_a_dead_workers_request_as_seen(world: World):
+    """A transition made by the operator's own call does not count as another's change."""
     await world.abandoned(Create)
     desk = operators(world)
     view = await desk.view("k")
@@ -373,7 +373,7 @@ async def test_a_dead_workers_request_is_made_a_doubt_by_whoever_saw_it(world: W
 # --- amend --------------------------------------------------------------------------------------
 
 
-async def test_a_wrong_id_is_corrected_with_who_and_why(world: World):
+async def test_correcting_a_wrong_id_records_who_and_why(world: World):
     await world.in_doubt()
     desk = operators(world)
     await desk.resolve("k", order_id="tx-wrong", **ADA)
@@ -384,7 +384,7 @@ async def test_a_wrong_id_is_corrected_with_who_and_why(world: World):
     assert (step.move, step.by, step.reason) == ("amend", "ben", "looked, too")
 
 
-async def test_what_is_taken_back_is_in_doubt_and_its_hold_can_still_be_released(world: World):
+async def test_an_order_taken_back_is_in_doubt_and_its_hold_can_be_released(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world)
@@ -397,14 +397,14 @@ async def test_what_is_taken_back_is_in_doubt_and_its_hold_can_still_be_released
     assert (await world.recover(), world.bank.open) == (RecoveryReport(released=1), {})
 
 
-async def test_what_the_service_answered_is_not_amended_by_anybody(world: World):
+async def test_an_order_id_answered_by_the_service_cannot_be_amended(world: World):
     await world.create()
     for order_id in ("tx-other", None):
         with pytest.raises(ValueError, match="the service itself answered"):
             await operators(world).amend("k", order_id=order_id, **ADA)
 
 
-async def test_an_id_is_not_amended_by_itself_nor_by_anothers(world: World):
+async def test_an_id_cannot_be_amended_to_itself_or_to_another_keys_id(world: World):
     await world.in_doubt("a")
     await world.in_doubt("b")
     desk = operators(world)
@@ -415,7 +415,7 @@ async def test_an_id_is_not_amended_by_itself_nor_by_anothers(world: World):
             await desk.amend("a", order_id=order_id, **ADA)
 
 
-async def test_an_amendment_needs_two_where_four_eyes_are_demanded(world: World):
+async def test_an_amendment_needs_two_people_under_dual_control(world: World):
     await world.in_doubt()
     await operators(world).resolve("k", order_id="tx-wrong", **ADA)
     desk = operators(world, four_eyes=True)
@@ -430,7 +430,7 @@ async def test_an_amendment_needs_two_where_four_eyes_are_demanded(world: World)
 # --- what there is to see -----------------------------------------------------------------------
 
 
-async def test_who_the_parties_are_is_shown_and_who_looked_is_kept(world: World):
+async def test_viewing_the_parties_records_who_viewed_them(world: World):
     await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
     wish = await operators(world).look("k", **ADA)
 
@@ -446,14 +446,14 @@ async def test_of_a_created_key_the_parties_are_those_of_the_order(world: World)
     assert shown.id == made.id
 
 
-async def test_nothing_is_shown_that_is_not_on_record(world: World):
+async def test_no_parties_are_shown_if_none_are_recorded(world: World):
     await operators(world).demand_four_eyes(**ADA)
     for key in ("never", FOUR_EYES):
         with pytest.raises(ValueError, match="has no record"):
             await operators(world).look(key, **ADA)
 
 
-async def test_what_is_gone_when_the_look_is_on_record_is_not_shown(world: World):
+async def test_parties_removed_before_the_view_is_recorded_are_not_shown(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world)
@@ -467,7 +467,7 @@ async def test_what_is_gone_when_the_look_is_on_record_is_not_shown(world: World
         await desk.look("k", **ADA)
 
 
-async def test_what_waits_is_shown_oldest_first_and_a_page_at_a_time(world: World):
+async def test_waiting_keys_are_listed_oldest_first_and_pages_by_key(world: World):
     for key in ("c", "a", "b"):
         await world.in_doubt(key)
         world.time.pass_(10.0)
@@ -478,7 +478,7 @@ async def test_what_waits_is_shown_oldest_first_and_a_page_at_a_time(world: Worl
     assert [[view.key for view in page] for page in pages] == [["a", "b"], ["c"]]
 
 
-async def test_a_view_says_what_is_needed_to_end_the_key(world: World):
+async def test_a_view_has_everything_needed_to_resolve_the_key(world: World):
     await world.in_doubt()
     world.time.pass_(90.0)
     view = await operators(world).view("k")

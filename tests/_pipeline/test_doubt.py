@@ -39,7 +39,7 @@ async def world() -> AsyncIterator[World]:
 
 
 class BackOffice:
-    """A ``resolve`` that remembers what it was asked."""
+    """A ``resolve`` that records its calls."""
 
     def __init__(self, answer: Any = None) -> None:
         self.answer = answer
@@ -56,7 +56,7 @@ class BackOffice:
 
 
 async def doubted(world: World, **settings: Any) -> OutcomeUnknown:
-    """A key in doubt, of a client that has nobody to ask."""
+    """Put a key in doubt with a client that has no ``resolve``."""
     return await world.fails(OutcomeUnknown, **settings)
 
 
@@ -65,7 +65,7 @@ def the_order(world: World) -> Order:
     return Order.from_json(order.to_json())
 
 
-async def test_without_anybody_to_ask_a_doubt_stays_and_everything_is_kept(world: World):
+async def test_without_resolve_a_doubt_and_its_hold_stay(world: World):
     doubt = await doubted(world)
 
     assert (doubt.outcome, doubt.order_may_exist, doubt.key) == (Outcome.UNKNOWN, True, "k")
@@ -77,7 +77,7 @@ async def test_without_anybody_to_ask_a_doubt_stays_and_everything_is_kept(world
     assert world.bank.open
 
 
-async def test_resolve_is_asked_with_the_intent_and_an_error_that_has_all_the_call_knows(world: World):
+async def test_resolve_gets_the_intent_and_an_error_with_all_details(world: World):
     office = BackOffice()
     doubt = await world.fails(OutcomeUnknown, resolve=office)
 
@@ -88,7 +88,7 @@ async def test_resolve_is_asked_with_the_intent_and_an_error_that_has_all_the_ca
     assert error.receipts == {"funds_hold": f"hold-{intent.id}"}
 
 
-async def test_an_order_that_resolve_has_is_the_calls_order(world: World):
+async def test_the_call_returns_the_order_that_resolve_found(world: World):
     async def find() -> Order:
         return the_order(world)
 
@@ -103,7 +103,7 @@ async def test_an_order_that_resolve_has_is_the_calls_order(world: World):
     assert len(world.bank.open) == 1
 
 
-async def test_a_later_call_with_the_key_asks_resolve_instead_of_sending(world: World):
+async def test_a_later_call_with_the_key_calls_resolve_instead_of_sending(world: World):
     await doubted(world)
     office = BackOffice("tx-seen")
     await world.fails(AlreadyCreated, resolve=office)
@@ -113,14 +113,14 @@ async def test_a_later_call_with_the_key_asks_resolve_instead_of_sending(world: 
     assert world.events_of(Resolved)[0].intent_id == world.bank.placed[0]
 
 
-async def test_a_doubt_of_an_order_with_the_banks_own_hold_names_it_to_every_caller(world: World):
+async def test_a_doubt_with_held_carries_the_hold_for_every_caller(world: World):
     first = await world.fails(OutcomeUnknown, held="H1")
     again = await world.fails(OutcomeUnknown)
 
     assert first.receipts == again.receipts == {"held": "H1"}
 
 
-async def test_the_error_of_a_created_key_names_the_hold_on_record_not_the_callers(world: World):
+async def test_the_error_of_a_created_key_carries_the_recorded_hold(world: World):
     await world.fails(AlreadyCreated, held="H1", resolve=BackOffice("tx-seen"))
     again = await world.fails(AlreadyCreated, held="H2", resolve=BackOffice("tx-seen"))
 
@@ -138,7 +138,7 @@ async def test_no_order_is_not_believed_before_settle_after(world: World):
     assert world.bank.open
 
 
-async def test_a_no_order_that_was_asked_for_too_early_is_not_believed_however_late_it_comes(world: World):
+async def test_no_order_from_a_query_before_settle_after_is_not_believed(world: World):
     await doubted(world)
 
     async def take_long() -> object:
@@ -151,7 +151,7 @@ async def test_a_no_order_that_was_asked_for_too_early_is_not_believed_however_l
     assert world.bank.open
 
 
-async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_chains_the_doubt(world: World):
+async def test_after_settle_after_no_order_frees_the_key_and_undoes_the_hooks(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     async with world.client(hooks=hooks, resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
         with pytest.raises(OutcomeUnknown):
@@ -177,10 +177,10 @@ async def test_after_settle_after_no_order_frees_the_key_undoes_the_hooks_and_ch
     ],
     ids=str,
 )
-async def test_the_hold_of_a_sender_that_may_only_be_stopped_is_not_released_by_a_program_for_a_long_time(
+async def test_the_hold_of_a_possibly_suspended_sender_is_released_only_after_a_long_wait(
     world: World, settings: dict[str, Any], wait: float
 ):
-    """Stopped between its last check and the write, it sends when it continues: an order without a hold."""
+    """A sender stopped between its last check and the write would send later, without a hold."""
     await world.crash(
         transitions.GoInDoubt
     )  # the mark's whole window counts, for nobody knows when it was sent
@@ -196,8 +196,8 @@ async def test_the_hold_of_a_sender_that_may_only_be_stopped_is_not_released_by_
     assert not world.bank.open
 
 
-async def test_the_long_wait_is_checked_where_the_refutation_is_written(world: World):
-    """Another worker's settings, or a look at an older entry, would release the hold."""
+async def test_the_long_wait_is_checked_when_the_refutation_is_written(world: World):
+    """Otherwise another worker's settings or an outdated read would release the hold."""
     await world.abandoned(transitions.GoInDoubt)
     world.time.pass_(400.0)
     attempt = (await world.entry()).attempt or ""
@@ -217,7 +217,7 @@ async def test_the_long_wait_is_checked_where_the_refutation_is_written(world: W
     assert verdict.denial is Rejection.TOO_EARLY
 
 
-async def test_a_person_may_refute_what_an_abandoned_sender_left_and_sees_that_it_reported_no_end(
+async def test_a_person_may_refute_an_abandoned_senders_doubt_and_sees_the_missing_report(
     world: World,
 ):
     await world.abandoned(transitions.GoInDoubt)
@@ -233,8 +233,8 @@ async def test_a_person_may_refute_what_an_abandoned_sender_left_and_sees_that_i
     assert record.state is KeyState.FREE
 
 
-async def test_a_stopped_sender_that_reports_late_begins_the_short_wait_anew(world: World):
-    """Its request left a moment ago, however long ago its time to send was over."""
+async def test_a_late_report_of_a_suspended_sender_restarts_the_short_wait(world: World):
+    """Its request may have left a moment ago, however long ago its send limit passed."""
 
     async def stopped() -> None:
         world.time.pass_(7_200.0)
@@ -253,7 +253,7 @@ async def test_a_stopped_sender_that_reports_late_begins_the_short_wait_anew(wor
 
 
 @pytest.mark.parametrize("reported", [True, False])
-async def test_an_id_that_is_taken_back_does_not_end_the_long_wait(world: World, reported: bool):
+async def test_taking_back_an_id_does_not_end_the_long_wait(world: World, reported: bool):
     if reported:
         await doubted(world)
     else:
@@ -267,7 +267,7 @@ async def test_an_id_that_is_taken_back_does_not_end_the_long_wait(world: World,
     assert bool(world.bank.open) is not reported
 
 
-async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: World):
+async def test_after_a_refutation_the_bank_releases_its_own_hold(world: World):
     refuted = await world.fails(Refuted, held="H1", resolve=BackOffice(NO_ORDER), settle_after=0)
 
     assert refuted.receipts == {"held": "H1"}
@@ -276,7 +276,7 @@ async def test_a_refuted_hold_of_the_banks_own_is_the_banks_to_release(world: Wo
 
 
 @pytest.mark.parametrize("answer", [None, "", "  ", 7, True, False, [], RuntimeError("down"), TimeoutError()])
-async def test_whatever_else_resolve_does_it_knows_nothing(
+async def test_an_error_or_invalid_answer_of_resolve_leaves_the_doubt(
     world: World, answer: object, caplog: pytest.LogCaptureFixture
 ):
     doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(answer), settle_after=0)
@@ -286,11 +286,11 @@ async def test_whatever_else_resolve_does_it_knows_nothing(
     assert ("no usable answer" in caplog.text) is (answer is not None)
 
 
-async def test_a_resolve_that_is_cancelled_from_within_knows_nothing(world: World):
+async def test_a_resolve_that_cancels_itself_leaves_the_doubt(world: World):
     await world.fails(OutcomeUnknown, resolve=BackOffice(asyncio.CancelledError()))
 
 
-async def test_a_resolve_that_hangs_knows_nothing(world: World):
+async def test_a_resolve_that_times_out_leaves_the_doubt(world: World):
     await world.fails(OutcomeUnknown, resolve=BackOffice(Gate()), timeouts=Timeouts(hook=MUST_RUN_OUT))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -305,14 +305,14 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_a_doubt_that_an_operator_resolved_meanwhile_gives_what_is_on_record(world: World):
+async def test_a_doubt_resolved_by_an_operator_returns_the_recorded_order(world: World):
     world.meanwhile(transitions.GoInDoubt, lambda: world.resolve("tx-seen"))
     created = await world.fails(AlreadyCreated)
 
     assert created.order_id == "tx-seen"
 
 
-async def test_a_doubt_that_an_operator_resolved_while_resolve_was_asked_gives_what_is_on_record(
+async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_record(
     world: World,
 ):
     async def ask() -> str:
@@ -324,7 +324,7 @@ async def test_a_doubt_that_an_operator_resolved_while_resolve_was_asked_gives_w
     assert created.order_id == "tx-operator"
 
 
-async def test_a_doubt_that_was_refuted_while_resolve_was_asked_stays_a_doubt_for_its_caller(world: World):
+async def test_a_doubt_refuted_while_resolve_runs_stays_a_doubt_for_its_caller(world: World):
     async def ask() -> str:
         await world.refute()
         return "tx-bank"
@@ -334,7 +334,7 @@ async def test_a_doubt_that_was_refuted_while_resolve_was_asked_stays_a_doubt_fo
     assert doubt.order_may_exist
 
 
-async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order_of_a_later_call(
+async def test_a_later_order_does_not_hide_the_doubt_of_a_refuted_attempt(
     world: World,
 ):
     async def later(_: object) -> None:
@@ -352,7 +352,7 @@ async def test_a_doubt_of_an_attempt_that_was_refuted_is_not_hidden_by_the_order
 @pytest.mark.parametrize(
     ("answer", "outcome"), [("tx-seen", Outcome.CREATED), (NO_ORDER, Outcome.REFUSED)], ids=["id", "no"]
 )
-async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
+async def test_a_journal_failure_at_the_end_of_a_doubt_keeps_the_key_bound(
     world: World, answer: object, outcome: Outcome
 ):
     world.journal.fail_on = transitions.Resolve if answer == "tx-seen" else transitions.Refute
@@ -363,7 +363,7 @@ async def test_a_journal_that_fails_at_the_end_of_a_doubt_leaves_the_key_bound(
     assert world.bank.open
 
 
-def test_there_is_one_no_order_and_it_says_so():
+def test_no_order_is_a_singleton_with_a_clear_repr():
     assert repr(NO_ORDER) == "NO_ORDER"
     assert copy.copy(NO_ORDER) is copy.deepcopy(NO_ORDER) is NO_ORDER
     assert pickle.loads(pickle.dumps(NO_ORDER)) is NO_ORDER
@@ -380,9 +380,7 @@ def test_there_is_one_no_order_and_it_says_so():
     ],
     ids=told,
 )
-async def test_an_order_of_resolve_that_is_another_or_no_order_is_not_believed(
-    world: World, changes: dict[str, Any]
-):
+async def test_a_wrong_or_invalid_order_from_resolve_is_not_believed(world: World, changes: dict[str, Any]):
     async def found() -> Order:
         (there,) = world.sandbox.orders.values()
         return attrs.evolve(Order.from_json(there.to_json()), **changes)
@@ -394,7 +392,7 @@ async def test_an_order_of_resolve_that_is_another_or_no_order_is_not_believed(
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_what_resolve_raises_is_logged_without_its_words(
+async def test_an_error_of_resolve_is_logged_without_its_message(
     world: World, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("DEBUG")

@@ -1,4 +1,4 @@
-"""Why a key is in doubt is on record, for whoever has to end the doubt, and tells of no person."""
+"""The cause of a doubt is recorded for operators and contains no personal data."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ K = CauseKind
 
 
 async def cause(world: World) -> Cause:
-    """As an operator sees it."""
+    """Return the cause that an operator sees."""
     (doubt,) = await Operators(world.journal, world.scope, clock=world.time.clock).in_doubt()
     assert doubt.cause is not None
     return doubt.cause
@@ -48,7 +48,7 @@ async def cause(world: World) -> Cause:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Fault) else None,
 )
-async def test_each_kind_of_failure_is_told_from_the_others(
+async def test_each_kind_of_failure_has_its_own_cause(
     world: World, fault: Fault, kind: CauseKind, status: int | None
 ):
     world.sandbox.faults.add(fault)
@@ -59,7 +59,7 @@ async def test_each_kind_of_failure_is_told_from_the_others(
     assert [(one.number, one.began, one.status) for one in found.attempts] == [(1, NOON, status)]
 
 
-async def test_the_attempts_are_kept_with_their_times_and_the_services_ids(world: World):
+async def test_the_cause_has_the_attempts_with_times_and_request_ids(world: World):
     world.sandbox.faults.add(Status(429, headers={"X-Request-Id": "r-1"}))
     world.sandbox.faults.add(Status(503, headers={"X-Request-Id": "r-2"}))
     await world.fails(OutcomeUnknown, retry=RetryPolicy(first_delay=2.0))
@@ -74,7 +74,7 @@ async def test_the_attempts_are_kept_with_their_times_and_the_services_ids(world
     )
 
 
-async def test_the_order_that_an_answer_named_is_part_of_it(world: World):
+async def test_the_cause_has_the_order_id_of_the_answer(world: World):
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     await world.fails(OutcomeUnknown)
 
@@ -84,7 +84,7 @@ async def test_the_order_that_an_answer_named_is_part_of_it(world: World):
     assert found.told == f"{words}{found.candidate}"
 
 
-async def test_a_crash_after_the_mark_has_a_cause_whoever_finds_it(world: World):
+async def test_a_crash_after_the_mark_has_the_same_cause_for_every_finder(world: World):
     await world.abandoned(Create)
     await world.recover()
     found = await cause(world)
@@ -101,7 +101,7 @@ async def test_a_crash_after_the_mark_has_a_cause_whoever_finds_it(world: World)
     )
 
 
-async def test_the_senders_own_word_takes_the_place_of_what_others_thought(world: World):
+async def test_the_senders_own_cause_replaces_that_of_others(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
 
     async def too_slow() -> None:
@@ -114,7 +114,7 @@ async def test_the_senders_own_word_takes_the_place_of_what_others_thought(world
     assert (await cause(world)).kind is K.NO_ANSWER
 
 
-async def test_what_was_cut_off_at_close_says_so(world: World):
+async def test_a_call_cut_off_by_close_has_that_cause(world: World):
     world.sandbox.faults.add(StallAfterProcessing())
     client = world.made()
     call = asyncio.create_task(client.create_order(new_order(), key="k"))
@@ -126,7 +126,7 @@ async def test_what_was_cut_off_at_close_says_so(world: World):
     assert (await cause(world)).kind is K.CLOSED
 
 
-async def test_nothing_personal_is_in_it(world: World):
+async def test_the_cause_has_no_personal_data(world: World):
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     await world.fails(OutcomeUnknown, beneficiary=PersonName("Ben", "Okri"), held="H1")
     steps = await world.journal.history(world.scope, "k")

@@ -23,14 +23,14 @@ from transfer_async._pipeline.hooks import PlainHook, checked_hooks, checked_rec
 
 
 async def a_check(intent: Any) -> None:
-    """Lets everything pass."""
+    """Let everything pass."""
 
 
 async def another_check(intent: Any) -> None:
-    """Lets everything pass."""
+    """Let everything pass."""
 
 
-def test_a_plain_async_function_is_a_hook_by_its_own_name():
+def test_a_plain_async_function_is_a_hook_with_its_own_name():
     (hook,) = checked_hooks([a_check])
 
     assert isinstance(hook, PlainHook)
@@ -39,7 +39,7 @@ def test_a_plain_async_function_is_a_hook_by_its_own_name():
     assert not is_hold(hook)
 
 
-def test_a_callable_object_is_a_hook_by_its_class():
+def test_a_callable_object_is_a_hook_named_after_its_class():
     class Check:
         async def __call__(self, intent: Any) -> None:
             """Let everything pass."""
@@ -68,7 +68,7 @@ NUMBER: Any = 7
         ([None], "a NoneType is neither"),
     ],
 )
-def test_hooks_that_contradict_the_rules_are_refused_when_the_client_is_made(hooks: Any, why: str):
+def test_invalid_hooks_are_refused_when_the_client_is_created(hooks: Any, why: str):
     with pytest.raises(ValueError, match=why):
         TransferClient("https://bank.example", "token", hooks=hooks)
 
@@ -81,13 +81,13 @@ def test_a_hook_with_bind_is_bound_to_the_client_it_is_given_to():
     assert hook.client is client
 
 
-def test_a_receipt_that_is_too_long_for_a_message_cannot_be_kept():
+def test_a_receipt_that_is_too_long_is_refused():
     assert checked_receipt(Bank().step("check"), "r" * 10_000)
     with pytest.raises(ValueError, match="longer than 10,000 characters"):
         checked_receipt(Bank().step("check"), "r" * 10_001)
 
 
-def test_a_receipt_that_is_no_text_cannot_be_kept():
+def test_a_receipt_that_is_not_text_is_refused():
     with pytest.raises(TypeError, match="not a int"):
         checked_receipt(Bank().step("check"), 7)
 
@@ -102,7 +102,7 @@ async def test_hooks_run_in_the_order_given_and_are_undone_in_reverse(world: Wor
     assert world.bank.log == ["one", "two", "place", "release", "undo two", "undo one"]
 
 
-async def test_each_receipt_is_written_with_the_next_write_and_the_last_rides_with_the_mark(world: World):
+async def test_each_receipt_is_recorded_with_the_next_transition(world: World):
     hooks = [world.bank.step("one"), world.bank.step("two"), world.bank.hold]
     await world.create(hooks=hooks)
 
@@ -121,7 +121,7 @@ async def test_a_receipt_of_none_is_a_receipt(world: World):
     assert (await world.entry()).receipts["a_check"] is None
 
 
-async def test_every_hook_that_passes_is_told_of_with_the_time_it_took(world: World):
+async def test_every_passed_hook_is_published_with_its_duration(world: World):
     world.bank.on_place = world.passing(3.0)
     await world.create(hooks=[a_check, world.bank.hold])
 
@@ -134,7 +134,7 @@ async def test_every_hook_that_passes_is_told_of_with_the_time_it_took(world: Wo
 # --- how they fail ------------------------------------------------------------------------------
 
 
-async def test_a_hook_that_raises_preflight_failed_vouches_and_is_not_undone(world: World):
+async def test_a_hook_that_raises_preflight_failed_is_not_undone(world: World):
     no = PreflightFailed("not today")
     first, second = world.bank.step("one"), world.bank.step("two", error=no)
     failed = await world.fails(PreflightFailed, hooks=[first, second, world.bank.hold])
@@ -146,7 +146,7 @@ async def test_a_hook_that_raises_preflight_failed_vouches_and_is_not_undone(wor
     assert set(failed.receipts) == {"one"}
 
 
-async def test_a_hook_that_breaks_may_have_acted_and_is_undone_without_a_receipt(world: World):
+async def test_a_hook_that_fails_unexpectedly_is_undone_without_a_receipt(world: World):
     broken = world.bank.step("check", error=RuntimeError("secret details"))
     failed = await world.fails(PreflightFailed, hooks=[broken, world.bank.hold])
 
@@ -158,7 +158,7 @@ async def test_a_hook_that_breaks_may_have_acted_and_is_undone_without_a_receipt
     assert not world.bank.placed
 
 
-async def test_a_plain_function_that_breaks_stops_the_order(world: World):
+async def test_a_plain_function_that_raises_stops_the_order(world: World):
     async def check(intent: Any) -> None:
         raise LookupError
 
@@ -169,10 +169,8 @@ async def test_a_plain_function_that_breaks_stops_the_order(world: World):
 
 
 @pytest.mark.parametrize("returned", [False, True, 0, "", "not within the limits"])
-async def test_a_plain_function_that_returns_anything_stops_the_order_and_says_so(
-    world: World, returned: object
-):
-    """Or an order that a check meant to stop with ``return False`` is paid."""
+async def test_a_plain_function_that_returns_a_value_stops_the_order(world: World, returned: object):
+    """Otherwise an order that a check meant to stop with ``return False`` is paid."""
 
     async def within_limits(intent: Any) -> Any:
         return returned
@@ -190,7 +188,7 @@ async def test_a_plain_function_that_returns_anything_stops_the_order_and_says_s
     assert not world.sandbox.requests
 
 
-async def test_a_hold_that_breaks_may_stand_and_is_released_by_its_intent(world: World):
+async def test_a_hold_that_fails_unexpectedly_is_released_by_its_intent(world: World):
     async def break_late(_: object) -> None:
         raise ConnectionError
 
@@ -203,7 +201,7 @@ async def test_a_hold_that_breaks_may_stand_and_is_released_by_its_intent(world:
     assert not world.bank.open
 
 
-async def test_a_bank_that_knows_that_it_placed_nothing_is_believed(world: World):
+async def test_a_hold_that_reports_nothing_placed_is_not_released(world: World):
     world.bank.place_error = HoldFailed("not enough funds")
     failed = await world.fails(HoldFailed)
 
@@ -213,7 +211,7 @@ async def test_a_bank_that_knows_that_it_placed_nothing_is_believed(world: World
 
 
 @pytest.mark.parametrize("reference", ["", "  ", 7, b"hold"])
-async def test_an_empty_or_strange_reference_is_a_failure_and_undone_without_a_receipt(
+async def test_an_invalid_hold_reference_fails_and_is_undone_without_a_receipt(
     world: World, reference: object
 ):
     world.bank.reference = reference
@@ -225,7 +223,7 @@ async def test_an_empty_or_strange_reference_is_a_failure_and_undone_without_a_r
     assert not world.sandbox.requests
 
 
-async def test_a_hook_that_was_cancelled_from_within_is_broken_and_the_caller_is_not_cancelled(world: World):
+async def test_a_hook_that_cancels_itself_fails_without_cancelling_the_caller(world: World):
     world.bank.place_error = asyncio.CancelledError()
     failed = await world.fails(HoldFailed)
 
@@ -233,14 +231,14 @@ async def test_a_hook_that_was_cancelled_from_within_is_broken_and_the_caller_is
     assert world.bank.log == ["place", "release"]
 
 
-async def test_another_error_of_ours_from_a_hook_is_not_taken_for_the_orders_outcome(world: World):
+async def test_another_library_error_from_a_hook_is_not_taken_as_the_orders_outcome(world: World):
     world.bank.place_error = Refused(status=422)
     failed = await world.fails(HoldFailed)
 
     assert failed.outcome is Outcome.NOT_SENT
 
 
-async def test_one_refusal_that_is_raised_for_many_calls_belongs_to_each_alone(world: World):
+async def test_one_refusal_raised_for_many_calls_is_copied_for_each(world: World):
     no = PreflightFailed("over the limit")
 
     async def limit(intent: OrderIntent) -> None:
@@ -255,7 +253,7 @@ async def test_one_refusal_that_is_raised_for_many_calls_belongs_to_each_alone(w
 
 
 @pytest.mark.parametrize("refused", [True, False])
-async def test_the_no_of_a_hold_is_a_hold_that_failed_however_plainly_it_is_said(world: World, refused: bool):
+async def test_a_hold_that_raises_preflight_failed_is_a_failed_hold(world: World, refused: bool):
     world.bank.place_error = PreflightFailed("the ledger says no", refused=refused)
     failed = await world.fails(HoldFailed, match="the ledger says no")
 

@@ -17,7 +17,7 @@ from transfer_async.journal import transitions
 
 
 class Renewals:
-    """A ``renew`` that counts, and may be waited for."""
+    """A ``renew`` that counts its calls and can be awaited."""
 
     def __init__(self, *, enough: int = 3, error: Exception | None = None) -> None:
         self.made = 0
@@ -42,7 +42,7 @@ async def test_a_quick_block_is_never_renewed():
     assert renewals.made == 0
 
 
-async def test_a_long_block_is_renewed_again_and_again_until_it_ends():
+async def test_a_long_block_is_renewed_repeatedly_until_it_ends():
     renewals = Renewals()
     with LeaseKeeper(renewals, every=0.0):
         await renewals.done.wait()
@@ -52,7 +52,7 @@ async def test_a_long_block_is_renewed_again_and_again_until_it_ends():
     assert renewals.made == made >= 3
 
 
-async def test_a_journal_that_fails_for_a_while_is_waited_out():
+async def test_renewing_continues_after_a_temporary_journal_failure():
     renewals = Renewals(error=JournalFailed())
     with LeaseKeeper(renewals, every=0.0):
         await renewals.done.wait()
@@ -61,7 +61,7 @@ async def test_a_journal_that_fails_for_a_while_is_waited_out():
     assert renewals.made > 3
 
 
-async def test_a_lease_that_is_lost_ends_the_renewing_and_not_the_block(caplog: pytest.LogCaptureFixture):
+async def test_a_lost_lease_ends_the_renewing_but_not_the_block(caplog: pytest.LogCaptureFixture):
     error = KeyBusy()
     renewals = Renewals(error=error)
     with caplog.at_level(logging.WARNING, "transfer_async"), LeaseKeeper(renewals, every=0.0):
@@ -72,7 +72,7 @@ async def test_a_lease_that_is_lost_ends_the_renewing_and_not_the_block(caplog: 
     assert f"({type(error).__name__})" in caplog.text
 
 
-async def test_the_block_that_fails_is_no_longer_renewed():
+async def test_a_block_that_fails_is_no_longer_renewed():
     renewals = Renewals()
     with pytest.raises(LookupError), LeaseKeeper(renewals, every=0.0):
         await renewals.done.wait()
@@ -83,9 +83,7 @@ async def test_the_block_that_fails_is_no_longer_renewed():
     assert renewals.made == made
 
 
-async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_it_over(
-    world: World, loop_time: LoopTime
-):
+async def test_a_claims_lease_is_renewed_while_a_hook_runs(world: World, loop_time: LoopTime):
     world.bank.on_placed = gate = Gate()
     async with world.client() as client:
         call = await gate.catches(client.create_order(new_order(), key="k"))
@@ -102,7 +100,7 @@ async def test_a_claims_lease_is_renewed_while_a_hook_runs_so_that_nobody_takes_
     assert (await world.entry()).epoch == 1
 
 
-async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(world: World):
+async def test_a_renewal_in_flight_does_not_lose_a_later_receipt(world: World):
     await world.crash(transitions.MarkSending)
     entry = await world.entry()
     for receipts in ({"a": "1", "b": "2"}, {"a": "1"}):  # the older one is written last
@@ -115,7 +113,7 @@ async def test_a_renewal_in_flight_does_not_lose_a_receipt_that_came_after_it(wo
     assert (await world.entry()).receipts == {"a": "1", "b": "2"}
 
 
-async def test_a_claim_is_kept_alive_while_the_token_is_waited_for(world: World, loop_time: LoopTime):
+async def test_a_claim_is_renewed_while_waiting_for_the_token(world: World, loop_time: LoopTime):
     renewed = asyncio.Event()
 
     async def kept(_: object) -> None:

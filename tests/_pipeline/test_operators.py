@@ -1,4 +1,4 @@
-"""What operators do with a journal: see doubts, end them, look back, forget; and what they may not."""
+"""Operators on a journal: list doubts, resolve or refute them, read the history, prune; and the limits."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -35,7 +35,7 @@ def operators(world: World, **settings: Any) -> Operators:
 
 @pytest.fixture
 async def desk(world: World) -> Operators:
-    """Where one key is in doubt."""
+    """Return operators on a journal with one key in doubt."""
     await world.in_doubt()
     return operators(world)
 
@@ -49,7 +49,7 @@ async def refusal(call: Any) -> str:
 # --- what is in doubt ---------------------------------------------------------------------------
 
 
-async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World, desk: Operators):
+async def test_a_doubt_has_everything_needed_to_find_its_order(world: World, desk: Operators):
     world.time.pass_(500.0)
     (doubt,) = await desk.in_doubt()
 
@@ -73,7 +73,7 @@ async def test_a_doubt_says_what_is_needed_to_look_for_its_order(world: World, d
     assert {name: getattr(doubt, name) for name in expected} == expected
 
 
-async def test_its_repr_tells_of_no_person(world: World):
+async def test_the_repr_of_a_doubt_has_no_personal_data(world: World):
     await world.in_doubt(held="H1")
     (doubt,) = await operators(world).in_doubt()
 
@@ -91,7 +91,7 @@ async def test_the_oldest_doubt_comes_first(world: World):
     assert [doubt.sent_until - NOON for doubt in doubts] == [timedelta(seconds=n) for n in (0, 10, 20)]
 
 
-async def test_the_times_are_right_on_a_journal_with_a_clock_of_its_own(world: World):
+async def test_times_are_correct_on_a_journal_with_its_own_clock(world: World):
     world.journal.journal = MemoryJournal(clock=Clock(now=lambda: world.time.seconds + 5e8))
     await world.in_doubt()
     world.time.pass_(90.0)
@@ -106,7 +106,7 @@ async def test_another_scopes_doubts_are_not_shown(world: World):
     assert await operators(world, scope="elsewhere").in_doubt() == ()
 
 
-def test_an_order_that_is_gone_has_a_summary_too():
+def test_a_doubt_whose_order_data_is_gone_has_a_summary_too():
     assert summary_of(None) == "an order that is no longer on record"
 
 
@@ -122,8 +122,8 @@ async def test_a_resolved_key_has_its_order(world: World, desk: Operators):
     assert world.bank.open
 
 
-async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World, desk: Operators):
-    """Two operators have seen the same statement, or one of them did not see that it went well."""
+async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Operators):
+    """Two operators may have seen the same statement, or one may repeat a successful call."""
     first = await desk.resolve("k", order_id="tx-seen", **SAID)
     again = await desk.resolve("k", order_id="tx-seen", by="bola", reason="seen, too")
     why = await refusal(desk.resolve("k", order_id="tx-other", **SAID))
@@ -135,7 +135,7 @@ async def test_what_is_resolved_already_is_resolved_by_the_same_id(world: World,
     assert len(world.events_of(Resolved)) == 1
 
 
-async def test_the_observers_hear_of_it(world: World, desk: Operators):
+async def test_a_resolution_is_published_to_observers(world: World, desk: Operators):
     await desk.resolve("k", order_id="tx-seen", **SAID)
     (told,) = world.events_of(Resolved)
 
@@ -144,7 +144,7 @@ async def test_the_observers_hear_of_it(world: World, desk: Operators):
     assert (told.outcome, told.order_id) == (Outcome.CREATED, "tx-seen")
 
 
-async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
+async def test_a_dead_workers_request_becomes_a_doubt_first(world: World):
     await world.abandoned(transitions.Create)
     world.events.clear()
     await operators(world).resolve("k", order_id="tx-seen", **SAID)
@@ -153,7 +153,7 @@ async def test_a_dead_workers_request_is_made_a_doubt_first(world: World):
     assert (await world.told())[-2:] == ["expire: in_doubt", "resolve: created"]
 
 
-async def test_a_live_workers_request_is_its_own(world: World):
+async def test_a_live_workers_request_cannot_be_resolved(world: World):
     await world.crash(transitions.Create)
     world.time.pass_(20.5)
     why = await refusal(operators(world).resolve("k", order_id="tx-seen", **SAID))
@@ -162,7 +162,7 @@ async def test_a_live_workers_request_is_its_own(world: World):
     assert (await world.entry()).state is KeyState.SENDING
 
 
-async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World):
+async def test_a_request_answered_meanwhile_keeps_its_order(world: World):
     await world.abandoned(transitions.Create)
     attempt = (await world.entry()).attempt or ""
     world.meanwhile(
@@ -174,7 +174,7 @@ async def test_a_request_that_was_answered_meanwhile_has_its_order(world: World)
     assert why == "key: must be in doubt; it is created (tx-1)"
 
 
-async def test_two_who_resolve_it_alike_at_once_both_succeed(world: World, desk: Operators):
+async def test_two_identical_concurrent_resolutions_both_succeed(world: World, desk: Operators):
     world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-seen"))
     record = await desk.resolve("k", order_id="tx-seen", **SAID)
 
@@ -192,13 +192,13 @@ async def test_an_id_of_another_key_is_refused(world: World):
 
 
 @pytest.mark.parametrize("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
-async def test_an_id_must_look_like_one(desk: Operators, order_id: Any):
+async def test_an_invalid_order_id_is_refused(desk: Operators, order_id: Any):
     why = await refusal(desk.resolve("k", order_id=order_id, **SAID))
 
     assert why == "order_id: must look like 'tx-…'"
 
 
-async def test_what_was_settled_meanwhile_stays_as_it_is(world: World, desk: Operators):
+async def test_a_key_settled_meanwhile_stays_unchanged(world: World, desk: Operators):
     world.meanwhile(transitions.Resolve, lambda: world.resolve("tx-first"))
     why = await refusal(desk.resolve("k", order_id="tx-second", **SAID))
 
@@ -220,7 +220,7 @@ async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: 
     assert not world.bank.open
 
 
-async def test_a_refutation_is_told_and_kept(world: World, desk: Operators):
+async def test_a_refutation_is_published_and_recorded(world: World, desk: Operators):
     world.time.pass_(300.0)
     await desk.refute("k", **SAID)
 
@@ -232,7 +232,7 @@ async def test_a_refutation_is_told_and_kept(world: World, desk: Operators):
 
 
 @pytest.mark.parametrize(("passed", "left"), [(0.0, 300), (0.5, 300), (299.5, 1)])
-async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
+async def test_a_refutation_that_is_too_early_says_how_long_to_wait(
     world: World, desk: Operators, passed: float, left: int
 ):
     world.time.pass_(passed)
@@ -242,14 +242,14 @@ async def test_a_refutation_that_comes_too_early_is_told_how_long_still(
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_what_is_never_believed_is_never_believed(world: World):
+async def test_an_infinite_settle_after_allows_no_refutation(world: World):
     await world.in_doubt()
     why = await refusal(operators(world, settle_after=float("inf")).refute("k", **SAID))
 
     assert why.endswith("try again in inf s")
 
 
-async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: World):
+async def test_a_newer_doubt_of_the_same_key_is_not_refuted_instead(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
 
@@ -269,11 +269,11 @@ async def test_another_doubt_of_the_same_key_is_not_refuted_in_its_place(world: 
 
 
 def endings(desk: Operators, **said: Any) -> list[Any]:
-    """Both ways to end a doubt, not begun yet."""
+    """Return coroutines for both ways to end a doubt, not started yet."""
     return [desk.resolve("k", order_id="tx-1", **said), desk.refute("k", **said)]
 
 
-async def test_a_key_never_heard_of_is_refused(world: World):
+async def test_an_unknown_key_is_refused(world: World):
     for ending in endings(operators(world), **SAID):
         assert await refusal(ending) == "key: has no record in this scope"
 
@@ -290,7 +290,7 @@ async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
 
 @pytest.mark.parametrize("name", ["by", "reason"])
 @pytest.mark.parametrize("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
-async def test_who_and_why_must_be_said(world: World, desk: Operators, name: str, text: Any):
+async def test_by_and_reason_are_required(world: World, desk: Operators, name: str, text: Any):
     world.time.pass_(300.0)
 
     for ending in endings(desk, **SAID | {name: text}):
@@ -302,11 +302,11 @@ async def test_who_and_why_must_be_said(world: World, desk: Operators, name: str
 # --- history and prune --------------------------------------------------------------------------
 
 
-async def test_a_key_never_heard_of_has_none(world: World):
+async def test_an_unknown_key_has_no_history(world: World):
     assert await operators(world).history("never") == ()
 
 
-async def test_what_ended_is_forgotten_and_what_waits_is_not(world: World):
+async def test_prune_removes_settled_keys_and_keeps_pending_ones(world: World):
     await world.create(key="created")
     world.bank.release_error = RuntimeError()
     await world.fails(Refused, refused_order(), key="owing")
@@ -319,11 +319,11 @@ async def test_what_ended_is_forgotten_and_what_waits_is_not(world: World):
 
 
 @pytest.mark.parametrize("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
-async def test_a_time_must_be_aware(world: World, before: Any):
+async def test_prune_requires_an_aware_time(world: World, before: Any):
     assert await refusal(operators(world).prune(before=before)) == "before: must be an aware datetime"
 
 
-async def test_a_time_must_not_lie_ahead(world: World):
+async def test_prune_refuses_a_time_in_the_future(world: World):
     async with world.client() as client:
         for desk in (client, operators(world)):
             why = await refusal(desk.prune(before=NOON + timedelta(days=1)))
@@ -345,7 +345,7 @@ async def test_a_time_must_not_lie_ahead(world: World):
         ("prune", lambda desk: desk.prune(before=datetime.now(UTC))),
     ],
 )
-async def test_a_store_that_fails_is_a_journal_that_failed(
+async def test_a_failing_store_raises_journal_failed(
     world: World, desk: Operators, monkeypatch: pytest.MonkeyPatch, method: str, call: Any
 ):
 
@@ -359,7 +359,9 @@ async def test_a_store_that_fails_is_a_journal_that_failed(
     assert "disk full" not in str(failed)
 
 
-async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_a_journal_failed_error_of_the_journal_is_passed_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
     own = JournalFailed("a newer version wrote this")
 
     async def broken(*_: object) -> None:
@@ -371,7 +373,7 @@ async def test_a_journals_own_failure_is_handed_on(world: World, monkeypatch: py
     assert failed is own
 
 
-async def test_a_proposal_for_a_key_that_changes_at_that_moment_is_refused(world: World):
+async def test_a_proposal_for_a_key_that_changes_meanwhile_is_refused(world: World):
     await world.in_doubt()
     async with world.client() as client:
         operators = client.operators

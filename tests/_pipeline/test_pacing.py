@@ -1,4 +1,4 @@
-"""Orders at a client's rate: they wait while nothing is held, and are refused at once if that is too long."""
+"""Rate-limited orders: they wait before the hold, or are refused at once if the wait is too long."""
 
 import asyncio
 from contextlib import suppress
@@ -34,7 +34,7 @@ ONE_IN_TEN = Rate(0.1)
 
 
 class Sent:
-    """When each request began, by the world's time."""
+    """The start of each request, in the world's time."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class Sent:
 # --- before the hold ----------------------------------------------------------------------------
 
 
-async def test_orders_wait_for_their_turn_while_nothing_is_held(world: World):
+async def test_orders_wait_in_the_rate_limiter_before_anything_is_held(world: World):
     held_meanwhile = []
 
     async def look() -> None:
@@ -67,9 +67,7 @@ async def test_orders_wait_for_their_turn_while_nothing_is_held(world: World):
 
 
 @pytest.mark.parametrize("limit", ["deadline", "send_before"])
-async def test_an_order_whose_turn_comes_too_late_is_refused_at_once_and_holds_nothing(
-    world: World, limit: str
-):
+async def test_an_order_that_would_wait_too_long_is_refused_before_the_hold(world: World, limit: str):
     async with world.client(rate=ONE_IN_TEN) as client:
         await client.create_order(new_order(), key="a")
         moment: Any = {limit: NOON + timedelta(seconds=10)}
@@ -85,7 +83,7 @@ async def test_an_order_whose_turn_comes_too_late_is_refused_at_once_and_holds_n
         await client.create_order(new_order(), key="k", **moment)
 
 
-async def test_an_order_that_might_have_been_in_time_ends_with_its_deadline(
+async def test_an_order_that_runs_out_of_time_in_the_queue_ends_at_its_deadline(
     world: World, loop_time: LoopTime
 ):
     gate = Gate()
@@ -101,7 +99,7 @@ async def test_an_order_that_might_have_been_in_time_ends_with_its_deadline(
     assert len(world.bank.placed) == 1
 
 
-async def test_a_created_key_gives_its_order_back_without_a_turn(world: World):
+async def test_a_created_key_returns_its_order_without_using_the_rate(world: World):
     async with world.client(rate=ONE_IN_TEN) as client:
         order = await client.create_order(new_order(), key="a")
         assert await client.create_order(new_order(), key="a") == order
@@ -111,7 +109,7 @@ async def test_a_created_key_gives_its_order_back_without_a_turn(world: World):
     assert world.time.slept == []
 
 
-async def test_a_hook_that_refuses_gives_its_turn_to_the_next(world: World):
+async def test_a_refusing_hook_gives_its_slot_to_the_next_order(world: World):
     world.bank.place_error = HoldFailed()
     async with world.client(rate=ONE_IN_TEN) as client:
         for key in "abc":
@@ -122,7 +120,7 @@ async def test_a_hook_that_refuses_gives_its_turn_to_the_next(world: World):
     assert world.time.slept == []
 
 
-async def test_whoever_is_cancelled_in_the_line_gives_the_place_back_and_frees_the_key(world: World):
+async def test_an_order_cancelled_in_the_queue_gives_up_its_slot_and_frees_the_key(world: World):
     gate = Gate()
     world.time.on_sleep = gate
     async with world.client(rate=ONE_IN_TEN) as client:
@@ -141,7 +139,7 @@ async def test_whoever_is_cancelled_in_the_line_gives_the_place_back_and_frees_t
     assert world.time.seconds == 1010.0
 
 
-async def test_a_client_that_closes_ends_who_is_in_the_line_with_nothing_held(world: World):
+async def test_closing_the_client_ends_queued_orders_before_the_hold(world: World):
     gate = Gate()
     world.time.on_sleep = gate
     client = world.made(rate=ONE_IN_TEN)
@@ -155,7 +153,7 @@ async def test_a_client_that_closes_ends_who_is_in_the_line_with_nothing_held(wo
     assert len(world.bank.placed) == 1
 
 
-async def test_the_claim_of_whoever_waits_is_kept(world: World, loop_time: LoopTime):
+async def test_the_claim_of_a_queued_order_is_renewed(world: World, loop_time: LoopTime):
     gate = Gate()
     world.time.on_sleep = gate
     async with world.client(rate=ONE_IN_TEN) as client:
@@ -171,7 +169,7 @@ async def test_the_claim_of_whoever_waits_is_kept(world: World, loop_time: LoopT
 # --- before each request ------------------------------------------------------------------------
 
 
-async def test_hooks_that_are_done_all_at_once_do_not_make_a_crowd_of_requests(world: World):
+async def test_hooks_that_finish_together_do_not_cause_a_burst_of_requests(world: World):
     gate, came = Gate(), []
 
     async def slow(intent: OrderIntent) -> None:
@@ -190,7 +188,7 @@ async def test_hooks_that_are_done_all_at_once_do_not_make_a_crowd_of_requests(w
     assert sent.times == [2.0, 3.0, 4.0]
 
 
-async def test_a_further_attempt_takes_a_turn_like_any_request(world: World):
+async def test_a_retry_counts_against_the_rate(world: World):
     world.sandbox.faults.add(BUSY)
     sent = Sent(world)
     async with world.client(rate=ONE_IN_TEN, observers=[sent, world.events.append]) as client:
@@ -203,7 +201,7 @@ async def test_a_further_attempt_takes_a_turn_like_any_request(world: World):
     assert [event.waited for event in world.events_of(RateLimitWaited)] == [8.0, 10.0]
 
 
-async def test_an_attempt_whose_turn_comes_too_late_is_not_made_and_the_no_is_raised(world: World):
+async def test_a_retry_that_would_queue_too_long_raises_the_last_failure(world: World):
     world.sandbox.faults.add(BUSY)
     async with world.client(rate=ONE_IN_TEN) as client:
         deadline = NOON + timedelta(seconds=9)
@@ -214,7 +212,7 @@ async def test_an_attempt_whose_turn_comes_too_late_is_not_made_and_the_no_is_ra
     assert not world.bank.open
 
 
-async def test_an_attempt_whose_turn_is_lost_in_the_pause_is_not_made_and_the_no_is_raised(world: World):
+async def test_a_retry_whose_slot_is_lost_in_the_pause_raises_the_last_failure(world: World):
     world.sandbox.faults.add(BUSY)
     async with world.client(rate=ONE_IN_TEN) as client:
         rate_limiter = client._context.rate_limiter
@@ -233,7 +231,7 @@ async def test_an_attempt_whose_turn_is_lost_in_the_pause_is_not_made_and_the_no
     assert ahead == 8.0  # as if it had not been asked for
 
 
-async def test_whoever_is_cancelled_before_a_further_attempt_ends_in_the_last_no(world: World):
+async def test_a_call_cancelled_before_a_retry_records_the_last_failure(world: World):
     gate = Gate()
     world.sandbox.faults.add(BUSY)
     async with world.client(rate=ONE_IN_TEN) as client:
@@ -258,9 +256,7 @@ async def test_whoever_is_cancelled_before_a_further_attempt_ends_in_the_last_no
 
 
 @pytest.mark.trial(short=100, ci=1_000, long=10_000)
-async def test_however_many_orders_no_stretch_of_time_has_more_requests_than_the_rate(
-    world: World, size: int
-):
+async def test_no_period_has_more_requests_than_the_rate_allows(world: World, size: int):
     rate, sent, busy = Rate(50.0, burst=10), Sent(world), min(50, size // 20)
     world.sandbox.faults.add(Status(429), times=busy)
     retry = RetryPolicy(attempts=9, budget=RetryBudget(throttle_cost=0))

@@ -18,7 +18,7 @@ from transfer_async.journal import transitions
 # --- abandoned claims ---------------------------------------------------------------------------
 
 
-async def test_an_abandoned_claim_is_undone_and_its_key_free(world: World):
+async def test_an_abandoned_claim_is_undone_and_its_key_is_free(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     intent_id = await world.abandoned(transitions.MarkSending, hooks=hooks)
     report = await world.recover(hooks=hooks)
@@ -47,7 +47,7 @@ async def test_an_abandoned_claim_with_the_banks_own_hold_leaves_the_hold_hook_a
     assert world.bank.log == []
 
 
-async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stays_owed(world: World):
+async def test_undos_of_hooks_that_this_client_lacks_stay_pending(world: World):
     await world.abandoned(transitions.MarkSending)
     without = await world.recover(hooks=())
     owed = owed_hooks(await world.entry())
@@ -59,7 +59,7 @@ async def test_what_an_abandoned_claim_owes_to_hooks_that_this_client_lacks_stay
     assert not world.bank.open
 
 
-async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(world: World):
+async def test_a_claim_that_was_resumed_after_a_takeover_is_not_undone(world: World):
     await world.abandoned(transitions.MarkSending)
 
     async def redelivery(_: object) -> None:
@@ -76,7 +76,7 @@ async def test_a_claim_that_was_taken_up_after_it_was_taken_over_is_not_undone(w
 # --- requests on the way, and doubts ------------------------------------------------------------
 
 
-async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: World):
+async def test_an_abandoned_request_only_becomes_a_doubt(world: World):
     await world.abandoned(transitions.Create)
 
     assert await world.recover() == RecoveryReport(in_doubt=1)
@@ -84,7 +84,7 @@ async def test_an_abandoned_request_becomes_a_doubt_and_nothing_else(world: Worl
     assert world.bank.open
 
 
-async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world: World):
+async def test_an_abandoned_request_is_resolved_at_once_if_resolve_knows_it(world: World):
     await world.abandoned(transitions.Create)
 
     async def find(*_: object) -> Order:
@@ -95,7 +95,7 @@ async def test_an_abandoned_request_is_resolved_at_once_if_somebody_knows(world:
     assert (await world.entry()).order_id in world.sandbox.orders
 
 
-async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: World):
+async def test_a_doubt_is_left_unchanged_without_resolve(world: World):
     await world.in_doubt()
     written = len(world.journal.moves)
 
@@ -103,7 +103,7 @@ async def test_a_doubt_that_nobody_can_be_asked_about_is_left_as_it_is(world: Wo
     assert len(world.journal.moves) == written
 
 
-async def test_a_doubt_that_another_worker_attends_to_first_is_left_to_it(world: World):
+async def test_a_doubt_taken_by_another_worker_first_is_left_to_it(world: World):
     await world.in_doubt()
     asked: list[object] = []
 
@@ -133,7 +133,7 @@ async def sure(*_: object) -> Any:
     return NO_ORDER
 
 
-async def test_a_doubt_that_is_too_young_to_refute_stays_and_can_be_asked_about_again_at_once(world: World):
+async def test_a_doubt_too_young_to_refute_stays_and_can_be_queried_again_at_once(world: World):
     await world.in_doubt()
     first = await world.recover(resolve=sure)
     world.time.pass_(300.0)
@@ -143,7 +143,7 @@ async def test_a_doubt_that_is_too_young_to_refute_stays_and_can_be_asked_about_
     assert second == RecoveryReport(refuted=1, released=1)
 
 
-async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: World):
+async def test_an_undo_that_fails_after_a_refutation_is_reported_as_pending(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
     world.bank.release_error = RuntimeError()
@@ -152,7 +152,7 @@ async def test_an_undo_that_fails_after_a_refutation_is_reported_as_owed(world: 
     assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
-async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
+async def test_resolve_is_not_called_twice_at_once_for_a_doubt(world: World):
     await world.in_doubt()
     gate, asked = Gate(), []
 
@@ -173,7 +173,7 @@ async def test_nobody_asks_twice_about_a_doubt_at_once(world: World):
 # --- what is owed -------------------------------------------------------------------------------
 
 
-async def test_what_is_owed_is_paid(world: World):
+async def test_pending_undos_are_run(world: World):
     await world.owing()
 
     assert await world.recover() == RecoveryReport(released=1)
@@ -181,7 +181,7 @@ async def test_what_is_owed_is_paid(world: World):
     assert not world.bank.open
 
 
-async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World):
+async def test_an_undo_that_fails_again_stays_pending_and_is_tried_once_per_run(world: World):
     await world.owing()
     world.bank.release_error = RuntimeError()
 
@@ -189,7 +189,7 @@ async def test_what_fails_again_stays_owed_and_is_tried_once_a_run(world: World)
     assert world.bank.log == ["place", "release", "release"]
 
 
-async def test_what_another_worker_is_paying_is_left_to_it(world: World):
+async def test_an_undo_that_another_worker_is_running_is_left_to_it(world: World):
     await world.owing()
     gate = Gate()
     world.bank.on_release = gate
@@ -202,7 +202,7 @@ async def test_what_another_worker_is_paying_is_left_to_it(world: World):
     assert (second, report) == (RecoveryReport(), RecoveryReport(released=1))
 
 
-async def test_a_doubt_whose_earlier_intent_is_owed_still_is_paid_and_asked_about(world: World):
+async def test_a_doubt_with_a_pending_earlier_undo_is_undone_and_queried(world: World):
     await world.owing()
     world.bank.release_error = RuntimeError()
     await world.in_doubt()
@@ -227,7 +227,7 @@ async def seen(*_: object) -> str:
         (sure, RecoveryReport(refuted=1, released=2)),
     ],
 )
-async def test_what_is_owed_for_an_earlier_intent_is_paid_in_the_run_that_ends_the_doubt(
+async def test_an_earlier_intents_undo_runs_in_the_run_that_ends_the_doubt(
     world: World, answer: Any, report: RecoveryReport
 ):
     await world.owing()
@@ -240,7 +240,7 @@ async def test_what_is_owed_for_an_earlier_intent_is_paid_in_the_run_that_ends_t
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_what_is_owed_beside_a_doubt_without_its_wish_is_paid_although_nobody_asks(world: World):
+async def test_a_pending_undo_runs_although_the_doubt_lacks_its_request(world: World):
     await world.owing()
     world.bank.release_error = RuntimeError()
     await world.in_doubt()
@@ -252,7 +252,7 @@ async def test_what_is_owed_beside_a_doubt_without_its_wish_is_paid_although_nob
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_debts_of_several_intents_of_one_key_are_paid_one_intent_at_a_time(world: World):
+async def test_undos_of_several_intents_of_one_key_run_one_intent_at_a_time(world: World):
     await world.owing()
     await world.owing()
 
@@ -291,7 +291,7 @@ Work = Callable[[World], Awaitable[Any]]
     ],
     ids=["a claim taken up", "a request answered", "an undo that is paid", "an undo that is attended to"],
 )
-async def test_what_others_do_meanwhile_is_left_to_them(
+async def test_work_that_others_take_meanwhile_is_left_to_them(
     world: World, begun: Work, at: type, others: Work, told: str
 ):
     await begun(world)
@@ -305,7 +305,7 @@ async def test_what_others_do_meanwhile_is_left_to_them(
 # --- all of it ----------------------------------------------------------------------------------
 
 
-async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_more_keys_than_a_batch_are_all_processed(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("transfer_async._pipeline.recovery.BATCH", 3)
     for number in range(8):
         await world.in_doubt(f"doubt-{number}")
@@ -316,7 +316,7 @@ async def test_more_keys_than_a_batch_are_all_worked_off(world: World, monkeypat
 
 
 @pytest.mark.parametrize("method", ["work", "count_in_doubt"])
-async def test_a_journal_that_cannot_be_read_is_told(
+async def test_a_journal_that_cannot_be_read_raises_journal_failed(
     world: World, monkeypatch: pytest.MonkeyPatch, method: str
 ):
     async def broken(*_: object, **__: object) -> None:
@@ -329,7 +329,7 @@ async def test_a_journal_that_cannot_be_read_is_told(
 
 
 @pytest.mark.parametrize("move", [transitions.TakeOver, transitions.Release])
-async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(world: World, move: type):
+async def test_a_journal_that_cannot_be_written_raises_and_nothing_is_undone(world: World, move: type):
     await world.abandoned(transitions.MarkSending)
     world.journal.fail_on = move
     with pytest.raises(JournalFailed):
@@ -341,7 +341,7 @@ async def test_a_journal_that_cannot_be_written_is_told_and_nothing_is_undone(wo
 # --- cancelling it ------------------------------------------------------------------------------
 
 
-async def test_a_recovery_that_is_cancelled_in_an_undo_ends_and_the_undo_stays_owed(world: World):
+async def test_a_recovery_cancelled_in_an_undo_ends_and_the_undo_stays_pending(world: World):
     await world.owing()
     gate = Gate()
     world.bank.on_release = gate
@@ -357,7 +357,7 @@ async def test_a_recovery_that_is_cancelled_in_an_undo_ends_and_the_undo_stays_o
     assert report == RecoveryReport(released=1)
 
 
-async def test_a_recovery_that_is_cancelled_while_it_asks_ends_and_the_doubt_stays(world: World):
+async def test_a_recovery_cancelled_in_resolve_ends_and_the_doubt_stays(world: World):
     await world.in_doubt()
     gate = Gate()
     async with world.client(resolve=gate) as client:
@@ -369,7 +369,7 @@ async def test_a_recovery_that_is_cancelled_while_it_asks_ends_and_the_doubt_sta
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_an_undo_that_was_cancelled_from_within_does_not_end_the_recovery(world: World):
+async def test_an_undo_that_cancels_itself_does_not_end_the_recovery(world: World):
     await world.owing()
     world.bank.release_error = asyncio.CancelledError()
 
@@ -387,7 +387,7 @@ async def test_an_undo_that_was_cancelled_from_within_does_not_end_the_recovery(
         transitions.Refute,
     ],
 )
-async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world: World, at: type):
+async def test_the_next_recovery_finishes_the_work_of_one_that_died(world: World, at: type):
     await world.crash(transitions.MarkSending, key="claimed")
     await world.crash(transitions.Create, key="sending")
     world.time.pass_(400.0)
@@ -411,7 +411,7 @@ async def test_wherever_a_recovery_dies_the_next_one_finishes_what_it_left(world
         assert (entry.state, entry.pending_undos) == (KeyState.FREE, ())
 
 
-async def test_a_key_that_cannot_be_written_does_not_keep_the_others_from_their_turn(world: World):
+async def test_a_key_that_cannot_be_written_does_not_block_the_others(world: World):
     for key in ("k1", "k2"):
         await world.crash(transitions.MarkSending, key=key)
     world.time.pass_(60.0)
@@ -426,7 +426,7 @@ async def test_a_key_that_cannot_be_written_does_not_keep_the_others_from_their_
     }
 
 
-async def test_a_journal_that_fails_again_and_again_is_not_tried_for_every_key(world: World):
+async def test_a_journal_that_fails_repeatedly_is_not_tried_for_every_key(world: World):
     for number in range(5):
         await world.crash(transitions.MarkSending, key=f"k{number}")
     world.time.pass_(60.0)

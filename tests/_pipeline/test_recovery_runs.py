@@ -1,4 +1,4 @@
-"""The runs of recover that a client has under way: the ones it makes by itself, and how all of them end."""
+"""A client's recovery runs: those it starts by itself, and how closing ends them."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from transfer_async import ClientClosed, RecoveryReport, TransferClient
 
 
 class Pauses:
-    """Holds the client's own recovery between two runs until a test lets it go on."""
+    """Holds the client's own recovery between two runs until a test lets it continue."""
 
     def __init__(self, world: World) -> None:
         self._come: asyncio.Queue[Gate] = asyncio.Queue()
@@ -24,7 +24,7 @@ class Pauses:
         await gate()
 
     async def next(self) -> Gate:
-        """The next pause, as soon as it has begun."""
+        """Return the next pause as soon as it has begun."""
         async with asyncio.timeout(60):
             return await self._come.get()
 
@@ -32,7 +32,7 @@ class Pauses:
 # --- by itself ----------------------------------------------------------------------------------
 
 
-async def test_a_client_recovers_by_itself_every_so_often(world: World):
+async def test_a_client_recovers_by_itself_at_intervals(world: World):
     pauses = Pauses(world)
     async with world.client(recover_every=60):
         (await pauses.next()).open()
@@ -56,7 +56,7 @@ async def test_a_client_recovers_by_itself_every_so_often(world: World):
     ],
     ids=["known", "create_order", "who_am_i", "recover"],
 )
-async def test_without_async_with_it_begins_with_the_first_use(world: World, use: Any):
+async def test_without_async_with_recovery_starts_at_the_first_use(world: World, use: Any):
     pauses = Pauses(world)
     client = world.made(recover_every=60)
     await turns(5)
@@ -70,7 +70,7 @@ async def test_without_async_with_it_begins_with_the_first_use(world: World, use
     assert world.time.slept == [30.0]
 
 
-async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
+async def test_a_failed_run_is_logged_by_its_class_and_recovery_continues(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     async def broken(*_: object, **__: object) -> None:
@@ -97,7 +97,7 @@ async def test_a_failure_is_logged_by_its_class_alone_and_it_goes_on(
 # --- closing ------------------------------------------------------------------------------------
 
 
-async def test_closing_between_two_runs_waits_for_nothing(world: World):
+async def test_closing_between_two_runs_does_not_wait(world: World):
     pauses = Pauses(world)
     async with world.client(recover_every=60) as client:
         await pauses.next()
@@ -107,7 +107,7 @@ async def test_closing_between_two_runs_waits_for_nothing(world: World):
     assert not client._recoveries.begun
 
 
-async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(world: World):
+async def test_closing_waits_for_the_current_undo_and_starts_no_other(world: World):
     await world.owing("a")
     await world.owing("b")
     undo = world.bank.on_release = Gate()
@@ -128,7 +128,7 @@ async def test_closing_waits_for_the_undo_in_progress_and_leaves_the_rest(world:
     assert world.bank.log == [*2 * ["place", "release"], "release"]  # in the calls, and one now
 
 
-async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(world: World):
+async def test_an_undo_that_outlasts_the_grace_period_is_cancelled_and_stays_pending(world: World):
     await world.owing()
     undo = world.bank.on_release = Gate()
     pauses = Pauses(world)
@@ -143,7 +143,7 @@ async def test_an_undo_that_outlasts_the_patience_is_cut_and_stays_owed(world: W
     assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
-async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_whole(world: World):
+async def test_closing_waits_for_an_explicit_recovery_to_finish(world: World):
     await world.owing("a")
     await world.owing("b")
     undo = world.bank.on_release = Gate()
@@ -159,7 +159,7 @@ async def test_closing_waits_for_a_recovery_that_was_asked_for_and_it_is_done_wh
     assert await recovery == RecoveryReport(released=2)
 
 
-async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World):
+async def test_a_recovery_that_outlasts_the_grace_period_raises_client_closed(world: World):
     await world.owing()
     undo = world.bank.on_release = Gate()
     client = world.made()
@@ -171,7 +171,7 @@ async def test_a_recovery_that_outlasts_the_patience_ends_as_closed(world: World
     assert owed_hooks(await world.entry()) == ["funds_hold"]
 
 
-async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(world: World):
+async def test_a_cancelled_close_leaves_no_recovery_running(world: World):
     await world.owing()
     undo = world.bank.on_release = Gate()
     client = world.made()
@@ -187,7 +187,7 @@ async def test_a_close_that_is_cancelled_lets_nothing_go_on_behind_its_back(worl
     assert not undo.passed
 
 
-async def test_an_undo_may_look_something_up_while_the_client_closes(world: World):
+async def test_an_undo_may_fetch_while_the_client_closes(world: World):
     await world.owing()
     clients: list[TransferClient] = []
     looked_up: list[Any] = []

@@ -9,7 +9,7 @@ from transfer_async import HookUndone, KeyState, Refused, Timeouts, UndoPending
 from transfer_async.journal import model, transitions
 
 
-async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: World):
+async def test_an_undo_gets_its_receipt_and_is_published(world: World):
     check = world.bank.step("check")
     await world.fails(Refused, refused_order(), hooks=[check, world.bank.hold])
 
@@ -20,7 +20,7 @@ async def test_what_is_undone_is_undone_with_its_receipt_and_told_of(world: Worl
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(world: World):
+async def test_pending_undos_are_recorded_with_the_failure_before_any_undo_runs(world: World):
     seen: list[model.Entry] = []
 
     async def look(_: object) -> None:
@@ -36,7 +36,7 @@ async def test_what_is_owed_is_on_record_with_the_no_before_anything_is_undone(w
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bank down"), asyncio.CancelledError()])
-async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
+async def test_a_failed_undo_is_pending_and_published_and_does_not_hide_the_error(
     world: World, error: BaseException
 ):
     world.bank.release_error = error
@@ -55,7 +55,7 @@ async def test_an_undo_that_fails_is_owed_and_told_and_does_not_hide_the_error(
     ]
 
 
-async def test_an_undo_that_takes_too_long_is_owed(world: World):
+async def test_an_undo_that_times_out_stays_pending(world: World):
     world.bank.on_release = Gate()
     await world.fails(Refused, refused_order(), timeouts=Timeouts(hook=MUST_RUN_OUT))
 
@@ -63,7 +63,7 @@ async def test_an_undo_that_takes_too_long_is_owed(world: World):
     assert world.events_of(UndoPending)[0].error == "TimeoutError"
 
 
-async def test_what_is_owed_is_undone_by_the_next_call_with_the_key_before_it_places_anew(world: World):
+async def test_the_next_call_with_the_key_runs_pending_undos_before_its_own_hold(world: World):
     world.bank.release_error = RuntimeError()
     await world.fails(Refused, refused_order())
     world.bank.release_error = None
@@ -74,7 +74,7 @@ async def test_what_is_owed_is_undone_by_the_next_call_with_the_key_before_it_pl
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_next_call(world: World):
+async def test_an_undo_that_fails_again_stays_pending_and_does_not_stop_the_next_call(world: World):
     world.bank.release_error = RuntimeError()
     await world.fails(Refused, refused_order())
     order = await world.create()
@@ -85,7 +85,7 @@ async def test_what_is_owed_and_fails_again_stays_owed_and_does_not_stop_the_nex
     assert entry.intent_id == world.bank.placed[1]
 
 
-async def test_an_undo_that_could_not_be_recorded_is_done_again_by_recover(
+async def test_recover_repeats_an_undo_that_could_not_be_recorded(
     world: World, caplog: pytest.LogCaptureFixture
 ):
     world.journal.fail_on = transitions.MarkUndone
@@ -102,7 +102,7 @@ async def test_an_undo_that_could_not_be_recorded_is_done_again_by_recover(
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):
+async def test_an_undo_gets_the_same_intent_as_its_hook(world: World):
     seen: list[object] = []
 
     async def look(intent: object) -> None:
@@ -114,7 +114,7 @@ async def test_an_undo_sees_the_intent_as_the_hook_saw_it(world: World):
     assert seen == world.bank.intents
 
 
-async def test_a_hook_that_this_client_has_no_more_is_owed_and_told_of(world: World):
+async def test_the_undo_of_a_removed_hook_stays_pending_and_is_published(world: World):
     await world.abandoned(transitions.MarkSending, hooks=[world.bank.step("old check"), world.bank.hold])
     async with world.client() as client:
         with pytest.raises(Refused):
@@ -127,7 +127,7 @@ async def test_a_hook_that_this_client_has_no_more_is_owed_and_told_of(world: Wo
     assert not world.bank.open
 
 
-async def test_an_undo_that_another_call_is_at_is_left_to_it(world: World):
+async def test_an_undo_that_another_call_is_running_is_left_to_it(world: World):
     world.bank.on_release = gate = Gate()
     async with world.client() as client:
         first = await gate.catches(client.create_order(refused_order(), key="k"))

@@ -1,4 +1,4 @@
-"""Answers that the journal could not be told: their ids are told at once, and they go on record later."""
+"""Answers that could not be recorded: their ids are reported at once and recorded later."""
 
 import asyncio
 import logging
@@ -39,10 +39,10 @@ async def failed(client: Any, order: Any = None) -> Any:
     return await failure(client.create_order(order or new_order(), key="k"), JournalFailed)
 
 
-async def test_a_workers_order_that_could_not_be_recorded_is_told_and_found_again(
+async def test_a_workers_unrecorded_order_is_reported_and_found_later(
     world: World, caplog: pytest.LogCaptureFixture
 ):
-    """It exists, and its id would be in no log, no event, no outcome and no record."""
+    """Otherwise the id of an existing order is in no log, event, outcome or record."""
     caplog.set_level(logging.ERROR, "transfer_async")
     world.journal.fail_on = transitions.Create
     async with world.client() as client:
@@ -64,8 +64,8 @@ async def test_a_workers_order_that_could_not_be_recorded_is_told_and_found_agai
     assert len(world.sandbox.requests) == 1
 
 
-async def test_what_is_known_here_goes_on_record_before_the_key_is_claimed_again(world: World):
-    """An operator refuted the doubt meanwhile: the key is free, and another order would be sent."""
+async def test_an_unrecorded_answer_is_recorded_before_the_key_is_claimed_again(world: World):
+    """An operator refuted the doubt meanwhile, so the key is free and could send another order."""
     world.journal.fail_on = transitions.Create
     async with world.client(settle_after=0.0) as client:
         await failed(client)
@@ -79,7 +79,7 @@ async def test_what_is_known_here_goes_on_record_before_the_key_is_claimed_again
     assert len(world.sandbox.orders) == 1
 
 
-async def test_another_order_under_the_key_is_a_conflict_all_the_same(world: World):
+async def test_another_order_under_the_key_is_still_a_conflict(world: World):
     world.journal.fail_on = transitions.Create
     async with world.client() as client:
         await failed(client)
@@ -90,7 +90,7 @@ async def test_another_order_under_the_key_is_a_conflict_all_the_same(world: Wor
     assert (await world.entry()).state is KeyState.CREATED
 
 
-async def test_recover_writes_down_what_this_process_alone_knows(world: World):
+async def test_recover_records_answers_that_only_this_process_has(world: World):
     world.journal.fail_on = transitions.Create
     async with world.client() as client:
         await failed(client)
@@ -103,8 +103,8 @@ async def test_recover_writes_down_what_this_process_alone_knows(world: World):
     assert (await world.entry()).order_id in world.sandbox.orders
 
 
-async def test_the_id_in_an_unreadable_answer_is_on_record_for_whoever_may_know(world: World):
-    """`resolve` and operators would have to find by its amounts an order whose id had been in our hands."""
+async def test_the_id_in_an_unreadable_answer_is_recorded(world: World):
+    """Otherwise `resolve` and operators must search by amounts for an order whose id was received."""
     asked: list[OutcomeUnknown] = []
 
     async def resolve(_: object, doubt: OutcomeUnknown) -> object:
@@ -130,7 +130,7 @@ async def test_the_id_in_an_unreadable_answer_is_on_record_for_whoever_may_know(
     assert (await world.entry()).order_id == order_id
 
 
-async def test_a_recovery_that_is_cancelled_as_it_records_an_order_still_knows_its_id(world: World):
+async def test_a_recovery_cancelled_while_recording_an_order_keeps_its_id(world: World):
     world.journal.fail_on = transitions.Create
     async with world.client() as client:
         await failure(client.create_order(new_order(), key="k"), JournalFailed)

@@ -1,4 +1,4 @@
-"""What a call has done is told of its errors and doubts, and was so when it happened."""
+"""The work of a call: its attempts, as reported in errors and doubts."""
 
 from datetime import timedelta
 from functools import partial
@@ -30,7 +30,7 @@ def work_with_an_attempt(clock: ManualClock) -> OrderProgress:
     return work
 
 
-def test_an_attempt_that_is_asked_for_late_began_when_it_did():
+def test_an_attempt_that_is_read_late_keeps_its_start_time():
     clock = ManualClock()
     noon = clock.utc()
     work = work_with_an_attempt(clock)
@@ -41,7 +41,7 @@ def test_an_attempt_that_is_asked_for_late_began_when_it_did():
     assert (attempt.began, attempt.seconds, attempt.status) == (noon, 2.0, 200)
 
 
-def test_an_attempt_stays_what_it_was_told_as():
+def test_an_attempt_is_the_same_object_on_every_read():
     clock = ManualClock()
     work = work_with_an_attempt(clock)
     (first,) = work.attempts
@@ -51,7 +51,7 @@ def test_an_attempt_stays_what_it_was_told_as():
     assert work.attempts[0] is first
 
 
-def test_what_the_last_attempt_came_to_can_be_corrected():
+def test_the_outcome_of_the_last_attempt_can_be_corrected():
     work = work_with_an_attempt(ManualClock())
 
     work.correct_last(Outcome.UNKNOWN)

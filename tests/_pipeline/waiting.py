@@ -1,4 +1,4 @@
-"""Where a call can wait, so that a test may cut it off there."""
+"""Places where a call can wait, so that a test can interrupt it there."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ ENDINGS = {
 
 
 async def waiting_at(world: World, gate: Gate, where: str) -> TransferClient:
-    """A client whose next call will stand at the gate."""
+    """Yield a client whose next call waits at the gate."""
 
     async def another_token() -> str:
         if world.bank.open:
