@@ -53,7 +53,7 @@ class OurContract(BrokerContract):
 
     @pytest.mark.timeout(3000)
     @pytest.mark.trial(ci=3, long=300)
-    async def test_workers_that_are_killed_one_after_the_other_lose_nothing(self, size, workers):
+    async def test_workers_killed_one_after_another_lose_nothing(self, size, workers):
         self.kills = size
         await self.test_the_messages_of_a_killed_worker_are_carried_out_by_another(workers)
 
@@ -94,12 +94,12 @@ class TestTable(OurContract):
 # --- the suite itself -----------------------------------------------------------------------------------
 
 
-def test_whoever_gives_no_line_is_told_what_to_give():
+def test_a_missing_new_line_fixture_is_named():
     with pytest.raises(NotImplementedError, match="give BrokerContract a fixture new_line"):
         BrokerContract.new_line.__wrapped__(BrokerContract())
 
 
-async def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
+async def test_a_test_without_its_fixture_is_skipped_with_the_reason():
     contract = BrokerContract()
     contract.kills = 0
     for killed in (
@@ -121,14 +121,14 @@ async def workers(tmp_path):
         yield workers
 
 
-async def test_a_line_that_cannot_go_to_another_process_is_told(workers):
+async def test_a_broker_that_cannot_be_pickled_is_reported(workers):
     workers.harness.new_line = lambda settings: None
 
     with pytest.raises(AssertionError, match="a partial of a class can; or say kills = 0"):
         await BrokerContract().test_the_messages_of_a_killed_worker_are_carried_out_by_another(workers)
 
 
-async def test_a_worker_that_does_not_stop_is_cut_off_and_its_client_closed(workers, monkeypatch):
+async def test_a_worker_that_does_not_stop_is_cancelled_and_its_client_closed(workers, monkeypatch):
     worker = await workers.start(is_awaited=False)
     monkeypatch.setattr(worker.worker, "run", lambda _: asyncio.Event().wait())  # it hears of no stop
     await asyncio.sleep(0)  # it begins
@@ -141,7 +141,7 @@ async def test_a_worker_that_does_not_stop_is_cut_off_and_its_client_closed(work
         await worker.client.who_am_i()
 
 
-async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(workers, tmp_path):
+async def test_a_worker_whose_connection_is_closed_for_good_is_restarted(workers, tmp_path):
     made = []
 
     class ClosedAtFirst(TableLine):
@@ -158,7 +158,7 @@ async def test_a_worker_whose_connection_is_closed_for_good_is_started_anew(work
     assert (await workers.harness.outcome())["outcome"] == "created"
 
 
-async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(workers):
+async def test_a_worker_to_be_killed_pauses_at_each_of_its_points(workers):
     place, reached = broker_contract.workplace_of(workers, POINTS), asyncio.Queue()
     reached.send = reached.put_nowait
     running = asyncio.create_task(KilledWorker(place, reached).run())
@@ -171,7 +171,7 @@ async def test_a_worker_that_is_to_be_killed_stays_at_each_of_its_points(workers
     assert running.cancelled()
 
 
-async def test_a_worker_that_is_to_be_killed_stands_still_while_it_puts_messages_aside(workers):
+async def test_a_worker_to_be_killed_pauses_while_it_dead_letters_messages(workers):
     for number in range(len(PAUSES)):
         await workers.harness.send(b"%d" % number)
     stood_still, place = [], broker_contract.workplace_of(workers, [DEAD_LETTERING])
@@ -182,7 +182,7 @@ async def test_a_worker_that_is_to_be_killed_stands_still_while_it_puts_messages
     assert max(stood_still) > 2, "some were on their way"
 
 
-def test_a_process_that_does_not_come_to_its_points_or_ends_by_itself_is_told(monkeypatch):
+def test_a_process_that_misses_its_points_or_ends_by_itself_is_reported(monkeypatch):
     monkeypatch.setattr(broker_contract, "TIMEOUT", 0.0)
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader:

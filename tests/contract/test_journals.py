@@ -56,7 +56,7 @@ class OurContract(JournalContract):
         monkeypatch.setattr(sqlite, "HISTORY_PAGE", 2)
         monkeypatch.setattr(postgres, "HISTORY_PAGE", 5)
 
-    async def test_a_journal_that_knows_other_scopes_only_warns_once(
+    async def test_a_journal_with_keys_of_other_scopes_only_warns_once(
         self, journal: Journal, caplog: pytest.LogCaptureFixture
     ):
         """After a change of the service's address every key would be free, each old order be paid again."""
@@ -73,7 +73,7 @@ class OurContract(JournalContract):
             assert f"keys of the scope {SCOPE!r}, but none of 'https://new.example'" in told
             assert f"pass scope={SCOPE!r}" in told
 
-    async def test_it_says_of_which_scopes_it_has_keys(self, journal: Any):
+    async def test_scopes_lists_every_scope_that_has_keys(self, journal: Any):
         """With a wrong scope an operator would read that nothing waits."""
         if not hasattr(journal, "scopes"):
             pytest.skip("a journal without scopes(): nobody is warned of a wrong one")
@@ -84,7 +84,7 @@ class OurContract(JournalContract):
 
         assert (none, await journal.scopes()) == ([], ["a", "b", "c é"])
 
-    async def test_loops_may_use_it_one_after_the_other(self, new_journal: Journal):
+    async def test_event_loops_may_use_a_journal_one_after_another(self, new_journal: Journal):
         async def used() -> None:
             async with new_journal:
                 await judged(new_journal, claim())
@@ -94,7 +94,7 @@ class OurContract(JournalContract):
         async with new_journal:
             assert await new_journal.read(SCOPE, "k") is not None
 
-    async def test_a_clock_that_is_set_back_a_little_ends_not_even_the_longest_lease(
+    async def test_a_clock_set_back_a_little_does_not_end_the_longest_lease(
         self, journal: Journal, pass_time: LetPass
     ):
         await made(journal, claim(lease=LONGEST_LEASE))
@@ -103,13 +103,13 @@ class OurContract(JournalContract):
         assert await journal.work(SCOPE, limit=1) == []
         assert (await judged(journal, claim(2))).denial is Rejection.BUSY
 
-    async def test_a_journal_that_lists_no_refuted_keys_is_told(self, journal: Journal):
+    async def test_a_journal_that_cannot_list_refuted_keys_raises_a_clear_error(self, journal: Journal):
         if hasattr(journal, "refuted"):
             return
         with pytest.raises(ValueError, match="OwnJournal cannot list its refuted keys"):
             await ScopedJournal(journal, SCOPE).refuted()
 
-    async def test_each_key_that_was_resolved_is_listed_however_many_there_are(self, journal: Journal):
+    async def test_every_resolved_key_is_listed_over_several_pages(self, journal: Journal):
         """For those who compare it with the service's books: who gave an order's id may have been wrong."""
         resolved = {f"k{number}": f"tx-{number}" for number in range(5)}
         await made(journal, claim(), mark(), doubt(), key="in doubt")
@@ -126,7 +126,7 @@ class OurContract(JournalContract):
 
         assert sorted(found) == sorted(resolved)
 
-    async def test_any_bytes_of_a_reply_come_back_as_they_were(self, journal: Journal):
+    async def test_a_stored_response_keeps_every_byte(self, journal: Journal):
         await made(journal, claim(), mark(), create(reply=bytes(range(256))))
         read = await journal.read(SCOPE, "k")
 
@@ -137,7 +137,7 @@ class OurContract(JournalContract):
 class OurDurableContract(OurContract):
     """What we ask besides of those that are not in memory."""
 
-    async def test_what_is_open_in_one_loop_is_refused_in_another_at_once(self, journal: Journal):
+    async def test_a_journal_open_in_one_event_loop_fails_at_once_in_another(self, journal: Journal):
         """Else a call waits for ever for what the other loop would have to do."""
         await made(journal, claim())
         for call in (
@@ -153,7 +153,7 @@ class OurDurableContract(OurContract):
 
         assert (await journal.read(SCOPE, "k")) is not None
 
-    async def test_what_cannot_be_encoded_fails_and_fails_alone(self, journal: Journal):
+    async def test_a_text_that_cannot_be_encoded_fails_without_affecting_others(self, journal: Journal):
         holds = {**{f"k-{number}": "fine" for number in range(8)}, "bad": "\ud800"}
         await asyncio.gather(*(made(journal, claim(), key=key) for key in holds))
         verdicts = await asyncio.gather(
@@ -213,17 +213,17 @@ class TestPostgres(OurDurableContract):
         return TimedPostgresJournal(postgres.dsn, journal_time, schema=new_journal.schema)
 
 
-async def test_whoever_gives_no_journal_is_told_what_to_give():
+async def test_a_missing_new_journal_fixture_is_named():
     with pytest.raises(NotImplementedError, match="give JournalContract a fixture new_journal"):
         JournalContract.new_journal.__wrapped__(JournalContract(), JournalTime())
 
 
-def test_what_a_suite_was_not_given_is_left_out_with_the_reason():
+def test_a_test_without_its_fixture_is_skipped_with_the_reason():
     with pytest.raises(pytest.skip.Exception, match="give JournalContract a fixture another_journal"):
         JournalContract.another_journal.__wrapped__(JournalContract())
 
 
-async def test_a_journal_need_not_know_how_to_list_its_orders():
+async def test_listing_orders_is_optional_for_a_journal():
     class WithoutOrders:
         durable = False
 
@@ -233,7 +233,7 @@ async def test_a_journal_need_not_know_how_to_list_its_orders():
         await ScopedJournal(WithoutOrders(), SCOPE).orders(limit=1)
 
 
-async def test_every_field_of_an_entry_is_tried_with_a_value_of_its_own():
+async def test_the_contract_sets_every_field_of_an_entry():
     """A field that is added later, and that no way fills, could be lost by any journal."""
     journal, filled = (
         MemoryJournal(),

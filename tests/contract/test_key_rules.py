@@ -195,7 +195,7 @@ async def test_pending_undos_outlive_the_next_intents_of_the_key(journal):
     assert [undo.intent.id for undo in entry.pending_undos] == ["intent-1"]
 
 
-async def test_every_transition_is_a_line_of_the_history(journal, journal_time, pass_time):
+async def test_every_transition_is_recorded_in_the_history(journal, journal_time, pass_time):
     began = journal_time.utc().timestamp()
     await made(journal, claim())
     pass_time(1.5)
@@ -221,7 +221,7 @@ async def test_every_transition_is_a_line_of_the_history(journal, journal_time, 
     assert (steps[6].order_id, steps[6].by) == ("tx-late", "sender")
 
 
-async def test_the_doubt_that_a_claim_finds_is_one_line_of_the_history(journal, pass_time):
+async def test_the_doubt_that_a_claim_finds_is_one_entry_in_the_history(journal, pass_time):
     await made(journal, claim(), mark())
     pass_time(LEASE)
     await judged(journal, claim(2))

@@ -446,11 +446,11 @@ async def passes(kind, name, directory):
 
 
 @pytest.mark.parametrize("name", [f"{CUT_OFF}[dead_letter]", f"{CUT_OFF}[retry]", KILLED])
-async def test_a_right_line_passes_where_messages_come_again_with_the_next_hand(name, tmp_path):
+async def test_a_right_broker_passes_when_messages_are_redelivered_to_the_next_consumer(name, tmp_path):
     assert await passes(TableLine, name, tmp_path)
 
 
-def test_no_wrong_line_is_forgotten():
+def test_every_wrong_broker_is_tested():
     assert set(WRONG) == {
         *WrongLine.__subclasses__(),
         *AcknowledgesThenParks.__subclasses__(),
@@ -459,7 +459,7 @@ def test_no_wrong_line_is_forgotten():
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
-async def test_a_wrong_line_is_found(kind, tmp_path, monkeypatch):
+async def test_the_contract_finds_each_wrong_broker(kind, tmp_path, monkeypatch):
     monkeypatch.setattr("transfer_async.testing.broker_contract.broker_harness.TIMEOUT", 0.4)
 
     assert not await passes(kind, WRONG[kind], tmp_path)

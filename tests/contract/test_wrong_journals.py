@@ -608,12 +608,12 @@ async def first_failure(kind):
 
 
 @pytest.mark.parametrize("kind", RIGHT, ids=lambda kind: kind.__name__)
-async def test_the_journals_that_they_are_made_of_are_right(kind):
+async def test_the_base_journals_keep_the_contract(kind):
     assert await first_failure(kind) is None
 
 
 @pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
-async def test_a_wrong_journal_is_found(kind, monkeypatch):
+async def test_the_contract_finds_each_wrong_journal(kind, monkeypatch):
     monkeypatch.setattr("transfer_async.testing.journal_contract.TIMEOUT", 0.02)
 
     assert await first_failure(kind)
