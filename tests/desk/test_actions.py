@@ -37,7 +37,7 @@ async def test_an_order_that_exists_ends_the_doubt(doubted: World, desk: Desk):
     assert (step.by, step.reason) == ("ada", "on the statement")
 
 
-async def test_an_order_that_is_not_frees_the_key_and_owes_the_hold(doubted: World, desk: Desk):
+async def test_refuting_a_doubt_frees_the_key_and_leaves_an_undo_pending(doubted: World, desk: Desk):
     answer = await desk.visitor().does("refute", certain="1")
 
     assert where_to(answer) == ("/key", {"key": "k", "done": "refuted"})
@@ -46,7 +46,7 @@ async def test_an_order_that_is_not_frees_the_key_and_owes_the_hold(doubted: Wor
     assert len(doubted.bank.released) == 1
 
 
-async def test_the_page_says_what_it_will_release_before_it_is_released(world: World, desk: Desk):
+async def test_the_page_names_the_hold_that_refuting_will_release(world: World, desk: Desk):
     world.bank.reference = "hold-731"
     await old_doubt(world)
 
@@ -57,7 +57,7 @@ async def test_the_page_says_what_it_will_release_before_it_is_released(world: W
 
 
 @pytest.mark.parametrize("reported", [True, False])
-async def test_the_page_says_before_a_refutation_that_the_sender_may_only_be_stopped(
+async def test_the_page_warns_before_a_refutation_that_the_sender_may_only_be_paused(
     world: World, desk: Desk, reported: bool
 ):
     if reported:
@@ -83,7 +83,7 @@ async def test_nothing_is_sent_to_the_service(world: World, desk: Desk):
     assert len(world.sandbox.requests) == before
 
 
-async def test_after_a_change_the_next_key_is_offered_and_the_list_is_new(world: World, desk: Desk):
+async def test_after_a_decision_the_next_key_is_offered_and_the_list_is_updated(world: World, desk: Desk):
     for key in ("payment-1", "payment-2", "payment-3"):
         await old_doubt(world, key)
     ada = desk.visitor()
@@ -98,7 +98,7 @@ async def test_after_a_change_the_next_key_is_offered_and_the_list_is_new(world:
     assert "payment-1" not in (await ada.get(kind="doubt")).text
 
 
-async def test_too_early_it_says_from_when_on(world: World, desk: Desk):
+async def test_a_doubt_that_is_too_young_shows_when_it_can_be_refuted(world: World, desk: Desk):
     await world.in_doubt()
     ada = desk.visitor()
     shown = await ada.key()
@@ -119,7 +119,7 @@ async def test_too_early_it_says_from_when_on(world: World, desk: Desk):
         ("refute", {"reason": "seen"}, "Say that you are certain"),
     ],
 )
-async def test_what_is_no_good_is_told_on_the_page_and_what_was_written_stays(
+async def test_an_invalid_field_is_reported_on_the_page_and_keeps_its_text(
     doubted: World, desk: Desk, form: str, fields: dict[str, str], told: str
 ):
     answer = await desk.visitor().does(form, **fields)
@@ -143,7 +143,9 @@ async def test_a_key_that_is_not_on_record_is_not_found(desk: Desk, form: str):
 @pytest.mark.parametrize(
     "done", ["resolved", "refuted", "amended", "takenback", "proposed", "approved", "withdrawn"]
 )
-async def test_what_an_address_says_was_done_is_not_told_unless_it_was(doubted: World, desk: Desk, done: str):
+async def test_a_done_parameter_is_ignored_unless_the_decision_was_made(
+    doubted: World, desk: Desk, done: str
+):
     """A link said "no order exists" of a key in doubt, and somebody paid again."""
     shown = await desk.visitor().key(done=done)
 
@@ -151,14 +153,14 @@ async def test_what_an_address_says_was_done_is_not_told_unless_it_was(doubted: 
     assert "Saved" not in shown.text
 
 
-async def test_what_another_did_is_not_told_as_ones_own(doubted: World, desk: Desk):
+async def test_another_operators_decision_is_not_confirmed_as_ones_own(doubted: World, desk: Desk):
     await desk.visitor("ada").does("refute", certain="1")
 
     assert "Saved" in (await desk.visitor("ada").key(done="refuted")).text
     assert "Saved" not in (await desk.visitor("ben").key(done="refuted")).text
 
 
-async def test_what_was_done_is_not_told_as_new_once_the_key_has_changed(doubted: World, desk: Desk):
+async def test_a_decision_is_not_confirmed_as_new_once_the_key_has_changed(doubted: World, desk: Desk):
     """The hold is released by now, and the key may be in doubt again."""
     ada = desk.visitor()
     _, query = where_to(await ada.does("refute", certain="1"))
@@ -172,7 +174,7 @@ async def test_what_was_done_is_not_told_as_new_once_the_key_has_changed(doubted
         assert "The key has changed since then" in shown.text
 
 
-async def test_a_change_that_is_on_record_is_not_reported_as_failed(
+async def test_a_recorded_decision_is_not_reported_as_failed(
     doubted: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
     """Who is told that the journal failed decides again."""
@@ -197,7 +199,7 @@ async def test_a_change_that_is_on_record_is_not_reported_as_failed(
 
 
 @pytest.mark.parametrize("second", [("refute", {"certain": "1"}), ("resolve", {"order_id": "tx-other"})])
-async def test_a_page_that_is_old_changes_nothing_and_tells_what_happened(
+async def test_an_outdated_page_changes_nothing_and_shows_what_happened(
     doubted: World, desk: Desk, second: tuple[str, dict[str, str]]
 ):
     ada, ben = desk.visitor("ada"), desk.visitor("ben")
@@ -214,7 +216,7 @@ async def test_a_page_that_is_old_changes_nothing_and_tells_what_happened(
     assert decisions(await doubted.told()) == ["resolve: created"]
 
 
-async def test_a_page_of_a_doubt_that_came_again_is_old(world: World, desk: Desk):
+async def test_a_page_of_an_earlier_doubt_is_outdated(world: World, desk: Desk):
     """The same key, in doubt as before, but of another request."""
     await old_doubt(world)
     ada = desk.visitor()
@@ -228,7 +230,7 @@ async def test_a_page_of_a_doubt_that_came_again_is_old(world: World, desk: Desk
     assert decisions(await world.told()) == ["refute: free"]
 
 
-async def test_a_page_of_somebody_else_is_no_page_of_mine(doubted: World, desk: Desk):
+async def test_a_form_made_for_another_operator_is_rejected(doubted: World, desk: Desk):
     page = (await desk.visitor("ada").key()).page
 
     answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
@@ -237,14 +239,14 @@ async def test_a_page_of_somebody_else_is_no_page_of_mine(doubted: World, desk: 
 
 
 @pytest.mark.parametrize("stamp", ["", "3", "99.x", "\u0663.x", "9999999999.x", "-1.x", "3.ü"])
-async def test_a_stamp_that_nobody_gave_is_old(doubted: World, desk: Desk, stamp: str):
+async def test_a_forged_form_token_is_rejected(doubted: World, desk: Desk, stamp: str):
     answer = await desk.visitor().does("resolve", order_id="tx-abc", stamp=stamp)
 
     assert answer.status == 409
     assert decisions(await doubted.told()) == []
 
 
-async def test_to_look_at_the_parties_makes_no_page_old(doubted: World, desk: Desk):
+async def test_viewing_the_parties_does_not_outdate_a_page(doubted: World, desk: Desk):
     ada, ben = desk.visitor("ada"), desk.visitor("ben")
     page = (await ada.key()).page
     await ben.does("parties", reason="the customer calls")
@@ -252,7 +254,7 @@ async def test_to_look_at_the_parties_makes_no_page_old(doubted: World, desk: De
     assert (await ada.sends(page, "resolve", order_id="tx-abc", reason="seen")).status == 303
 
 
-async def test_a_page_of_somebody_else_is_not_reported_as_a_move_of_the_key(doubted: World, desk: Desk):
+async def test_another_operators_form_is_not_reported_as_a_change_of_the_key(doubted: World, desk: Desk):
     """Nobody has moved the key: the operator would look for a decision that there is not."""
     page = (await desk.visitor("ada").key()).page
 
@@ -265,14 +267,14 @@ async def test_a_page_of_somebody_else_is_not_reported_as_a_move_of_the_key(doub
 # --- what is typed --------------------------------------------------------------------------------
 
 
-async def test_what_was_typed_is_shown_again_exactly(doubted: World, desk: Desk):
+async def test_typed_text_is_shown_again_exactly(doubted: World, desk: Desk):
     """A marked text would be sent as if it had been typed, and the history would keep it."""
     answer = await desk.visitor().does("resolve", order_id="no id", reason="seen ✔\ufe0f by Zoë")
 
     assert answer.page.forms["resolve"]["reason"] == "seen ✔\ufe0f by Zoë"
 
 
-async def test_a_no_break_space_in_a_reason_is_a_space(doubted: World, desk: Desk):
+async def test_a_no_break_space_in_a_reason_becomes_a_space(doubted: World, desk: Desk):
     """Texts that are copied from a statement hold them, and the refusal named no cause."""
     answer = await desk.visitor().does("resolve", order_id="tx-abc", reason="on\u00a0the\u202fstatement")
     steps = await doubted.journal.history(doubted.scope, "k")
@@ -282,7 +284,7 @@ async def test_a_no_break_space_in_a_reason_is_a_space(doubted: World, desk: Des
 
 
 @pytest.mark.parametrize("form", ["find", "resolve", "parties"])
-async def test_a_form_that_holds_no_text_is_refused_as_such(doubted: World, desk: Desk, form: str):
+async def test_a_form_that_is_not_valid_text_is_a_bad_request(doubted: World, desk: Desk, form: str):
     """A journal that is well was reported as failed."""
     ada = desk.visitor()
     headers = {**SAME, "Content-Type": "application/x-www-form-urlencoded; charset=unicode_escape"}
@@ -292,7 +294,7 @@ async def test_a_form_that_holds_no_text_is_refused_as_such(doubted: World, desk
     assert answer.status == 400
 
 
-async def test_a_refusal_names_a_hook_as_it_is_called(doubted: World, desk: Desk):
+async def test_an_error_message_shows_the_hooks_name(doubted: World, desk: Desk):
     entries = doubted.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
     unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
     entries[doubted.scope, "k"] = replace(entries[doubted.scope, "k"], intent=None, unread=unread)
@@ -308,7 +310,7 @@ async def test_a_refusal_names_a_hook_as_it_is_called(doubted: World, desk: Desk
 
 
 @pytest.mark.parametrize("second", [("refute", {"certain": "1"}), ("resolve", {"order_id": "tx-other"})])
-async def test_two_browsers_that_race_make_one_move(
+async def test_two_simultaneous_decisions_make_one_transition(
     doubted: World, desk: Desk, second: tuple[str, dict[str, str]]
 ):
     ada, ben = desk.visitor("ada"), desk.visitor("ben")
@@ -325,7 +327,7 @@ async def test_two_browsers_that_race_make_one_move(
 
 
 @pytest.mark.parametrize("at", [Resolve, Refute])
-async def test_a_move_between_the_look_and_the_write_is_not_undone(doubted: World, desk: Desk, at: type):
+async def test_a_change_between_reading_and_writing_is_not_overwritten(doubted: World, desk: Desk, at: type):
     form, fields = ("resolve", {"order_id": "tx-abc"}) if at is Resolve else ("refute", {"certain": "1"})
     doubted.meanwhile(at, lambda: doubted.resolve("tx-first"))
 
@@ -340,7 +342,7 @@ async def test_a_move_between_the_look_and_the_write_is_not_undone(doubted: Worl
 
 
 @pytest.mark.parametrize("roles", [(), [Role.PARTIES]])
-async def test_who_may_only_look_is_shown_no_form_that_changes_anything(
+async def test_a_read_only_operator_sees_no_form_that_changes_anything(
     doubted: World, desk: Desk, roles: list[Role]
 ):
     shown = await desk.visitor("eve", roles).key()
@@ -350,7 +352,7 @@ async def test_who_may_only_look_is_shown_no_form_that_changes_anything(
 
 
 @pytest.mark.parametrize("four_eyes", [False, True], ids=["decided", "proposed"])
-async def test_a_form_for_a_key_that_changes_as_it_arrives_decides_nothing(world: World, four_eyes: bool):
+async def test_a_form_decides_nothing_if_the_key_changes_as_it_arrives(world: World, four_eyes: bool):
     await world.in_doubt()
 
     async def change():

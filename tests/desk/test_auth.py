@@ -16,13 +16,13 @@ def test_roles_may_be_given_by_their_values():
 
 
 @pytest.mark.parametrize("roles", ["change", ["changes"], 7, [None]])
-def test_what_is_no_role_is_refused(roles: Any):
+def test_an_unknown_role_is_rejected(roles: Any):
     with pytest.raises(ValueError, match=r"^roles: .*'parties', 'change', 'approve'"):
         Operator("ada", roles)
 
 
 @pytest.mark.parametrize("name", ["", " ", "ada ", "two\nlines", "a" * 201, None, 7])
-def test_a_name_is_a_line(name: Any):
+def test_an_operators_name_must_be_one_line_of_text(name: Any):
     with pytest.raises(ValueError, match=r"^name: "):
         Operator(name)
 
@@ -35,7 +35,7 @@ async def test_who_may_be_async(world: World):
         assert (await made.asked("GET", "/")).status == 200
 
 
-async def test_who_may_send_people_to_where_they_sign_in(world: World):
+async def test_who_may_redirect_to_a_sign_in_page(world: World):
     def who(request: web.Request) -> Operator:
         raise web.HTTPFound("https://sso.bank.example/")
 
@@ -47,7 +47,7 @@ async def test_who_may_send_people_to_where_they_sign_in(world: World):
 
 
 @pytest.mark.parametrize("error", [web.HTTPUnauthorized, web.HTTPForbidden, web.HTTPServiceUnavailable])
-async def test_what_a_who_says_about_signing_in_reaches_the_browser(world: World, error: Any):
+async def test_sign_in_headers_raised_by_who_reach_the_browser(world: World, error: Any):
     """Without ``WWW-Authenticate`` no browser asks for a password, and nobody ever gets in."""
 
     def who(request: web.Request) -> Operator:
@@ -78,7 +78,7 @@ async def test_what_a_who_says_about_signing_in_reaches_the_browser(world: World
     assert HEADERS.items() <= dict(headers).items()
 
 
-async def test_a_who_that_returns_anything_else_lets_nobody_in(
+async def test_a_who_that_returns_another_type_fails_the_request(
     world: World, caplog: pytest.LogCaptureFixture
 ):
     async with world.client() as client, Desk.of(client, who=lambda _: "ada") as made:

@@ -60,7 +60,7 @@ async def asserts_in_order(tab: Tab) -> None:
 
 
 @pytest.mark.trial(ci=1, long=1)
-async def test_a_doubt_is_ended_by_two_people_by_keyboard(world: World, browser: Browser, size: int):
+async def test_two_people_end_a_doubt_by_keyboard(world: World, browser: Browser, size: int):
     """Doubt, proposal, approval, the hold is released, the next key."""
     world.bank.reference = "hold-731"
     async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
@@ -100,7 +100,9 @@ async def test_a_doubt_is_ended_by_two_people_by_keyboard(world: World, browser:
 
 
 @pytest.mark.trial(ci=1, long=1)
-async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, browser: Browser, size: int):
+async def test_the_address_that_the_command_prints_admits_one_browser_once(
+    tmp_path: Path, browser: Browser, size: int
+):
     journal, lines = SQLiteJournal(tmp_path / "journal.db"), asyncio.Queue[str]()
     operators = Operators(journal, "live")
     serving = asyncio.create_task(
@@ -123,7 +125,7 @@ async def test_the_commands_address_lets_a_browser_in_once(tmp_path: Path, brows
 
 
 @pytest.mark.trial(ci=1, long=1)
-async def test_whoever_found_a_key_can_go_back_to_what_was_found(world: World, browser: Browser, size: int):
+async def test_the_back_button_returns_to_the_search_results(world: World, browser: Browser, size: int):
     """An answer to a form is nothing that a browser goes back to: it shows an error of its own."""
     async with world.client() as client, Desk.of(client) as desk:
         for key in ("payment-1", "payment-2", "other"):
@@ -163,7 +165,7 @@ async def shown_pages(world: World, desk: Desk) -> list[str]:
 
 
 @pytest.mark.trial(long=1)
-async def test_every_page_fits_any_window_and_names_all_that_can_be_used(
+async def test_every_page_fits_any_window_and_labels_every_control(
     world: World, browser: Browser, size: int, tmp_path: Path
 ):
     async with world.client() as client, Desk.of(client) as desk:
@@ -181,7 +183,7 @@ async def test_every_page_fits_any_window_and_names_all_that_can_be_used(
 
 
 @pytest.mark.trial(long=1)
-async def test_axe_finds_nothing(world: World, browser: Browser, size: int):
+async def test_axe_finds_no_accessibility_problem(world: World, browser: Browser, size: int):
     if not os.environ.get(AXE):
         pytest.skip(f"{AXE} names no file: npm pack axe-core")
     axe = await asyncio.to_thread(Path(os.environ[AXE]).read_text)

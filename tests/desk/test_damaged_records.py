@@ -59,7 +59,7 @@ async def followed(visitor: Visitor, answer: Answer) -> Answer:
 # --- an order that exists -------------------------------------------------------------------------
 
 
-async def test_a_refuted_key_that_is_damaged_is_not_paid_again_once_its_order_is_said_to_exist(
+async def test_a_damaged_refuted_key_is_not_paid_again_after_its_order_is_confirmed(
     stored: World, desk: Desk, damage: Damage
 ):
     """The page reported that nothing was changed, and the key was free: a second order was created."""
@@ -95,7 +95,7 @@ async def test_a_key_whose_state_is_lost_keeps_the_hold_of_a_proposed_order(
     assert stored.bank.released == []
 
 
-async def test_a_damaged_key_that_was_said_to_have_an_order_in_error_still_releases_its_hold(
+async def test_a_damaged_key_resolved_in_error_still_releases_its_hold(
     stored: World, desk: Desk, damage: Damage
 ):
     """The hold that waits for its release would be forgotten, and the customer's money kept for ever."""
@@ -111,7 +111,7 @@ async def test_a_damaged_key_that_was_said_to_have_an_order_in_error_still_relea
     assert len(stored.bank.released) == 1
 
 
-async def test_a_released_hold_is_not_promised_to_stay_where_a_damaged_key_is_free(
+async def test_the_page_of_a_free_damaged_key_does_not_promise_a_released_hold(
     stored: World, desk: Desk, damage: Damage
 ):
     """The operator believes that the order is paid from a hold that is long released."""
@@ -122,7 +122,7 @@ async def test_a_released_hold_is_not_promised_to_stay_where_a_damaged_key_is_fr
     assert "stays on hold" not in (await desk.visitor().key()).text
 
 
-async def test_another_order_of_a_damaged_key_that_has_one_is_refused_before_anything_is_written(
+async def test_a_second_order_id_for_a_damaged_key_is_rejected_before_any_write(
     stored: World, desk: Desk, damage: Damage
 ):
     """ "Nothing was changed" stood on the page while the record had been set aside."""
@@ -138,7 +138,7 @@ async def test_another_order_of_a_damaged_key_that_has_one_is_refused_before_any
 
 
 @pytest.mark.parametrize("state", ["free", "claimed", "sending", "in_doubt"])
-async def test_a_key_with_an_orders_id_is_not_paid_again_though_its_state_says_so(
+async def test_a_key_with_an_order_id_is_not_paid_again_despite_a_damaged_state(
     stored: World, desk: Desk, damage: Damage, state: str
 ):
     """One damaged word of the record, and the order that exists was created a second time."""
@@ -164,7 +164,7 @@ async def test_a_known_order_whose_id_is_lost_can_be_named_again(stored: World, 
     assert (await stored.entry()).order_id == "tx-1"
 
 
-async def test_setting_aside_the_damaged_record_of_a_known_order_is_confirmed(
+async def test_quarantining_the_damaged_record_of_a_known_order_is_confirmed(
     stored: World, desk: Desk, damage: Damage
 ):
     await desk.operators_side.resolve("k", order_id="tx-1", **SAID)
@@ -177,7 +177,7 @@ async def test_setting_aside_the_damaged_record_of_a_known_order_is_confirmed(
     assert (await stored.entry()).is_readable
 
 
-async def test_a_decision_that_fails_after_the_damaged_record_was_set_aside_says_both(
+async def test_a_decision_that_fails_after_a_quarantine_reports_both(
     stored: World, desk: Desk, damage: Damage
 ):
     """ "Nothing was changed: the key has changed meanwhile" blamed others for this form's own write."""
@@ -217,7 +217,7 @@ async def test_under_dual_control_an_order_that_exists_needs_no_hold_undone(
     assert stored.bank.released == []
 
 
-async def test_under_dual_control_one_person_alone_frees_no_damaged_key(
+async def test_under_dual_control_one_person_cannot_free_a_damaged_key(
     stored: World, desk: Desk, damage: Damage
 ):
     """One person's proposal set the record aside, and the key was free without another's approval."""
@@ -252,7 +252,7 @@ async def test_a_damaged_record_with_a_proposal_can_still_be_ended(stored: World
 
 
 @pytest.mark.parametrize("change", ["body = '{'", "state = 'odd'"])
-async def test_a_damaged_rule_of_two_persons_is_written_anew_by_a_demand(
+async def test_demanding_dual_control_replaces_a_damaged_rule(
     stored: World, desk: Desk, damage: Damage, change: str
 ):
     """Nobody could ever waive the rule again, and its page offered to end it like an order."""
@@ -276,7 +276,7 @@ async def test_a_damaged_rule_of_two_persons_is_written_anew_by_a_demand(
 # --- a hold that a recovery releases --------------------------------------------------------------
 
 
-async def test_a_hold_that_the_next_recovery_releases_is_not_released_by_hand_too(
+async def test_the_page_asks_for_no_manual_release_of_a_hold_that_recovery_releases(
     stored: World, desk: Desk, damage: Damage
 ):
     """The page sent the operator to look by hand, and the recovery released the hold a second time."""
@@ -296,7 +296,7 @@ async def test_a_hold_that_the_next_recovery_releases_is_not_released_by_hand_to
     assert len(stored.bank.released) == 1
 
 
-async def test_the_parties_of_a_damaged_record_are_not_reported_as_a_journal_out_of_reach(
+async def test_a_damaged_records_parties_are_not_reported_as_a_journal_failure(
     stored: World, desk: Desk, damage: Damage
 ):
     """The operator waits for a database that is well, and the doubt stays."""
@@ -310,7 +310,7 @@ async def test_the_parties_of_a_damaged_record_are_not_reported_as_a_journal_out
     assert "cannot be reached" not in answer.text
 
 
-async def test_an_order_that_exists_keeps_its_hold_though_the_pending_release_is_damaged(
+async def test_an_existing_order_keeps_its_hold_even_if_the_pending_release_is_damaged(
     stored: World, desk: Desk, damage: Damage
 ):
     """The operator was sent to release the hold of an existing order by hand, before it is paid."""
@@ -326,7 +326,7 @@ async def test_an_order_that_exists_keeps_its_hold_though_the_pending_release_is
     assert stored.bank.released == []
 
 
-async def test_a_lost_lease_did_not_end_in_1970(stored: World, desk: Desk, damage: Damage):
+async def test_a_lost_lease_is_not_shown_as_ended_in_1970(stored: World, desk: Desk, damage: Damage):
     lost = NO_FINGERPRINT.replace("fingerprint", "lease_until")
     await damage(f"state = 'sending', due_at = NULL, {lost}")
 

@@ -42,12 +42,12 @@ def filled_in(html_fields: dict[str, str]) -> dict[str, str]:
     }
 
 
-async def test_every_form_of_the_desk_is_in_the_table(desk: Desk):
+async def test_every_form_has_a_row_in_the_table_of_roles(desk: Desk):
     assert {path for method, path in routes_of(desk) if method != "GET"} == set(ALLOWED)
     assert {method for method, _ in routes_of(desk)} == {"GET", "POST"}
 
 
-async def test_nothing_is_changed_from_another_page_whatever_the_role(doubted: World, desk: Desk):
+async def test_a_cross_origin_form_changes_nothing_for_any_role(doubted: World, desk: Desk):
     ada = desk.visitor(roles=EVERY_ROLE)
     fields = filled_in((await ada.key()).page.forms["resolve"])
     before, host = await doubted.told(), f"{desk.http.host}:{desk.http.port}"
@@ -61,7 +61,7 @@ async def test_nothing_is_changed_from_another_page_whatever_the_role(doubted: W
     assert await doubted.told() == before
 
 
-async def test_a_form_is_taken_by_the_roles_that_may_and_by_no_others(doubted: World, desk: Desk):
+async def test_each_form_is_accepted_only_from_its_roles(doubted: World, desk: Desk):
     fields = filled_in((await desk.visitor("reader", EVERY_ROLE).key()).page.forms["resolve"])
     before = await doubted.told()
 
@@ -74,7 +74,7 @@ async def test_a_form_is_taken_by_the_roles_that_may_and_by_no_others(doubted: W
     assert [step for step in await doubted.told() if not step.startswith("look")] == before
 
 
-async def test_nobody_unknown_sees_or_changes_anything(doubted: World, desk: Desk):
+async def test_an_unknown_visitor_cannot_see_or_change_anything(doubted: World, desk: Desk):
     before = await doubted.told()
 
     for method, path in routes_of(desk):
@@ -85,7 +85,7 @@ async def test_nobody_unknown_sees_or_changes_anything(doubted: World, desk: Des
     assert await doubted.told() == before
 
 
-async def test_a_page_that_is_asked_for_changes_nothing(doubted: World, desk: Desk):
+async def test_a_get_request_changes_nothing(doubted: World, desk: Desk):
     ada, before = desk.visitor(), await doubted.told()
 
     for path in ALLOWED:
@@ -96,7 +96,7 @@ async def test_a_page_that_is_asked_for_changes_nothing(doubted: World, desk: De
     assert await doubted.told() == before
 
 
-async def test_a_browser_that_says_only_the_origin_may_send_its_forms(doubted: World, desk: Desk):
+async def test_a_browser_that_sends_only_an_origin_header_may_send_forms(doubted: World, desk: Desk):
     ada = desk.visitor()
     page = (await ada.key()).page
     origin = {"Origin": f"http://{desk.http.host}:{desk.http.port}"}
@@ -106,7 +106,7 @@ async def test_a_browser_that_says_only_the_origin_may_send_its_forms(doubted: W
     assert answer.status == 303
 
 
-async def test_behind_a_proxy_the_origin_is_the_one_that_was_named(world: World):
+async def test_behind_a_proxy_the_configured_origin_counts(world: World):
     await world.in_doubt()
     async with world.client() as client, Desk.of(client, origin="https://desk.bank.example") as made:
         ada = made.visitor()
@@ -119,7 +119,7 @@ async def test_behind_a_proxy_the_origin_is_the_one_that_was_named(world: World)
     assert (inside.status, outside.status) == (403, 303)
 
 
-async def test_a_form_of_the_same_host_is_refused_where_another_origin_was_named(world: World):
+async def test_a_same_host_form_is_rejected_if_another_origin_is_configured(world: World):
     """A proxy may have other pages under the name by which it asks: only the named origin is the desk's."""
     await world.in_doubt()
     async with world.client() as client, Desk.of(client, origin="https://desk.bank.example") as made:
@@ -138,7 +138,7 @@ async def test_a_form_of_the_same_host_is_refused_where_another_origin_was_named
     assert [answer.status for answer in tried] == [403, 403, 403, 303]
 
 
-async def test_the_mount_point_without_its_slash_leads_to_the_list(desk: Desk):
+async def test_the_mount_point_without_its_slash_redirects_to_the_list(desk: Desk):
     answer = await desk.visitor().get("", live="1")
 
     assert (answer.status, answer.headers["Location"]) == (303, "./desk/?live=1")
@@ -157,7 +157,7 @@ async def test_the_mount_point_without_its_slash_leads_to_the_list(desk: Desk):
         *("https://[::1%lo]", "https://[1.2.3.4]", "https://a\tb", "https://a.example\n", "https:///a"),
     ],
 )
-def test_an_origin_that_no_browser_writes_is_refused(origin: object):
+def test_an_invalid_origin_setting_is_rejected(origin: object):
     with pytest.raises(ValueError, match=r"^origin: "):
         checked_origin(origin)  # type: ignore[arg-type] # a wrong use, on purpose
 
@@ -176,12 +176,12 @@ def test_an_origin_that_no_browser_writes_is_refused(origin: object):
         ("https://desk_1.bank.example", "https://desk_1.bank.example"),
     ],
 )
-def test_an_origin_is_compared_as_browsers_send_it(origin: str, sent: str):
+def test_an_origin_is_normalized_as_browsers_send_it(origin: str, sent: str):
     """Every form of the page would be refused: nobody could end a doubt there."""
     assert checked_origin(origin) == sent
 
 
-async def test_every_answer_forbids_frames_scripts_and_being_kept(doubted: World, desk: Desk):
+async def test_every_response_forbids_frames_scripts_and_caching(doubted: World, desk: Desk):
     ada = desk.visitor()
     answers = [
         *[await ada.get(path) for method, path in routes_of(desk) if method == "GET"],
@@ -204,7 +204,7 @@ async def test_every_answer_forbids_frames_scripts_and_being_kept(doubted: World
     assert "unsafe" not in policy
 
 
-async def test_no_page_needs_a_script_a_style_of_its_own_or_another_host(doubted: World, desk: Desk):
+async def test_no_page_uses_scripts_inline_styles_or_other_hosts(doubted: World, desk: Desk):
     ada = desk.visitor()
 
     pages = [(await ada.get()).page, (await ada.key()).page, (await desk.asked("GET", "/")).page]
@@ -218,7 +218,7 @@ async def test_no_page_needs_a_script_a_style_of_its_own_or_another_host(doubted
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x"])
-async def test_a_form_of_another_kind_is_not_read(doubted: World, desk: Desk, kind: str):
+async def test_a_form_with_another_content_type_is_rejected(doubted: World, desk: Desk, kind: str):
     desk.visitor()
 
     answer = await desk.asked(
@@ -228,7 +228,7 @@ async def test_a_form_of_another_kind_is_not_read(doubted: World, desk: Desk, ki
     assert answer.status == 415
 
 
-async def test_a_field_that_comes_twice_or_without_end_is_refused(doubted: World, desk: Desk):
+async def test_a_repeated_or_oversized_field_is_rejected(doubted: World, desk: Desk):
     desk.visitor()
     kind = {**SAME, "Content-Type": "application/x-www-form-urlencoded"}
 
@@ -239,7 +239,7 @@ async def test_a_field_that_comes_twice_or_without_end_is_refused(doubted: World
 
 
 @pytest.mark.parametrize("kind", ["", "; charset=utf-8", "; charset=klingon"])
-async def test_a_form_that_is_no_text_is_refused(world: World, desk: Desk, kind: str):
+async def test_a_form_that_cannot_be_decoded_is_rejected(world: World, desk: Desk, kind: str):
     desk.visitor()
     headers = {**SAME, "Content-Type": f"application/x-www-form-urlencoded{kind}"}
 
@@ -248,7 +248,7 @@ async def test_a_form_that_is_no_text_is_refused(world: World, desk: Desk, kind:
     assert answer.status == 400
 
 
-async def test_what_goes_wrong_is_told_to_nobody(world: World, caplog: pytest.LogCaptureFixture):
+async def test_an_internal_error_shows_and_logs_no_details(world: World, caplog: pytest.LogCaptureFixture):
     def who(_: web.Request) -> Operator:
         raise RuntimeError("ada.eze@example.com is locked")
 
@@ -261,7 +261,7 @@ async def test_what_goes_wrong_is_told_to_nobody(world: World, caplog: pytest.Lo
     assert "RuntimeError" in caplog.text
 
 
-async def test_a_journal_that_cannot_be_read_is_told_as_such(doubted: World, desk: Desk):
+async def test_an_unreadable_journal_is_reported_as_unavailable(doubted: World, desk: Desk):
     ada = desk.visitor()
     await doubted.journal.journal.close()
 
@@ -275,7 +275,7 @@ async def test_a_journal_that_cannot_be_read_is_told_as_such(doubted: World, des
     assert all("The journal failed" in page.text for page in pages)
 
 
-async def test_who_must_be_given_and_the_client_must_be_one(world: World):
+async def test_who_is_required_and_the_client_must_be_a_transfer_client(world: World):
     async with world.client() as client:
         with pytest.raises(TypeError):
             desk(client)  # type: ignore[call-arg] # a wrong use, on purpose
@@ -287,7 +287,7 @@ async def test_who_must_be_given_and_the_client_must_be_one(world: World):
             desk(world.journal, who=lambda _: None)  # type: ignore[arg-type] # another
 
 
-async def test_an_origin_that_only_begins_like_the_configured_one_is_refused(world: World):
+async def test_an_origin_that_only_starts_like_the_configured_one_is_rejected(world: World):
     await world.in_doubt()
     origin = "https://desk.bank.example"
     async with world.client() as client, Desk.of(client, origin=origin) as made:

@@ -39,7 +39,7 @@ async def refutation(ada: Visitor) -> None:
     assert answer.status == 303, answer.text
 
 
-async def test_the_proposal_says_who_why_and_what_approving_will_release(ada: Visitor, ben: Visitor):
+async def test_a_proposal_shows_its_author_reason_and_the_hold_it_would_release(ada: Visitor, ben: Visitor):
     await refutation(ada)
 
     shown = await ben.key()
@@ -50,7 +50,7 @@ async def test_the_proposal_says_who_why_and_what_approving_will_release(ada: Vi
     assert "k in doubt proposed by ada" in (await ben.get(kind="proposed")).text
 
 
-async def test_another_one_approves_and_the_hold_is_released(world: World, ada: Visitor, ben: Visitor):
+async def test_a_second_persons_approval_releases_the_hold(world: World, ada: Visitor, ben: Visitor):
     await refutation(ada)
 
     answer = await ben.does("approve", reason="I asked, too")
@@ -72,7 +72,7 @@ async def test_an_order_that_exists_is_approved_by_its_id(world: World, ada: Vis
     assert (await world.entry()).order_id == "tx-abc"
 
 
-async def test_who_proposed_it_is_not_offered_to_approve_it_and_may_not(world: World, desk: Desk):
+async def test_the_proposer_is_not_offered_approval_and_cannot_approve(world: World, desk: Desk):
     both = desk.visitor("ada", [Role.CHANGE, Role.APPROVE])
     page = (await both.key()).page
     await both.sends(page, "refute", reason="none", certain="1")
@@ -93,7 +93,9 @@ async def test_who_proposed_it_is_not_offered_to_approve_it_and_may_not(world: W
 
 
 @pytest.mark.parametrize("name", ["ADA", "\uff41da"])
-async def test_the_same_person_by_another_writing_may_not(world: World, desk: Desk, ada: Visitor, name: str):
+async def test_the_proposer_cannot_approve_under_another_spelling_of_the_name(
+    world: World, desk: Desk, ada: Visitor, name: str
+):
     await refutation(ada)
     again = desk.visitor(name, [Role.APPROVE, Role.CHANGE])
     shown = await again.key()
@@ -105,7 +107,7 @@ async def test_the_same_person_by_another_writing_may_not(world: World, desk: De
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_who_may_not_approve_is_told_so(desk: Desk, ada: Visitor):
+async def test_an_operator_without_the_approve_role_sees_which_role_is_needed(desk: Desk, ada: Visitor):
     await refutation(ada)
 
     shown = await desk.visitor("eve", [Role.CHANGE]).key()
@@ -114,7 +116,7 @@ async def test_who_may_not_approve_is_told_so(desk: Desk, ada: Visitor):
     assert "approve" not in shown.page.forms
 
 
-async def test_another_one_rejects_it(world: World, ada: Visitor, ben: Visitor):
+async def test_a_second_person_rejects_a_proposal(world: World, ada: Visitor, ben: Visitor):
     await refutation(ada)
 
     answer = await ben.does("withdraw", reason="the order is there")
@@ -124,7 +126,9 @@ async def test_another_one_rejects_it(world: World, ada: Visitor, ben: Visitor):
     assert "approve" not in (await ben.key()).page.forms
 
 
-async def test_a_wrong_id_is_amended_or_taken_back(world: World, ada: Visitor, ben: Visitor):
+async def test_a_wrong_order_id_is_amended_or_withdrawn_with_approval(
+    world: World, ada: Visitor, ben: Visitor
+):
     await ada.does("resolve", order_id="tx-wrong")
     await ben.does("approve")
 
@@ -142,7 +146,7 @@ async def test_a_wrong_id_is_amended_or_taken_back(world: World, ada: Visitor, b
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_to_end_the_demand_is_proposed_elsewhere_and_approved_here(
+async def test_waiving_dual_control_is_proposed_elsewhere_and_approved_here(
     desk: Desk, ada: Visitor, ben: Visitor
 ):
     await desk.operators_side.propose(FOUR_EYES, Decision.WAIVE, by="cleo", reason="she is ill")
@@ -186,7 +190,7 @@ WRONG_ID_FORMS = [("amend", {"order_id": "tx-right"}), ("takeback", {})]
 
 
 @pytest.mark.parametrize(("form", "fields"), FORMS + WRONG_ID_FORMS)
-async def test_a_form_that_proposes_never_decides_alone(
+async def test_a_proposal_form_never_decides_alone(
     world: World, changing: Desk, form: str, fields: dict[str, str]
 ):
     """Who pressed "Propose" relied on a second person, and the hold was released without one."""
@@ -207,7 +211,7 @@ async def test_a_form_that_proposes_never_decides_alone(
 
 
 @pytest.mark.parametrize(("form", "fields"), FORMS + WRONG_ID_FORMS)
-async def test_a_form_that_decides_never_proposes(
+async def test_a_decision_form_never_proposes(
     world: World, changing: Desk, form: str, fields: dict[str, str]
 ):
     if (form, fields) in WRONG_ID_FORMS:
@@ -224,7 +228,7 @@ async def test_a_form_that_decides_never_proposes(
     assert await world.entry() == before
 
 
-async def test_a_demand_between_the_look_and_the_write_lets_nobody_decide_alone(world: World, changing: Desk):
+async def test_a_demand_between_reading_and_writing_blocks_a_single_decision(world: World, changing: Desk):
     world.meanwhile(Refute, lambda: demand(changing))
 
     answer = await changing.visitor().does("refute", certain="1")
@@ -238,7 +242,7 @@ async def test_a_demand_between_the_look_and_the_write_lets_nobody_decide_alone(
 
 
 @pytest.mark.parametrize(("form", "fields"), FORMS)
-async def test_of_two_who_approve_at_once_one_is_told_so_and_the_other_who_was_first(
+async def test_of_two_simultaneous_approvals_the_second_shows_who_was_first(
     world: World, desk: Desk, ada: Visitor, form: str, fields: dict[str, str]
 ):
     """Both were told "Approved", and the history has one of the names."""
@@ -258,7 +262,7 @@ async def test_of_two_who_approve_at_once_one_is_told_so_and_the_other_who_was_f
     assert "Approved: it is done." in (await first[1].key(done="approved")).text
 
 
-async def test_an_approval_that_is_sent_twice_tells_its_sender_that_it_was_theirs(ada: Visitor, ben: Visitor):
+async def test_a_repeated_approval_shows_that_it_was_already_yours(ada: Visitor, ben: Visitor):
     await refutation(ada)
     page = (await ben.key()).page
     await ben.sends(page, "approve", reason="I asked, too")

@@ -35,7 +35,7 @@ def suspicion(order_id: str, text: str) -> Suspect:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: text[:12])
-async def test_they_are_words_on_every_page(world: World, hostile: str):
+async def test_hostile_texts_are_escaped_on_every_page(world: World, hostile: str):
     world.bank.reference = hostile
     hooks = [world.bank.step("check")]
     await world.in_doubt(hostile, hooks=[*hooks, world.bank.hold])
@@ -88,7 +88,7 @@ class Inline(HTMLParser):
         self.outside += "" if self._depth else data
 
 
-async def test_no_text_from_elsewhere_turns_round_an_amount_beside_it(world: World, desk: Desk):
+async def test_no_foreign_text_reverses_an_amount_beside_it(world: World, desk: Desk):
     """An operator would release another amount than the one that is shown."""
     world.bank.reference = TURNING
     await world.in_doubt()
@@ -115,7 +115,7 @@ async def test_no_text_from_elsewhere_turns_round_an_amount_beside_it(world: Wor
     assert "of 155,025.00 NGN, at the next recovery" in Inline(pages[1].html).outside
 
 
-async def test_a_links_key_is_the_key(world: World, desk: Desk):
+async def test_a_link_leads_to_exactly_its_key(world: World, desk: Desk):
     for key in HOSTILE:
         await world.in_doubt(key)
     eve = desk.visitor("eve")
@@ -126,7 +126,7 @@ async def test_a_links_key_is_the_key(world: World, desk: Desk):
     assert sorted(shown) == sorted(HOSTILE)
 
 
-def test_no_template_passes_anything_by_the_escaping():
+def test_no_template_bypasses_escaping():
     for path in (Path(transfer_async.__file__).parent / "desk" / "templates").glob("*.html"):
         source = path.read_text(encoding="utf-8")
 

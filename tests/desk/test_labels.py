@@ -22,28 +22,28 @@ def kinds_of_moves(kind: type[Move] = Move) -> set[type[Move]]:
     return {one for one in found if hasattr(one, "name")}
 
 
-def test_every_move_of_the_history_has_words():
+def test_every_transition_in_the_history_has_a_label():
     assert {transitions.Refute, Claim} < kinds_of_moves()
     names = {kind.name for kind in kinds_of_moves()} - {"attend"}  # it has no line in the history
 
     assert {name for name in names if views.move_text(name) == name} == set()
 
 
-def test_a_move_of_a_later_version_keeps_its_name():
+def test_a_transition_of_a_later_version_keeps_its_name():
     assert views.move_text("teleport") == "teleport"
 
 
-def test_every_reason_to_wait_is_explained():
+def test_every_kind_of_pending_key_is_explained():
     assert set(KINDS) == set(views.KIND_LABELS) == set(views.KIND_HELP)
     assert set(Decision) == {row.decision for row in DECISIONS}
 
 
 @each("kind", list(CauseKind))
-def test_every_cause_has_words(kind: CauseKind):
+def test_every_cause_has_a_label(kind: CauseKind):
     assert CAUSES[kind]
 
 
-def test_a_status_is_told_by_its_number():
+def test_an_http_status_is_shown_by_its_number():
     entry = Entry(
         state=KeyState.IN_DOUBT,
         fingerprint="",
@@ -61,7 +61,7 @@ def test_a_status_is_told_by_its_number():
     ("amount", "told"),
     [("1234567.10", "1,234,567.10 NGN"), ("0.00000001", "0.00000001 NGN"), ("1E+3", "1,000 NGN")],
 )
-def test_an_amount_has_every_digit(amount: str, told: str):
+def test_an_amount_shows_every_digit(amount: str, told: str):
     assert pending_keys.money(Decimal(amount), "NGN") == told
 
 
@@ -69,17 +69,17 @@ def test_an_amount_has_every_digit(amount: str, told: str):
     ("seconds", "told"),
     [(-5, "0 s"), (0, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h")],
 )
-def test_an_age_has_two_units(seconds: float, told: str):
+def test_an_age_shows_its_two_largest_units(seconds: float, told: str):
     assert in_two_units(seconds) == told
 
 
 @pytest.mark.parametrize(
     ("seconds", "year"), [(0.0, 1970), (1e300, 9999), (-1e300, 1), (math.inf, 9999), (math.nan, 1)]
 )
-def test_a_damaged_time_is_the_nearest_there_is(seconds: float, year: int):
+def test_a_time_out_of_range_shows_the_nearest_valid_time(seconds: float, year: int):
     assert views.moment(seconds).year == year
 
 
-def test_a_time_is_in_utc():
+def test_a_time_is_shown_in_utc():
     assert views.time_text(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06 12:00:00 UTC"
     assert views.machine_time(datetime(2024, 5, 6, 12, tzinfo=UTC)) == "2024-05-06T12:00:00Z"

@@ -129,7 +129,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
 
 
 @pytest.mark.trial(short=5_000, ci=100_000, long=100_000)
-async def test_what_a_page_costs_does_not_grow_with_what_waits(size: int):
+async def test_the_cost_of_a_page_does_not_grow_with_the_number_of_keys(size: int):
     """Each choice is made once, by a few calls a key; each further page of it costs what fifty lines cost."""
     few, many = await board_of(Many(100)).shown(), board_of(Many(size))
     snapshot = await many.shown()
@@ -149,7 +149,7 @@ async def test_what_a_page_costs_does_not_grow_with_what_waits(size: int):
     assert first.number <= of_few.number * 2 + 100  # not a call a key: sorting is C's
 
 
-async def test_it_is_read_a_page_at_a_time_and_others_have_their_turn_between():
+async def test_the_journal_is_read_in_pages_and_other_tasks_run_in_between():
     many, turns = Many(650), []
     made = board_of(many)
     reading = asyncio.create_task(made.shown())
@@ -161,7 +161,7 @@ async def test_it_is_read_a_page_at_a_time_and_others_have_their_turn_between():
     assert set(turns) >= {1, 2, 3, 4, 5, 6}
 
 
-async def test_of_a_large_journal_others_come_first():
+async def test_reading_a_large_journal_pauses_for_other_tasks():
     many, time = Many(pending_keys.PAGE * (pending_keys.PAGES_AT_ONCE + 3)), Time()
 
     await board_of(many, time).shown()
@@ -169,7 +169,7 @@ async def test_of_a_large_journal_others_come_first():
     assert time.slept == [pending_keys.PAUSE] * 4
 
 
-async def test_more_than_may_be_kept_is_counted_and_told(monkeypatch: pytest.MonkeyPatch):
+async def test_keys_beyond_the_limit_are_counted_and_shown(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pending_keys, "MAX_ROWS", 700)
 
     snapshot = await board_of(Many(1_200)).shown()
@@ -178,7 +178,7 @@ async def test_more_than_may_be_kept_is_counted_and_told(monkeypatch: pytest.Mon
     assert "500 more keys not listed" in " ".join(shown_page(snapshot).split())
 
 
-async def test_a_line_keeps_nothing_of_a_person_and_little_else():
+async def test_a_row_stores_no_personal_data():
     line = pending_row(view(1))
 
     assert "example.com" not in repr(line)
@@ -188,7 +188,7 @@ async def test_a_line_keeps_nothing_of_a_person_and_little_else():
 # --- how new it is --------------------------------------------------------------------------------
 
 
-async def test_a_small_journal_is_read_anew_whenever_somebody_looks():
+async def test_a_small_journal_is_read_again_for_each_request():
     many, time = Many(3), Time()
     made = board_of(many, time)
     await made.shown()
@@ -198,7 +198,7 @@ async def test_a_small_journal_is_read_anew_whenever_somebody_looks():
     assert len((await made.shown()).rows) == 4
 
 
-async def test_a_list_that_nobody_looked_at_for_minutes_is_not_shown_as_it_was(
+async def test_a_list_that_is_minutes_old_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Who comes back after lunch would work through doubts that others have ended."""
@@ -218,13 +218,13 @@ async def test_a_list_that_nobody_looked_at_for_minutes_is_not_shown_as_it_was(
     await made.close()
 
 
-async def test_the_list_says_how_old_it_is():
+async def test_the_list_shows_its_age():
     snapshot = PendingKeysSnapshot(rows=[], read_at=NOON - timedelta(seconds=75))
 
     assert "UTC</time>, 1 min 15 s ago." in " ".join(shown_page(snapshot).split())
 
 
-async def test_a_failure_that_nobody_waited_for_is_not_told_to_who_comes_later(
+async def test_an_old_reading_failure_is_not_shown_to_a_later_visitor(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The journal is back for an hour, and the first look says that it cannot be reached."""
@@ -243,7 +243,7 @@ async def test_a_failure_that_nobody_waited_for_is_not_told_to_who_comes_later(
     assert len((await made.shown()).rows) == 3
 
 
-async def test_a_failure_of_what_began_before_the_look_is_tried_once_more():
+async def test_a_failed_reading_that_began_before_the_request_is_retried_once():
     many, gate = Many(3), asyncio.Semaphore(0)
     made = board_of(many)
 
@@ -264,7 +264,9 @@ async def test_a_failure_of_what_began_before_the_look_is_tried_once_more():
     assert len((await second).rows) == 3
 
 
-async def test_a_journal_that_never_answers_is_given_up_and_asked_again(monkeypatch: pytest.MonkeyPatch):
+async def test_reading_a_journal_that_does_not_answer_times_out_and_is_retried(
+    monkeypatch: pytest.MonkeyPatch,
+):
     many = Many(3)
     made = board_of(many)
     monkeypatch.setattr(pending_keys, "PAGE_TIMEOUT", 0.0)
@@ -277,7 +279,7 @@ async def test_a_journal_that_never_answers_is_given_up_and_asked_again(monkeypa
     assert len((await made.shown()).rows) == 3
 
 
-async def test_after_a_decision_one_line_is_changed_and_the_journal_is_not_read_again():
+async def test_a_decision_changes_one_row_without_reading_the_journal_again():
     """At 6,000 keys the page after each decision took a second."""
     many = Many(6_000)
     made = board_of(many)
@@ -301,7 +303,7 @@ async def test_after_a_decision_one_line_is_changed_and_the_journal_is_not_read_
     )
 
 
-async def test_a_keys_page_does_not_wait_for_a_reading():
+async def test_a_keys_page_does_not_wait_for_the_journal_to_be_read():
     many, time = Many(1_200), Time()
     made = board_of(many, time)
     await made.shown()
@@ -312,7 +314,7 @@ async def test_a_keys_page_does_not_wait_for_a_reading():
     await made.close()
 
 
-async def test_a_large_one_is_not_read_for_every_look():
+async def test_a_large_journal_is_not_read_for_every_request():
     many, time = Many(6_000), Time()
     made = board_of(many, time)
     await made.shown()
@@ -323,7 +325,7 @@ async def test_a_large_one_is_not_read_for_every_look():
     assert len(many.pages) == asked
 
 
-async def test_while_it_is_read_what_there_is_is_shown(monkeypatch: pytest.MonkeyPatch):
+async def test_a_partial_list_is_shown_while_the_journal_is_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     many, gate = Many(1_200), asyncio.Semaphore(0)
     made = board_of(many)
@@ -340,7 +342,7 @@ async def test_while_it_is_read_what_there_is_is_shown(monkeypatch: pytest.Monke
     await made.close()
 
 
-async def test_what_is_changed_here_shows_at_once_whatever_is_read_meanwhile():
+async def test_a_decision_made_here_shows_at_once_even_during_a_reading():
     many, time = Many(1_200), Time()
     made = board_of(many, time)
     await made.shown()
@@ -354,7 +356,7 @@ async def test_what_is_changed_here_shows_at_once_whatever_is_read_meanwhile():
     assert "payment-000000" not in {line.key for line in (await reading).rows}
 
 
-async def test_a_journal_that_cannot_be_read_is_told_and_asked_again():
+async def test_a_reading_failure_is_raised_and_the_next_request_reads_again():
     many = Many(3)
     made = board_of(many)
     many.error = JournalFailed("the journal could not be read")
@@ -366,7 +368,7 @@ async def test_a_journal_that_cannot_be_read_is_told_and_asked_again():
     assert len((await made.shown()).rows) == 3
 
 
-async def test_a_reading_ends_with_the_desk(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_closing_the_desk_cancels_its_reading(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pending_keys, "READ_TIMEOUT", 0.0)
     ended: list[BaseException] = []
 
@@ -404,7 +406,7 @@ async def test_pages_follow_each_other_without_a_gap(snapshot: PendingKeysSnapsh
 
 
 @pytest.mark.parametrize("page", ["0", "-1", "99", "9999999", "x", "٣", ""])
-async def test_a_page_that_is_not_there_is_the_nearest(snapshot: PendingKeysSnapshot, page: str):
+async def test_a_page_number_out_of_range_shows_the_nearest_page(snapshot: PendingKeysSnapshot, page: str):
     assert keys_of(snapshot, page=page) in (keys_of(snapshot), keys_of(snapshot, page="3"))
 
 
@@ -418,18 +420,20 @@ async def test_a_page_that_is_not_there_is_the_nearest(snapshot: PendingKeysSnap
     ],
 )
 @pytest.mark.parametrize("turned", ["", "1"])
-async def test_it_is_sorted_as_wanted(snapshot: PendingKeysSnapshot, sort: str, value: Any, turned: str):
+async def test_the_list_is_sorted_by_the_chosen_column(
+    snapshot: PendingKeysSnapshot, sort: str, value: Any, turned: str
+):
     lines = listing(snapshot, Choice.of({"sort": sort, "turned": turned}, snapshot)).rows
 
     assert [value(line) for line in lines] == sorted(map(value, lines), reverse=bool(turned))
 
 
 @pytest.mark.parametrize("name", ["kind", "currency", "cause", "sort"])
-async def test_what_is_not_known_is_not_chosen(snapshot: PendingKeysSnapshot, name: str):
+async def test_unknown_choices_are_ignored(snapshot: PendingKeysSnapshot, name: str):
     assert Choice.of({name: "<script>"}, snapshot) == Choice()
 
 
-async def test_a_choice_is_in_the_address_and_what_is_usual_is_not(snapshot: PendingKeysSnapshot):
+async def test_the_address_contains_only_choices_that_differ_from_the_default(snapshot: PendingKeysSnapshot):
     choice = Choice.of({"kind": "doubt", "currency": "NGN", "page": "2", "live": "1"}, snapshot)
 
     assert choice.address(page=3) == "./?kind=doubt&currency=NGN&page=3&live=1"
@@ -438,7 +442,7 @@ async def test_a_choice_is_in_the_address_and_what_is_usual_is_not(snapshot: Pen
     assert Choice().address() == "./"
 
 
-async def test_of_many_choices_the_last_ones_are_kept(snapshot: PendingKeysSnapshot):
+async def test_only_the_latest_choices_are_cached(snapshot: PendingKeysSnapshot):
     for sort in ("age", "amount", "cause", "key"):
         for turned in ("", "1"):
             for kind in ("", "doubt", "owed"):
@@ -447,7 +451,7 @@ async def test_of_many_choices_the_last_ones_are_kept(snapshot: PendingKeysSnaps
     assert len(snapshot.chosen) == 8
 
 
-async def test_the_next_key_is_the_one_that_waits_longest_after_it(snapshot: PendingKeysSnapshot):
+async def test_the_next_key_is_the_next_oldest_one(snapshot: PendingKeysSnapshot):
     oldest = sorted(snapshot.rows, key=lambda line: line.since)
 
     following = [next_after(snapshot, line.key, since=line.since) for line in oldest]

@@ -26,7 +26,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module_of("with_sessions", python_block(DESK, "with_sessions.py"), monkeypatch)
 
 
-async def test_who_comes_through_the_proxy_is_known_with_their_groups(world: World, proxy: ModuleType):
+async def test_an_operator_behind_the_proxy_has_the_roles_of_their_groups(world: World, proxy: ModuleType):
     await world.in_doubt()
     given = {**SECRET, "X-Forwarded-User": "ada", "X-Forwarded-Groups": "everybody,payments-operations"}
     origin = {"Origin": "https://payments.bank.example"}
@@ -46,19 +46,21 @@ async def test_who_comes_through_the_proxy_is_known_with_their_groups(world: Wor
     "headers",
     [{}, {"X-Forwarded-User": "ada"}, {"X-Forwarded-User": "ada", "X-Proxy-Secret": "guessed"}, SECRET],
 )
-async def test_who_comes_around_the_proxy_is_nobody(world: World, proxy: ModuleType, headers: dict[str, str]):
+async def test_a_request_that_bypasses_the_proxy_is_rejected(
+    world: World, proxy: ModuleType, headers: dict[str, str]
+):
     async with world.client() as client, TestClient(TestServer(proxy.application(client))) as http:
         assert (await http.get("/operators/", headers=headers)).status == 403
 
 
-async def test_without_a_secret_nobody_comes_in(world: World, proxy: ModuleType):
+async def test_without_the_proxy_secret_every_request_is_rejected(world: World, proxy: ModuleType):
     proxy.SECRET = ""
     given = {"X-Forwarded-User": "ada", "X-Proxy-Secret": ""}
     async with world.client() as client, TestClient(TestServer(proxy.application(client))) as http:
         assert (await http.get("/operators/", headers=given)).status == 403
 
 
-async def test_who_has_signed_in_has_a_session(world: World, session: ModuleType):
+async def test_an_operator_who_signed_in_has_a_session(world: World, session: ModuleType):
     answer = session.sign_in(Operator("ada", [Role.PARTIES]))
     cookie = answer.cookies["session"]
     async with world.client() as client, TestClient(TestServer(session.application(client))) as http:
@@ -69,7 +71,7 @@ async def test_who_has_signed_in_has_a_session(world: World, session: ModuleType
     assert "You are ada parties" in page.text
 
 
-async def test_who_has_none_is_sent_to_where_people_sign_in(world: World, session: ModuleType):
+async def test_an_operator_without_a_session_is_redirected_to_sign_in(world: World, session: ModuleType):
     async with world.client() as client, TestClient(TestServer(session.application(client))) as http:
         looked = await http.get("/operators/", allow_redirects=False)
         sent = await http.post("/operators/resolve", headers=SAME, data={}, allow_redirects=False)

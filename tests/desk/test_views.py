@@ -19,7 +19,7 @@ PERSONAL = ("ada.eze", "ben.okri", "example.com", "Okri")
 # --- the list -------------------------------------------------------------------------------------
 
 
-async def test_what_waits_is_listed_with_its_amount_and_its_age(world: World, desk: Desk):
+async def test_a_pending_key_is_listed_with_its_amount_and_age(world: World, desk: Desk):
     await world.in_doubt("payment-1")
     world.time.pass_(90)
 
@@ -29,7 +29,7 @@ async def test_what_waits_is_listed_with_its_amount_and_its_age(world: World, de
     assert "payment-1 in doubt 155,025.00 NGN 1 min 30 s" in shown.text
 
 
-async def test_what_is_at_stake_is_summed_by_currency_and_reason(world: World, desk: Desk):
+async def test_amounts_are_summed_by_currency_and_reason(world: World, desk: Desk):
     await world.in_doubt("payment-1")
     await world.in_doubt("payment-2")
     await world.owing("payment-3")
@@ -39,7 +39,7 @@ async def test_what_is_at_stake_is_summed_by_currency_and_reason(world: World, d
     assert "Currency In doubt Undo pending NGN 310,050.00 155,025.00" in shown.text
 
 
-async def test_every_page_names_its_scope(world: World, desk: Desk):
+async def test_every_page_shows_its_scope(world: World, desk: Desk):
     await world.in_doubt()
     ada = desk.visitor()
 
@@ -51,7 +51,7 @@ async def test_every_page_names_its_scope(world: World, desk: Desk):
     assert world.scope not in (await desk.asked("GET", "/")).text  # nobody is told who is not known
 
 
-async def test_a_page_of_another_scope_does_not_say_that_nothing_waits(world: World):
+async def test_a_page_of_a_wrong_scope_does_not_show_an_empty_list(world: World):
     """With a wrong address 43 doubts would look like none: nobody would ever end them."""
     await world.in_doubt()
     async with world.client(scope="elsewhere") as client, Desk.of(client) as made:
@@ -63,7 +63,7 @@ async def test_a_page_of_another_scope_does_not_say_that_nothing_waits(world: Wo
         assert "No key needs attention" not in shown.text
 
 
-async def test_what_a_dead_worker_left_behind_waits_too(world: World, desk: Desk):
+async def test_keys_that_a_dead_worker_abandoned_are_listed(world: World, desk: Desk):
     await world.crash(transitions.MarkSending, key="claimed")
     await world.crash(transitions.Create, key="sending")
     world.time.pass_(60)
@@ -74,7 +74,7 @@ async def test_what_a_dead_worker_left_behind_waits_too(world: World, desk: Desk
     assert "sending abandoned" in shown.text
 
 
-async def test_what_somebody_types_is_never_erased_by_a_refresh(world: World, desk: Desk):
+async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: Desk):
     await world.in_doubt()
     ada = desk.visitor()
 
@@ -89,7 +89,7 @@ async def test_what_somebody_types_is_never_erased_by_a_refresh(world: World, de
     assert "./?currency=NGN" in live.page.links
 
 
-async def test_a_display_on_a_wall_looks_again_after_the_journal_was_out_of_reach(world: World, desk: Desk):
+async def test_a_live_page_keeps_refreshing_while_the_journal_is_unreachable(world: World, desk: Desk):
     ada = desk.visitor()
 
     async def gone(*_: object, **__: object) -> None:
@@ -113,7 +113,7 @@ async def test_a_display_on_a_wall_looks_again_after_the_journal_was_out_of_reac
         ({"sort": "key", "turned": "1"}, "Key ↓", "descending"),
     ],
 )
-async def test_a_screen_reader_is_told_the_order_that_the_list_has(
+async def test_aria_sort_matches_the_order_of_the_list(
     world: World, desk: Desk, query: dict[str, str], column: str, direction: str
 ):
     await world.in_doubt()
@@ -125,7 +125,7 @@ async def test_a_screen_reader_is_told_the_order_that_the_list_has(
     assert column in shown.text
 
 
-async def test_a_damaged_record_did_not_begin_in_1970(world: World, desk: Desk):
+async def test_a_damaged_record_is_not_shown_as_begun_in_1970(world: World, desk: Desk):
     await world.in_doubt()
     unread = Unread(why="DecodeError", kept="{", hooks=(), earlier_hooks=())
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
@@ -144,7 +144,7 @@ async def test_a_damaged_record_did_not_begin_in_1970(world: World, desk: Desk):
 # --- finding --------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_found_by_its_name_whether_it_waits_or_not(world: World, desk: Desk):
+async def test_a_key_is_found_by_its_exact_name_even_if_it_is_not_pending(world: World, desk: Desk):
     await world.create(key="payment-1")
 
     found = await desk.visitor().post("/find", {"text": " payment-1 "})
@@ -152,7 +152,7 @@ async def test_a_key_is_found_by_its_name_whether_it_waits_or_not(world: World, 
     assert where_to(found) == ("/key", {"key": "payment-1"})
 
 
-async def test_keys_that_wait_are_found_by_a_part_of_them(world: World, desk: Desk):
+async def test_pending_keys_are_found_by_a_part_of_their_names(world: World, desk: Desk):
     for key in ("Payment-1", "payment-2", "other"):
         await world.in_doubt(key)
 
@@ -168,7 +168,7 @@ async def test_keys_that_wait_are_found_by_a_part_of_them(world: World, desk: De
     }
 
 
-async def test_what_is_looked_for_is_in_no_address(world: World, desk: Desk):
+async def test_the_search_text_appears_in_no_address(world: World, desk: Desk):
     await world.in_doubt()
 
     ada = desk.visitor()
@@ -180,7 +180,7 @@ async def test_what_is_looked_for_is_in_no_address(world: World, desk: Desk):
     assert not any("okri" in link for link in found.page.links)
 
 
-async def test_whoever_finds_many_keys_gets_the_oldest_in_an_address_that_proxies_take(
+async def test_a_search_with_many_results_keeps_the_oldest_within_the_address_limit(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(views, "LONGEST_ADDRESS", 30)
@@ -196,7 +196,7 @@ async def test_whoever_finds_many_keys_gets_the_oldest_in_an_address_that_proxie
     assert "The oldest 2 of 3 keys" in found.text
 
 
-async def test_a_key_is_not_denied_while_the_journal_is_still_being_read(
+async def test_no_key_is_reported_missing_while_the_journal_is_still_being_read(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ):
     """The operator is told that no such key waits, and pays the order again."""
@@ -218,7 +218,7 @@ async def test_a_key_is_not_denied_while_the_journal_is_still_being_read(
     assert "No such key" not in early.text
 
 
-async def test_a_key_that_was_found_and_ended_since_is_still_linked(world: World, desk: Desk):
+async def test_search_results_still_link_keys_that_have_ended_since(world: World, desk: Desk):
     """Who goes back to what was found is told that no such key exists, and looks for it elsewhere."""
     for key in ("payment-1", "payment-2"):
         await world.in_doubt(key)
@@ -239,7 +239,7 @@ async def test_a_key_that_was_found_and_ended_since_is_still_linked(world: World
 # --- one key --------------------------------------------------------------------------------------
 
 
-async def test_a_key_is_shown_with_every_move(world: World, desk: Desk):
+async def test_a_keys_page_shows_every_transition(world: World, desk: Desk):
     await world.in_doubt()
 
     shown = await desk.visitor().key()
@@ -249,7 +249,9 @@ async def test_a_key_is_shown_with_every_move(world: World, desk: Desk):
     assert "it became unknown whether the order exists no answer came" in shown.text
 
 
-async def test_of_a_long_history_the_end_is_shown(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch):
+async def test_only_the_end_of_a_long_history_is_shown(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(views, "SHOWN_STEPS", 2)
     await world.in_doubt()
 
@@ -260,7 +262,7 @@ async def test_of_a_long_history_the_end_is_shown(world: World, desk: Desk, monk
     assert "the request was about to be sent" in shown.text
 
 
-async def test_look_ups_do_not_push_out_who_decided_what(world: World, desk: Desk):
+async def test_views_of_the_parties_do_not_hide_decisions_in_the_history(world: World, desk: Desk):
     """A curious colleague would hide that ada took the order's id back."""
     await world.in_doubt()
     ada = desk.visitor()
@@ -276,7 +278,7 @@ async def test_look_ups_do_not_push_out_who_decided_what(world: World, desk: Des
     assert "the parties were looked at by eve" in shown.text
 
 
-async def test_why_it_is_in_doubt_is_told_with_its_attempts(world: World, desk: Desk):
+async def test_a_keys_page_shows_the_cause_of_its_doubt_and_its_attempts(world: World, desk: Desk):
     await world.in_doubt()
     ada = desk.visitor()
 
@@ -289,7 +291,7 @@ async def test_why_it_is_in_doubt_is_told_with_its_attempts(world: World, desk: 
     assert "k in doubt 155,025.00 NGN 0 s no answer" in listed.text
 
 
-async def test_an_order_that_an_answer_named_is_shown(world: World, desk: Desk):
+async def test_an_order_named_in_a_response_is_shown(world: World, desk: Desk):
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     doubt = await world.fails(UnreadableOrder)
 
@@ -299,7 +301,7 @@ async def test_an_order_that_an_answer_named_is_shown(world: World, desk: Desk):
     assert f"An answer named {doubt.order_id}" in shown.text
 
 
-async def test_a_key_that_is_not_on_record_is_told(desk: Desk):
+async def test_an_unknown_key_is_reported_as_not_found(desk: Desk):
     ada = desk.visitor()
     shown = await ada.key("nobody knows it")
 
@@ -308,7 +310,7 @@ async def test_a_key_that_is_not_on_record_is_told(desk: Desk):
     assert (await ada.get("/key")).status == 404
 
 
-async def test_what_only_a_recovery_helps_has_no_form(world: World, desk: Desk):
+async def test_a_key_that_only_recovery_can_end_has_no_decision_form(world: World, desk: Desk):
     await world.owing("owed")
     await world.crash(transitions.MarkSending, key="claimed")
     world.time.pass_(60)
@@ -323,7 +325,7 @@ async def test_what_only_a_recovery_helps_has_no_form(world: World, desk: Desk):
     assert "refute" not in (await ada.key("created")).page.forms
 
 
-async def test_a_hold_of_the_banks_own_is_the_banks_to_release(world: World, desk: Desk):
+async def test_the_page_says_that_the_bank_releases_its_own_hold(world: World, desk: Desk):
     world.sandbox.faults.add(CloseAfterProcessing())
     await world.fails(OutcomeUnknown, held="bank-7")
 
@@ -333,7 +335,7 @@ async def test_a_hold_of_the_banks_own_is_the_banks_to_release(world: World, des
     assert "No hook of it has anything to undo." in shown.text
 
 
-async def test_no_release_is_promised_where_none_will_happen(world: World, desk: Desk):
+async def test_no_release_is_announced_if_none_will_happen(world: World, desk: Desk):
     """The operator waits for a release that never comes, and the customer's money stays on hold."""
     await world.in_doubt(held="bank-7")
     await world.in_doubt("placed")
@@ -365,7 +367,7 @@ async def test_no_release_is_promised_where_none_will_happen(world: World, desk:
             assert "release" not in shown.text.replace("is the bank's to release", "")
 
 
-async def test_what_is_sealed_has_no_form_that_would_change_nothing(world: World, desk: Desk):
+async def test_an_encrypted_record_without_its_key_has_no_decision_form(world: World, desk: Desk):
     await world.in_doubt()
     unread = Unread(why="SealFailed", kept="{", hooks=("funds_hold",), earlier_hooks=(), is_sealed=True)
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
@@ -381,7 +383,7 @@ async def test_what_is_sealed_has_no_form_that_would_change_nothing(world: World
 # --- who pays whom --------------------------------------------------------------------------------
 
 
-async def test_nobody_is_named_until_it_is_asked_for(world: World, desk: Desk):
+async def test_no_party_is_named_until_an_operator_asks(world: World, desk: Desk):
     await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
     ada = desk.visitor()
 
@@ -389,7 +391,7 @@ async def test_nobody_is_named_until_it_is_asked_for(world: World, desk: Desk):
         assert not any(word in answer.html for word in PERSONAL)
 
 
-async def test_who_asks_is_shown_the_parties_and_the_history_keeps_it(world: World, desk: Desk):
+async def test_viewing_the_parties_is_recorded_in_the_history(world: World, desk: Desk):
     await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
 
     shown = await desk.visitor("eve", [Role.PARTIES]).does("parties", reason="the customer calls")
@@ -402,7 +404,7 @@ async def test_who_asks_is_shown_the_parties_and_the_history_keeps_it(world: Wor
     assert "the customer calls" in shown.text
 
 
-async def test_the_parties_of_an_order_that_exists_are_those_of_the_answer(world: World, desk: Desk):
+async def test_the_parties_of_an_existing_order_come_from_the_response(world: World, desk: Desk):
     await world.create()
 
     shown = await desk.visitor().does("parties")
@@ -410,7 +412,7 @@ async def test_the_parties_of_an_order_that_exists_are_those_of_the_answer(world
     assert "Beneficiary ben.okri@example.com, Ben" in shown.text
 
 
-async def test_to_look_at_the_parties_a_reason_is_needed(world: World, desk: Desk):
+async def test_viewing_the_parties_requires_a_reason(world: World, desk: Desk):
     await world.in_doubt()
 
     shown = await desk.visitor().does("parties", reason="")
@@ -419,7 +421,7 @@ async def test_to_look_at_the_parties_a_reason_is_needed(world: World, desk: Des
     assert not any(word in shown.html for word in PERSONAL)
 
 
-async def test_no_log_and_no_address_names_a_person(world: World, desk: Desk, caplog):
+async def test_no_log_and_no_address_contains_personal_data(world: World, desk: Desk, caplog):
     caplog.set_level("DEBUG")
     await world.in_doubt(beneficiary=PersonName("Ben", "Okri"))
     ada = desk.visitor()
