@@ -48,7 +48,7 @@ def there() -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["prometheus.yml", "grafana.json"])
-def test_every_metric_that_is_named_exists(name: str, there: set[str]):
+def test_alerts_and_dashboard_name_only_existing_metrics(name: str, there: set[str]):
     named = set(NAMED.findall((ALERTS / name).read_text(encoding="utf-8"))) - LABELS
 
     assert named
@@ -63,14 +63,14 @@ def test_every_age_has_an_alert(there: set[str]):
     assert all(age in rules for age in ages)
 
 
-def test_the_dashboard_is_one():
+def test_the_dashboards_panels_have_unique_ids_and_expressions():
     board = json.loads((ALERTS / "grafana.json").read_text(encoding="utf-8"))
 
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     assert all(target["expr"] for panel in board["panels"] for target in panel["targets"])
 
 
-def test_the_rules_are_rules():
+def test_the_alert_rules_are_valid():
     yaml = pytest.importorskip("yaml", reason="they are read as YAML")
     (group,) = yaml.safe_load((ALERTS / "prometheus.yml").read_text(encoding="utf-8"))["groups"]
 

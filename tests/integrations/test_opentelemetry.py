@@ -35,9 +35,7 @@ ANSWERED = {"http.request.method": "POST", "url.template": "/api/api/v1/order/cr
 # --- created ------------------------------------------------------------------------------------
 
 
-async def test_an_order_that_is_created_is_a_span_and_its_attempt_a_clients_below_it(
-    at_work: World, traced: Traced
-):
+async def test_a_created_order_is_a_span_with_a_client_span_for_its_attempt(at_work: World, traced: Traced):
     order = await ended(at_work, traced)
 
     span, (attempt,) = traced.order(), traced.attempts
@@ -59,7 +57,7 @@ async def test_an_order_that_is_created_is_a_span_and_its_attempt_a_clients_belo
     assert traced.nothing_is_open()
 
 
-async def test_an_attempt_lasts_until_it_was_answered_and_not_until_that_is_on_record(traced: Traced):
+async def test_an_attempt_ends_with_its_response_not_when_it_is_recorded(traced: Traced):
     told = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
     traced.telemetry(Claimed(**told))
     traced.telemetry(AttemptStarted(**told))
@@ -69,7 +67,7 @@ async def test_an_attempt_lasts_until_it_was_answered_and_not_until_that_is_on_r
     assert 99.0 < (attempt.end_time - attempt.start_time) / 1e9 < 101.0
 
 
-async def test_it_begins_with_the_call_and_not_with_the_claim(at_work: World, traced: Traced):
+async def test_an_order_span_begins_with_the_call_not_with_the_claim(at_work: World, traced: Traced):
     at_work.journal.before[Claim] = at_work.passing(30.0)
     await ended(at_work, traced)
 
@@ -89,7 +87,7 @@ async def test_attempts_name_the_server_if_it_is_known(at_work: World):
     traced.shutdown()
 
 
-def test_an_address_that_no_client_would_take_is_refused():
+def test_a_base_url_that_the_client_would_reject_is_rejected():
     with pytest.raises(ValueError, match="base_url"):
         Telemetry(base_url="http://service.example")
 
@@ -102,7 +100,7 @@ async def test_hooks_are_events_of_the_order(at_work: World, traced: Traced):
     assert events_of(traced.order()) == [("hook_passed", passed)]
 
 
-async def test_what_a_hook_traces_is_a_part_of_the_order(at_work: World, traced: Traced):
+async def test_spans_of_a_hook_are_children_of_the_order(at_work: World, traced: Traced):
     tracer = traced.tracers.get_tracer("the bank's")
 
     async def look_up(_):
@@ -116,7 +114,7 @@ async def test_what_a_hook_traces_is_a_part_of_the_order(at_work: World, traced:
     assert parent_of(ledger) == id_of(traced.order())
 
 
-async def test_a_hook_that_leaves_a_context_behind_mixes_nothing_up(at_work: World, traced: Traced):
+async def test_a_context_that_a_hook_leaves_attached_does_not_change_parents(at_work: World, traced: Traced):
     async def careless(_):
         context.attach(context.Context())
 
@@ -207,7 +205,7 @@ async def test_a_doubt_that_is_resolved_in_the_same_call(at_work: World, traced:
     assert [name for name, _ in events_of(span)] == ["hook_passed", "order_in_doubt", "resolved"]
 
 
-async def test_a_doubt_of_before_that_is_refuted_begins_no_span(at_work: World, traced: Traced):
+async def test_refuting_an_earlier_doubt_begins_no_order_span(at_work: World, traced: Traced):
     async def resolve(intent, error):
         return NO_ORDER
 
@@ -226,7 +224,7 @@ async def test_a_doubt_of_before_that_is_refuted_begins_no_span(at_work: World, 
     ("seen", "error", "outcome"),
     [(None, UnreadableOrder, "unknown"), ("tx-of-the-statement", AlreadyCreated, "created")],
 )
-async def test_what_becomes_of_a_doubt_does_not_change_what_its_attempt_was(
+async def test_the_end_of_a_doubt_does_not_change_its_attempts_outcome(
     at_work: World, traced: Traced, seen, error, outcome
 ):
     async def resolve(*_):
@@ -245,7 +243,7 @@ async def test_what_becomes_of_a_doubt_does_not_change_what_its_attempt_was(
     assert traced.orders[1].attributes["transfer_async.outcome"] == outcome
 
 
-async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: World, traced: Traced):
+async def test_a_response_after_a_refutation_is_a_suspected_duplicate(at_work: World, traced: Traced):
     at_work.meanwhile(transitions.Create, at_work.refute)
     await ended(at_work, traced, JournalFailed)
 
@@ -269,9 +267,7 @@ async def test_an_order_that_is_answered_after_its_doubt_was_refuted(at_work: Wo
         (transitions.GoInDoubt, [GarbageBody("?")], 1),
     ],
 )
-async def test_a_journal_that_fails_leaves_no_span_open(
-    at_work: World, traced: Traced, move, faults, attempts
-):
+async def test_a_failed_journal_leaves_no_span_open(at_work: World, traced: Traced, move, faults, attempts):
     at_work.journal.fail_on = move
     for fault in faults:
         at_work.sandbox.faults.add(fault)
@@ -285,7 +281,7 @@ async def test_a_journal_that_fails_leaves_no_span_open(
     assert traced.nothing_is_open()
 
 
-async def test_a_worker_that_dies_leaves_no_span_open(at_work: World, traced: Traced):
+async def test_a_dead_worker_leaves_no_span_open(at_work: World, traced: Traced):
     await at_work.crash(transitions.Create, observers=[traced.telemetry])
 
     assert [span.name for span in traced.spans] == [ATTEMPT, ORDER]
@@ -305,7 +301,7 @@ async def test_a_caller_that_is_cancelled_before_anything_is_sent(at_work: World
     assert traced.order().attributes["error.type"] == "Cancelled"
 
 
-async def test_a_task_that_is_thrown_away_takes_its_order_along(traced: Traced):
+async def test_a_garbage_collected_task_closes_its_order(traced: Traced):
     async def claim() -> None:
         traced.telemetry(Claimed(key="k", intent_id="i", attempt=0, seconds=0.0))
         await asyncio.get_running_loop().create_future()
@@ -327,7 +323,7 @@ async def test_a_task_that_is_thrown_away_takes_its_order_along(traced: Traced):
     assert traced.nothing_is_open()
 
 
-async def test_an_intent_that_is_taken_over_in_the_same_process(traced: Traced):
+async def test_an_intent_taken_over_in_the_same_process_gets_its_own_span(traced: Traced):
     told = {"key": "k", "intent_id": "i", "attempt": 0, "seconds": 0.0}
     slept, woke = Gate(), Gate()
 
@@ -357,7 +353,7 @@ async def test_an_intent_that_is_taken_over_in_the_same_process(traced: Traced):
 # --- several at once ----------------------------------------------------------------------------
 
 
-async def test_two_orders_at_once_do_not_mix(at_work: World, traced: Traced):
+async def test_concurrent_orders_have_separate_spans(at_work: World, traced: Traced):
     both = asyncio.Barrier(2)
 
     async def together(_):
@@ -382,7 +378,7 @@ async def test_two_orders_at_once_do_not_mix(at_work: World, traced: Traced):
 # --- without an order ---------------------------------------------------------------------------
 
 
-async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: World, traced: Traced):
+async def test_events_of_recover_go_to_the_current_span(at_work: World, traced: Traced):
     intent_id = await at_work.crash(transitions.Create)
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry], resolve=found(at_work)) as client:
@@ -396,7 +392,7 @@ async def test_what_recover_tells_goes_to_the_span_that_is_current(at_work: Worl
     assert events_of(span)[0] == ("order_in_doubt", {**whose, "error.type": "Abandoned"})
 
 
-async def test_events_without_their_order_do_no_harm(traced: Traced):
+async def test_events_without_an_open_order_are_ignored(traced: Traced):
     told = {"key": "k", "intent_id": "i", "attempt": 1, "seconds": 0.0}
     traced.telemetry(AttemptStarted(**told))
     traced.telemetry(HookPassed(**told, hook="h", took=0.0))
@@ -408,7 +404,7 @@ async def test_events_without_their_order_do_no_harm(traced: Traced):
     assert traced.nothing_is_open()
 
 
-async def test_a_provider_that_fails_hurts_no_order(at_work: World, caplog):
+async def test_a_failing_tracer_provider_does_not_affect_orders(at_work: World, caplog):
     class Broken(TracerProvider):
         def get_tracer(self, *_):
             raise_it = Mock(side_effect=RuntimeError("s3cr3t"))
@@ -423,7 +419,7 @@ async def test_a_provider_that_fails_hurts_no_order(at_work: World, caplog):
 # --- exporters ----------------------------------------------------------------------------------
 
 
-async def test_without_an_sdk_nothing_is_traced_and_nothing_fails(at_work: World):
+async def test_without_an_sdk_telemetry_does_nothing(at_work: World):
     async with at_work.client(observers=[Telemetry()]) as client:
         await client.create_order(new_order(), key="k")
 

@@ -37,7 +37,7 @@ TRACEPARENT = f"00-{TRACE:032x}-{PARENT:016x}-01"
 
 
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
-async def test_an_order_is_a_part_of_its_messages_trace(at_work: World, traced: Traced, name):
+async def test_an_order_belongs_to_its_messages_trace(at_work: World, traced: Traced, name):
     async with at_work.client(observers=[traced.telemetry]) as client:
         with context_from({name: TRACEPARENT}):
             await client.create_order(new_order(), key="k")
@@ -59,7 +59,7 @@ def test_headers_that_name_no_trace_change_nothing(headers):
         assert trace.get_current_span().get_span_context().trace_id == TRACE
 
 
-def test_the_context_goes_into_the_next_messages_headers():
+def test_the_context_is_injected_into_the_next_messages_headers():
     incoming = {"traceparent": TRACEPARENT, "tracestate": "bank=1", "baggage": "region=eu", "other": "x"}
     with context_from(incoming):
         assert baggage.get_baggage("region") == "eu"
@@ -131,7 +131,7 @@ async def everything_that_can_happen(world: World, telemetry) -> None:
         telemetry.report(await client.recover())
 
 
-async def test_nothing_that_is_exported_tells_of_a_person_or_shows_an_error(at_work: World, traced: Traced):
+async def test_exports_contain_no_personal_data_and_no_error_text(at_work: World, traced: Traced):
     await everything_that_can_happen(at_work, traced.telemetry)
 
     told = traced.everything()
@@ -150,7 +150,7 @@ OF_BOTH = {
 }
 
 
-async def test_attributes_are_none_but_those_that_are_meant_and_metrics_go_by_no_key_or_id(
+async def test_only_listed_attributes_are_exported_and_metrics_have_no_key_or_id(
     at_work: World, traced: Traced
 ):
     await everything_that_can_happen(at_work, traced.telemetry)
@@ -181,7 +181,7 @@ def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_imported")
-def test_without_it_the_import_says_what_to_install(monkeypatch):
+def test_a_missing_opentelemetry_package_is_reported_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
 
     needed = f"{OURS} needs opentelemetry-api: pip install 'transfer_async[opentelemetry]'"
@@ -190,7 +190,7 @@ def test_without_it_the_import_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_imported")
-def test_an_api_that_is_broken_is_not_taken_for_a_missing_one(monkeypatch, tmp_path):
+def test_a_broken_opentelemetry_api_is_not_reported_as_missing(monkeypatch, tmp_path):
     (tmp_path / "opentelemetry").mkdir()
     (tmp_path / "opentelemetry" / "__init__.py").write_text("import what_it_needs", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -199,7 +199,7 @@ def test_an_api_that_is_broken_is_not_taken_for_a_missing_one(monkeypatch, tmp_p
         importlib.import_module(OURS)
 
 
-def test_it_needs_nothing_but_the_api():
+def test_only_the_opentelemetry_api_is_required():
     told = f"import sys, {OURS}; print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
     done = subprocess.run(
         [sys.executable, "-c", told], cwd=ROOT, capture_output=True, encoding="utf-8", check=True

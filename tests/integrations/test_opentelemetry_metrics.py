@@ -56,7 +56,7 @@ async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Trace
     ]
 
 
-async def test_a_doubt_that_ends_within_its_call_is_one_order_created(at_work: World, traced: Traced):
+async def test_a_doubt_resolved_within_its_call_counts_as_one_created_order(at_work: World, traced: Traced):
     at_work.sandbox.faults.add(CloseAfterProcessing())
     await ended(at_work, traced, AlreadyCreated, resolve=found(at_work))
 
@@ -65,7 +65,7 @@ async def test_a_doubt_that_ends_within_its_call_is_one_order_created(at_work: W
     assert traced.points("transfer_async.doubts.ended") == [(1, {"transfer_async.outcome": "created"})]
 
 
-async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced: Traced):
+async def test_an_orders_duration_ends_with_its_outcome(at_work: World, traced: Traced):
     at_work.bank.on_place = at_work.bank.on_release = at_work.passing(2.0)
     await ended(at_work, traced, Refused, order=refused_order())
 
@@ -74,7 +74,7 @@ async def test_an_order_takes_as_long_as_its_outcome_took(at_work: World, traced
     assert {30.0, 120.0} <= set(point.explicit_bounds)
 
 
-async def test_waits_for_a_turn_are_measured_and_told_in_the_orders_span(at_work: World, traced: Traced):
+async def test_rate_limit_waits_are_measured_and_are_events_of_the_order(at_work: World, traced: Traced):
     async with at_work.client(rate=Rate(0.1), observers=[traced.telemetry]) as client:
         for key in "ab":
             await client.create_order(new_order(), key=key)
@@ -84,7 +84,7 @@ async def test_waits_for_a_turn_are_measured_and_told_in_the_orders_span(at_work
     assert ("rate_limit_waited", {"transfer_async.rate.waited": 10.0}) in events_of(traced.orders[1])
 
 
-async def test_requests_are_measured_as_the_conventions_say(at_work: World):
+async def test_requests_are_measured_by_the_semantic_conventions(at_work: World):
     traced = Traced(base_url=at_work.sandbox.base_url)
     at_work.sandbox.faults.add(Status(429))
     await ended(at_work, traced)
@@ -107,7 +107,7 @@ async def test_requests_are_measured_as_the_conventions_say(at_work: World):
     traced.shutdown()
 
 
-async def test_every_metric_names_the_service_if_it_is_known(at_work: World):
+async def test_every_metric_has_the_service_address_if_it_is_known(at_work: World):
     traced = Traced(base_url=at_work.sandbox.base_url)
     async with at_work.client(observers=[traced.telemetry]) as client:
         traced.telemetry.watch(client)
@@ -120,7 +120,7 @@ async def test_every_metric_names_the_service_if_it_is_known(at_work: World):
     traced.shutdown()
 
 
-async def test_two_services_are_told_apart(traced: Traced, caplog):
+async def test_metrics_of_two_services_are_separate(traced: Traced, caplog):
     for number in (1, 2):
         address = f"https://service-{number}.example"
         telemetry = Telemetry(base_url=address, meter_provider=traced.meters, tracer_provider=traced.tracers)
@@ -134,9 +134,7 @@ async def test_two_services_are_told_apart(traced: Traced, caplog):
 # --- undos and duplicates -----------------------------------------------------------------------
 
 
-async def test_an_undo_that_this_client_has_no_hook_for_has_no_sentence_in_its_attributes(
-    at_work: World, traced: Traced
-):
+async def test_a_failed_undo_without_its_hook_has_a_short_error_type(at_work: World, traced: Traced):
     await at_work.crash(transitions.MarkSending, hooks=[at_work.bank.step("ledger"), at_work.bank.hold])
     at_work.time.pass_(1000.0)
     async with at_work.client(observers=[traced.telemetry]) as client:
@@ -162,7 +160,7 @@ async def doubtful(client: TransferClient, world: World, key: str) -> None:
         await client.create_order(new_order(), key=key)
 
 
-async def test_every_recover_counts_the_doubts_of_a_journal_that_is_measured(at_work: World, traced: Traced):
+async def test_recover_measures_the_number_of_doubts_in_the_journal(at_work: World, traced: Traced):
     journal = traced.telemetry.journal(at_work.journal)
     async with at_work.client(journal=journal, observers=[traced.telemetry]) as client:
         await doubtful(client, at_work, "k")
@@ -172,7 +170,7 @@ async def test_every_recover_counts_the_doubts_of_a_journal_that_is_measured(at_
     assert traced.points("transfer_async.orders.in_doubt") == [(2, {})]
 
 
-async def test_the_ages_of_what_waits_are_measured_by_every_recover(at_work: World, traced: Traced):
+async def test_recover_measures_the_ages_of_pending_keys(at_work: World, traced: Traced):
     journal = traced.telemetry.journal(at_work.journal)
     async with at_work.client(journal=journal, observers=[traced.telemetry], settle_after=0.0) as client:
         assert traced.points("transfer_async.doubt.oldest_age") == []
@@ -198,7 +196,7 @@ async def test_the_ages_of_what_waits_are_measured_by_every_recover(at_work: Wor
     ]
 
 
-async def test_what_kept_no_time_yet_counts_from_its_beginning():
+async def test_the_age_of_an_undo_without_a_time_counts_from_its_claim():
     oldest = Oldest()
     owed = PendingUndo(intent=intent(), hook="hold", receipt=None)
     entry = Entry(
@@ -212,7 +210,7 @@ async def test_what_kept_no_time_yet_counts_from_its_beginning():
 # --- the journal --------------------------------------------------------------------------------
 
 
-async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced, tmp_path):
+async def test_each_transition_of_a_journal_is_measured(at_work: World, traced: Traced, tmp_path):
     journal = traced.telemetry.journal(SQLiteJournal(tmp_path / "orders.db"))
     async with journal, at_work.client(journal=journal) as client:
         await client.create_order(new_order(), key="k")
@@ -227,7 +225,7 @@ async def test_each_move_of_a_journal_is_measured(at_work: World, traced: Traced
     assert traced.points_of("db.client.operation.duration")[0].explicit_bounds[0] == 0.0001
 
 
-async def test_a_doubt_and_a_move_of_two_words_keep_their_names(at_work: World, traced: Traced):
+async def test_a_doubt_and_a_two_word_transition_keep_their_names(at_work: World, traced: Traced):
     async with traced.telemetry.journal(at_work.journal) as journal:
         await journal.move(at_work.scope, "k", transitions.GoInDoubt(attempt="a"))
         await journal.move(at_work.scope, "k", transitions.TakeOver(intent_id="i", epoch=1, lease=1.0))
@@ -236,7 +234,7 @@ async def test_a_doubt_and_a_move_of_two_words_keep_their_names(at_work: World, 
     assert [told["db.operation.name"] for _, told in points] == ["doubt", "take_over"]
 
 
-async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, traced: Traced):
+async def test_a_failed_transition_is_measured_with_its_error(at_work: World, traced: Traced):
     at_work.journal.fail_on = transitions.MarkSending
     journal = traced.telemetry.journal(at_work.journal)
     error = await ended(at_work, traced, JournalFailed, journal=journal)
@@ -246,9 +244,7 @@ async def test_a_move_that_fails_is_measured_with_its_error(at_work: World, trac
     assert traced.points("db.client.operation.duration")[-1] == (1, {"db.system.name": "other", **failed})
 
 
-async def test_a_journal_that_is_measured_is_the_journal_in_all_else(
-    at_work: World, traced: Traced, tmp_path
-):
+async def test_a_measured_journal_behaves_like_the_journal_itself(at_work: World, traced: Traced, tmp_path):
     inner = SQLiteJournal(tmp_path / "orders.db")
     journal: Journal = traced.telemetry.journal(inner)
     async with journal as entered, at_work.client(journal=journal) as client:
@@ -264,7 +260,7 @@ async def test_a_journal_that_is_measured_is_the_journal_in_all_else(
     assert not traced.telemetry.journal(MemoryJournal()).durable
 
 
-def test_the_systems_are_the_conventions(traced: Traced):
+def test_database_system_names_follow_the_conventions(traced: Traced):
     class Own(SQLiteJournal):
         """A bank's own, made of ours."""
 
@@ -273,7 +269,7 @@ def test_the_systems_are_the_conventions(traced: Traced):
     assert traced.telemetry.journal(Own("orders.db"))._system == "sqlite"
 
 
-async def test_a_measure_that_fails_does_not_make_the_journal_look_as_if_it_had(
+async def test_a_failed_measurement_is_not_reported_as_a_journal_failure(
     at_work: World, traced: Traced, monkeypatch, caplog
 ):
     def fail(*_, **__):
@@ -294,7 +290,7 @@ async def test_a_measure_that_fails_does_not_make_the_journal_look_as_if_it_had(
 # --- the retry budget ---------------------------------------------------------------------------
 
 
-async def test_what_is_left_of_the_retry_budget(at_work: World, traced: Traced):
+async def test_the_remaining_retry_budget_is_measured(at_work: World, traced: Traced):
     policy = RetryPolicy(budget=RetryBudget(capacity=20, throttle_cost=5, refund=2))
     at_work.sandbox.faults.add(Status(429))
     async with at_work.client(retry=policy, observers=[traced.telemetry]) as client:
@@ -306,7 +302,7 @@ async def test_what_is_left_of_the_retry_budget(at_work: World, traced: Traced):
         assert traced.points("transfer_async.retry_budget.left") == [(17, {})]
 
 
-async def test_of_several_clients_the_least_is_told(at_work: World, traced: Traced):
+async def test_the_smallest_retry_budget_of_several_clients_is_reported(at_work: World, traced: Traced):
     small = RetryPolicy(budget=RetryBudget(capacity=3))
     async with at_work.client(retry=small) as one, at_work.client() as other:
         traced.telemetry.watch(other)
@@ -315,7 +311,7 @@ async def test_of_several_clients_the_least_is_told(at_work: World, traced: Trac
         assert traced.points("transfer_async.retry_budget.left") == [(3, {})]
 
 
-async def test_a_client_that_is_watched_is_not_kept_alive(at_work: World, traced: Traced):
+async def test_watching_a_client_does_not_keep_it_alive(at_work: World, traced: Traced):
     async with at_work.client() as client:
         traced.telemetry.watch(client)
     del client
@@ -327,7 +323,7 @@ async def test_a_client_that_is_watched_is_not_kept_alive(at_work: World, traced
 # --- all of them --------------------------------------------------------------------------------
 
 
-async def test_units_are_the_conventions(at_work: World, traced: Traced):
+async def test_units_follow_the_conventions(at_work: World, traced: Traced):
     journal = traced.telemetry.journal(MemoryJournal(clock=Time().clock))
     async with at_work.client(journal=journal, observers=[traced.telemetry]) as client:
         traced.telemetry.watch(client)
