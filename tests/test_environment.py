@@ -59,7 +59,7 @@ def test_the_tests_see_nothing_of_what_a_user_has_set():
 
 def test_no_test_writes_into_the_journal_that_a_user_has_set(tmp_path: Path):
     journal = tmp_path / "journal.db"
-    test = "tests/testing/test_both_clients.py::test_a_fake_is_made_from_the_environment_too"
+    test = "tests/testing/test_both_clients.py::test_a_fake_client_can_be_made_from_the_environment"
     run = outside("-m", "pytest", "-q", "-p", "no:cacheprovider", test, TRANSFER_JOURNAL=str(journal))
 
     assert "1 passed" in run.stdout, run.stdout

@@ -27,7 +27,7 @@ async def created(client, key="k", **changes):
     return await client.create_order(make_new_order(**changes), key=key)
 
 
-async def test_a_created_order_is_one_and_its_hold_is_kept(client, holds):
+async def test_the_assertions_accept_a_created_order_with_its_hold(client, holds):
     await created(client)
     await created(client, "another", matcher_amount="5.00")
 
@@ -39,7 +39,7 @@ async def test_a_created_order_is_one_and_its_hold_is_kept(client, holds):
         await assert_hold_released("k", client=client, held=holds.held)
 
 
-async def test_a_doubt_is_one_order_too_and_a_second_one_is_seen(client, holds):
+async def test_a_doubt_counts_as_one_order_and_a_second_order_is_found(client, holds):
     client.sandbox.faults.add(CloseAfterProcessing())
     with pytest.raises(OutcomeUnknown):
         await created(client)
@@ -77,7 +77,7 @@ async def test_a_payment_under_a_new_key_with_a_new_quote_is_paid_twice(client):
     assert all(f"100.00 USD at {rate}" in str(caught.value) for rate in (1500, 1501))
 
 
-def test_a_payment_is_named_by_fields_of_an_order():
+def test_a_payment_is_described_by_known_fields_of_an_order():
     for fields, told in (
         ({}, "name at least one field"),
         ({"amount": 1}, "amount: an order has no such field; it has poster_username"),
@@ -88,7 +88,7 @@ def test_a_payment_is_named_by_fields_of_an_order():
             assert_one_payment(sandbox=None, **fields)
 
 
-async def test_a_refused_order_is_none_and_its_hold_is_released(client, holds):
+async def test_the_assertions_accept_a_refused_order_without_a_hold(client, holds):
     client.sandbox.faults.add(Status(422))
     with pytest.raises(Refused):
         await created(client)
@@ -101,7 +101,7 @@ async def test_a_refused_order_is_none_and_its_hold_is_released(client, holds):
         await assert_hold_kept("k", client=client, held=holds.held)
 
 
-async def test_a_hold_of_an_earlier_intent_is_seen(client, holds):
+async def test_a_hold_of_an_earlier_intent_is_found(client, holds):
     client.sandbox.faults.add(Status(422))
     with pytest.raises(Refused):
         await created(client)
@@ -113,7 +113,7 @@ async def test_a_hold_of_an_earlier_intent_is_seen(client, holds):
         await assert_hold_kept("k", client=client, held=holds.held)
 
 
-async def test_a_hold_that_stands_twice_is_seen_however_the_bank_tells(client):
+async def test_two_holds_for_one_intent_are_found(client):
     async def twice(intent_id):
         return ["hold-1", "hold-2"]
 
@@ -123,7 +123,7 @@ async def test_a_hold_that_stands_twice_is_seen_however_the_bank_tells(client):
         await assert_hold_kept("k", client=client, held=twice)
 
 
-async def test_an_order_under_another_id_than_the_journals_is_seen(client):
+async def test_an_order_with_another_id_than_the_journals_is_found(client):
     order = await created(client)
     other = FakeClient(seed=7, hooks=[Holds().hook])
     async with other:
@@ -133,14 +133,14 @@ async def test_an_order_under_another_id_than_the_journals_is_seen(client):
         await assert_one_order("k", client=client, sandbox=other.sandbox)
 
 
-async def test_a_key_that_nobody_ever_used_is_no_key_without_an_order(client, holds):
+async def test_an_unknown_key_fails_the_assertions(client, holds):
     with pytest.raises(AssertionError, match="'k': the journal has no such key"):
         await assert_no_order("k", client=client, sandbox=client.sandbox)
     with pytest.raises(AssertionError, match="'k': the journal has no such key"):
         await assert_hold_released("k", client=client, held=holds.held)
 
 
-async def test_the_ledger_of_a_test_keeps_the_rules_of_hooks(client, holds):
+async def test_the_holds_fixture_keeps_the_rules_for_hooks(client, holds):
     async def refuse(intent):
         raise PreflightFailed("no")
 

@@ -99,7 +99,7 @@ async def fails(error, client, key="k", **words):
     return caught.value
 
 
-async def test_a_key_has_one_order_and_gives_it_back(opened, kind, holds):
+async def test_a_key_creates_one_order_and_returns_it_again(opened, kind, holds):
     async with opened() as client:
         order = await create(client)
         again = await create(client)
@@ -123,7 +123,7 @@ async def test_a_refusal_releases_the_hold_and_names_the_fields(opened, kind, ho
         await create(client)
 
 
-async def test_a_doubt_is_kept_until_somebody_knows(opened, kind, holds):
+async def test_a_doubt_remains_until_it_is_resolved(opened, kind, holds):
     seen = []
 
     async def resolve(intent, doubt):
@@ -144,7 +144,7 @@ async def test_a_doubt_is_kept_until_somebody_knows(opened, kind, holds):
 
 
 @pytest.mark.parametrize("fault", EACH_FAULT)
-async def test_each_fault_ends_alike(fault, beside, hands):
+async def test_each_fault_has_the_same_outcome_in_both_clients(fault, beside, hands):
     ends = []
     for kind in (Real(beside), Fake()):
         holds = Holds()
@@ -185,7 +185,7 @@ async def in_doubt_in_the_end(client, kind, loop_time):
     await call
 
 
-async def test_an_answer_that_breaks_ends_in_doubt(opened, kind, loop_time):
+async def test_a_broken_response_leads_to_doubt(opened, kind, loop_time):
     """What it says of it hangs on how the bytes fall into packets."""
     async with opened() as client:
         kind.sandbox.faults.add(BrokenChunk())
@@ -204,7 +204,7 @@ class StallsAmidTheBody(Fault):
         await exchange.stall()
 
 
-async def test_an_answer_that_begins_and_outlasts_the_time_out_is_unreadable(kind):
+async def test_a_response_that_outlasts_the_timeout_is_unreadable(kind):
     """A bank that tells the two apart would test the wrong branch with a fake that does not."""
     async with kind.client(timeouts=Timeouts(sock_read=0.5), retry=RetryPolicy(attempts=1)) as client:
         kind.sandbox.faults.add(StallsAmidTheBody())
@@ -213,14 +213,14 @@ async def test_an_answer_that_begins_and_outlasts_the_time_out_is_unreadable(kin
     assert (type(error), error.status, bool(error.raw)) == (UnreadableOrder, 200, True)
 
 
-async def test_an_answer_whose_bytes_keep_coming_is_waited_for(kind):
+async def test_a_slow_response_that_keeps_sending_is_read(kind):
     """The time between two pieces is the limit, and not that of all of them."""
     async with kind.client(timeouts=Timeouts(sock_read=1.0), retry=RetryPolicy(attempts=1)) as client:
         kind.sandbox.faults.add(SlowBytes(delay=0.4, size=2000))
         await create(client, held="ours")
 
 
-async def test_a_stall_ends_in_doubt_and_the_order_may_come_late(opened, kind, loop_time):
+async def test_a_stall_leads_to_doubt_and_the_order_may_appear_later(opened, kind, loop_time):
     async with opened() as client:
         kind.sandbox.faults.add(StallBeforeProcessing())
         await in_doubt_in_the_end(client, kind, loop_time)
@@ -231,7 +231,7 @@ async def test_a_stall_ends_in_doubt_and_the_order_may_come_late(opened, kind, l
         await fails(OutcomeUnknown, client)
 
 
-async def test_a_service_out_of_reach_was_never_sent_anything(kind, holds, hands):
+async def test_an_unreachable_service_means_not_sent(kind, holds, hands):
     async with kind.out_of_reach(hooks=[holds.hook], clock=hands) as client:
         error = await fails(ConnectionFailed, client)
 
@@ -241,7 +241,7 @@ async def test_a_service_out_of_reach_was_never_sent_anything(kind, holds, hands
             await client.who_am_i()
 
 
-async def test_a_key_is_busy_while_somebody_is_at_work_and_close_waits(opened, kind):
+async def test_a_key_is_busy_during_a_call_and_close_waits_for_it(opened, kind):
     async with opened() as client:
         kind.sandbox.faults.add(StallBeforeProcessing())
         paying = asyncio.create_task(create(client))
@@ -252,7 +252,7 @@ async def test_a_key_is_busy_while_somebody_is_at_work_and_close_waits(opened, k
     await fails(ClientClosed, client)
 
 
-async def test_a_cancelled_call_leaves_what_is_true(opened, kind):
+async def test_a_cancelled_call_leaves_a_correct_record(opened, kind):
     async with opened() as client:
         kind.sandbox.faults.add(StallBeforeProcessing())
         paying = asyncio.create_task(create(client))
@@ -268,7 +268,7 @@ async def test_a_cancelled_call_leaves_what_is_true(opened, kind):
             assert (await later.known("k")).order is not None or later.in_doubt()
 
 
-async def test_people_are_looked_up_and_names_are_compared(opened, kind, holds):
+async def test_beneficiaries_are_looked_up_and_names_compared(opened, kind, holds):
     check = BeneficiaryVerification(UserLookup("/sandbox/users/{username}"))
     async with opened(hooks=[check, holds.hook]) as client:
         await fails(BeneficiaryNotVerified, client, beneficiary=PersonName("Somebody", "Else"))
@@ -277,7 +277,7 @@ async def test_people_are_looked_up_and_names_are_compared(opened, kind, holds):
         assert (await client.who_am_i()).username == "lagoon-bank"
 
 
-async def test_reads_are_tried_again_and_fail_in_the_end(opened, kind):
+async def test_reads_are_retried_and_finally_fail(opened, kind):
     async with opened() as client:
         kind.sandbox.faults.add(Status(500), path="*")
         assert (await client.who_am_i()).id
@@ -286,12 +286,12 @@ async def test_reads_are_tried_again_and_fail_in_the_end(opened, kind):
             await client.request("HEAD", "/anything?at=all", safe=True)
 
 
-def test_a_fake_takes_nothing_that_is_for_connections():
+def test_a_fake_client_rejects_connection_settings():
     with pytest.raises(ValueError, match="proxy: a fake has no connections"):
         FakeClient(proxy="http://127.0.0.1:3128")
 
 
-async def test_a_fakes_service_ends_with_it(hands):
+async def test_closing_a_fake_client_closes_its_service(hands):
     """A request that stalls is never processed then, as where a sandbox closes."""
     client = FakeClient(clock=hands)
     client.sandbox.faults.add(StallBeforeProcessing())
@@ -304,7 +304,7 @@ async def test_a_fakes_service_ends_with_it(hands):
     assert not client.sandbox.orders
 
 
-async def test_a_fake_is_made_from_the_environment_too(monkeypatch):
+async def test_a_fake_client_can_be_made_from_the_environment(monkeypatch):
     monkeypatch.setenv("TRANSFER_BASE_URL", "https://api.example.com")
     monkeypatch.setenv("TRANSFER_API_TOKEN", "secret")
     async with FakeClient.from_env() as client:

@@ -10,7 +10,7 @@ from transfer_async.sandbox import CloseBeforeReading, Status
 from transfer_async.testing import FakeClient, ManualClock, assert_hold_released, make_new_order
 
 
-async def test_a_dead_workers_lease_passes_at_once(holds, hands, tmp_path):
+async def test_advancing_the_clock_ends_a_dead_workers_lease(holds, hands, tmp_path):
     entered = asyncio.Event()
 
     async def die(intent):
@@ -34,7 +34,7 @@ async def test_a_dead_workers_lease_passes_at_once(holds, hands, tmp_path):
     assert order.id in other.sandbox.orders
 
 
-async def test_settle_after_passes_at_once(holds, hands):
+async def test_advancing_the_clock_passes_settle_after(holds, hands):
     async def none_of_it(intent, doubt):
         return NO_ORDER
 
@@ -50,7 +50,7 @@ async def test_settle_after_passes_at_once(holds, hands):
         await assert_hold_released("k", client=client, held=holds.held)
 
 
-async def test_whoever_waits_by_it_waits_for_nothing(holds, hands):
+async def test_waits_by_a_manual_clock_advance_it_at_once(holds, hands):
     async with FakeClient(hooks=[holds.hook], clock=hands) as client:
         client.sandbox.faults.add(Status(429, headers={"Retry-After": "7"}))
         before = hands.now()
@@ -59,7 +59,7 @@ async def test_whoever_waits_by_it_waits_for_nothing(holds, hands):
     assert hands.now() - before >= 7.0
 
 
-def test_it_begins_when_it_is_told_and_never_goes_back():
+def test_a_manual_clock_starts_at_the_given_time_and_never_goes_back():
     clock = ManualClock(datetime(2030, 1, 2, tzinfo=UTC))
     clock.advance(90)
 

@@ -121,25 +121,25 @@ def run_here(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.R
     return pytester.runpytest_inprocess(*ALONE, "-p", "no:xdist", *BY_NAME, "--strict-markers", *options)
 
 
-def test_the_sandbox_answers_on_every_kind_of_loop_as_soon_as_the_package_is_installed(installed):
+def test_the_installed_plugins_sandbox_works_on_every_kind_of_loop(installed):
     run(installed, "--asyncio-mode", "strict", test_loops=EVERY_LOOP).assert_outcomes(passed=4)
 
 
-def test_who_does_not_use_it_imports_nothing(installed):
+def test_an_unused_plugin_imports_nothing(installed):
     run(installed, test_it=NOT_USED).assert_outcomes(passed=1)
 
 
-def test_it_works_in_the_auto_mode_of_pytest_asyncio(here):
+def test_the_plugin_works_in_the_auto_mode_of_pytest_asyncio(here):
     run_here(here, "--asyncio-mode", "auto", test_auto=AUTO).assert_outcomes(passed=1)
 
 
-def test_it_works_with_anyio_and_needs_no_pytest_asyncio(here):
+def test_the_plugin_works_with_anyio_and_without_pytest_asyncio(here):
     here.makeini("[pytest]\n")
     run_here(here, "-p", "no:asyncio", test_anyio=ANYIO).assert_outcomes(passed=1)
 
 
 @pytest.mark.trial(ci=1, long=1)
-def test_processes_of_xdist_have_sandboxes_of_their_own_and_agree_on_the_faults(installed):
+def test_xdist_processes_have_separate_sandboxes_and_the_same_faults(installed):
     installed.makepyfile(test_faults=FAULTS, test_loops=EVERY_LOOP)
 
     result = installed.runpytest_subprocess(*ALONE, "-W", "error", "-n", "2")
@@ -147,7 +147,7 @@ def test_processes_of_xdist_have_sandboxes_of_their_own_and_agree_on_the_faults(
     result.assert_outcomes(passed=4 + 19 + 3)
 
 
-def test_the_marker_runs_a_test_once_for_each_fault_which_the_next_order_meets(here):
+def test_the_marker_runs_a_test_once_for_each_fault(here):
     result = run_here(here, "-v", test_it=FAULTS)
 
     result.assert_outcomes(passed=19 + 3)
@@ -156,7 +156,7 @@ def test_the_marker_runs_a_test_once_for_each_fault_which_the_next_order_meets(h
     )
 
 
-def test_a_fault_that_is_not_there_and_a_fixture_without_its_marker_say_what_is_wrong(here):
+def test_an_unknown_fault_and_a_missing_marker_are_explained(here):
     wrong = "import pytest\n\n@pytest.mark.transfer_faults('stauts')\ndef test_it(): pass\n"
     without = "def test_it(transfer_fault): pass\n"
 
@@ -169,7 +169,7 @@ def test_a_fault_that_is_not_there_and_a_fixture_without_its_marker_say_what_is_
     other.stdout.fnmatch_lines(["*transfer_fault is for tests with @pytest.mark.transfer_faults*"])
 
 
-def test_a_method_of_a_test_case_with_the_marker_is_told_what_to_do(here):
+def test_the_marker_on_a_unittest_method_is_explained(here):
     test = """
     import unittest
     import pytest
@@ -193,7 +193,7 @@ def test_a_method_of_a_test_case_with_the_marker_is_told_what_to_do(here):
     )
 
 
-def test_the_other_fixtures_are_what_a_client_takes(here):
+def test_the_clock_and_holds_fixtures_fit_a_client(here):
     test = """
     from transfer_async.testing import FakeClient, make_new_order
 
@@ -206,7 +206,7 @@ def test_the_other_fixtures_are_what_a_client_takes(here):
 
 
 @pytest.mark.trial(ci=1, long=1)
-def test_they_are_listed_among_the_fixtures_and_markers_with_what_they_are(installed):
+def test_fixtures_and_markers_are_listed_with_their_descriptions(installed):
     fixtures = run(installed, "--fixtures", test_it="")
     markers = run(installed, "--markers", test_it="")
 
@@ -217,7 +217,7 @@ def test_they_are_listed_among_the_fixtures_and_markers_with_what_they_are(insta
 
 
 @pytest.mark.trial(ci=1, long=1)
-def test_a_journal_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here):
+def test_the_journal_contract_runs_in_strict_mode_and_shows_failures(here):
     test = """
     import pytest
     from transfer_async import MemoryJournal
@@ -248,7 +248,7 @@ def test_a_journal_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(he
 
 
 @pytest.mark.trial(ci=1, long=1)
-def test_a_line_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here):
+def test_the_broker_contract_runs_in_strict_mode_and_shows_failures(here):
     test = """
     import pytest
     from tests.contract.own_broker import TableLine
@@ -281,7 +281,7 @@ def test_a_line_is_tried_in_strict_mode_and_a_failure_shows_what_was_there(here)
     result.stdout.fnmatch_lines(["E*assert*False*"])
 
 
-def test_it_may_be_named_twice(here):
+def test_the_plugin_may_be_named_twice(here):
     shutil.copy(SOURCE, here.path / "again.py")
     here.makeconftest('pytest_plugins = ["again"]')
     here.syspathinsert()

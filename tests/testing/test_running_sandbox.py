@@ -15,7 +15,7 @@ async def pay(sandbox, **words):
         return await client.create_order(make_new_order(), key="k", held="our-own", **words)
 
 
-async def test_a_stalled_order_goes_on_when_another_thread_says_so(beside):
+async def test_another_thread_can_release_a_stalled_order(beside):
     beside.faults.add(StallBeforeProcessing())
     paying = asyncio.create_task(pay(beside))
     await beside.stalled()
@@ -25,7 +25,7 @@ async def test_a_stalled_order_goes_on_when_another_thread_says_so(beside):
     await beside.finished()
 
 
-def test_who_has_no_loop_waits_for_what_happens(beside):
+def test_sync_code_can_wait_for_events_of_the_sandbox(beside):
     order = asyncio.run(pay(beside))
 
     beside.wait(beside.created())
@@ -33,7 +33,7 @@ def test_who_has_no_loop_waits_for_what_happens(beside):
     beside.wait(beside.matched(order.id))
 
 
-async def test_whoever_still_waits_when_it_ends_is_told():
+async def test_closing_the_sandbox_fails_pending_waits():
     sandbox = await asyncio.to_thread(RunningSandbox().__enter__)
     waiting = asyncio.create_task(sandbox.received(1))
     while not sandbox._waiting._waiters:  # noqa: ASYNC110 - there is nothing to be told by
@@ -44,21 +44,21 @@ async def test_whoever_still_waits_when_it_ends_is_told():
         await waiting
 
 
-def test_its_thread_ends_with_it():
+def test_closing_the_sandbox_ends_its_thread():
     with RunningSandbox():
         assert "sandbox" in {thread.name for thread in threading.enumerate()}
 
     assert "sandbox" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_one_that_is_not_running_says_how_to_use_it():
+def test_using_a_stopped_sandbox_explains_how_to_start_it():
     sandbox = RunningSandbox()
 
     with pytest.raises(RuntimeError, match="use it as `with RunningSandbox"):
         sandbox.wait(sandbox.created())
 
 
-def test_an_address_that_is_taken_is_told_where_it_is_entered(beside):
+def test_entering_a_sandbox_on_a_port_in_use_raises_os_error(beside):
     port = int(beside.base_url.rpartition(":")[2])
 
     with pytest.raises(OSError, match="address already in use"), RunningSandbox(port=port):

@@ -51,7 +51,7 @@ async def test_hooks_with_a_natural_key_keep_the_rules():
     (await verify_hooks(lambda: KeyedLedger(core), sequences=10)).check()
 
 
-async def test_the_ledger_that_tests_are_given_keeps_the_rules():
+async def test_the_ledger_for_tests_keeps_the_rules():
     holds = Holds()
     (await verify_hooks(lambda: {"hooks": [holds.hook], "held": holds.held}, sequences=5)).check()
 
@@ -68,7 +68,7 @@ async def test_right_hooks_of_every_style_pass_on_an_account_with_room_for_six_h
 
 @pytest.mark.usefixtures("blocking_bank")
 @pytest.mark.parametrize("wrong", wrong_banks.WRONG, ids=lambda kind: kind.__name__)
-async def test_each_wrong_bank_is_found_and_one_fault_is_one_rule(wrong):
+async def test_each_wrong_bank_breaks_exactly_one_rule(wrong):
     if wrong is wrong_banks.HttpReleaseIgnoresWhatWentWrong and sys.version_info >= (3, 12):
         pytest.skip(reason="aiohttp writes a request before its first await there: the release has acted")
     patience = 0.2 if wrong.breaks == "comes-back" else 10.0
@@ -79,7 +79,7 @@ async def test_each_wrong_bank_is_found_and_one_fault_is_one_rule(wrong):
 
 
 @pytest.mark.parametrize("wrong", wrong_ledgers.WRONG, ids=lambda kind: kind.__name__)
-async def test_each_wrong_hook_is_found_by_the_rule_that_it_breaks(wrong):
+async def test_each_wrong_hook_is_reported_under_the_rule_that_it_breaks(wrong):
     wrong.ledger = []
     one = wrong()
     anew = wrong is wrong_ledgers.RemembersInMemory
@@ -93,13 +93,13 @@ async def test_each_wrong_hook_is_found_by_the_rule_that_it_breaks(wrong):
         report.check()
 
 
-async def test_hooks_that_keep_the_rules_but_for_nothing_are_not_blamed():
+async def test_the_base_of_the_wrong_hooks_keeps_the_rules():
     """What the wrong ones are made of is right."""
     one = wrong_ledgers.Wrong()
     (await verify_hooks(lambda: one, sequences=10)).check()
 
 
-async def test_what_takes_three_steps_is_found_by_a_sequence_and_shortened():
+async def test_a_fault_that_needs_three_steps_is_found_and_shortened():
     def found(seed):
         one = wrong_ledgers.KnowsTheLastOne()
         return verify_hooks(lambda: one, sequences=500, seed=seed)
@@ -117,7 +117,7 @@ PAID_TWICE = """; without a hold, release moves no money.
 """
 
 
-async def test_money_that_is_paid_back_twice_is_seen_in_the_balance_and_in_nothing_else():
+async def test_money_paid_back_twice_is_found_only_by_the_balance():
     one = wrong_ledgers.PaysBackEachTime()
 
     report = await verify_hooks(lambda: one, sequences=20)
@@ -130,7 +130,7 @@ async def test_money_that_is_paid_back_twice_is_seen_in_the_balance_and_in_nothi
     assert unseen.notes == ("balances were not checked: the factory has no balance()", NO_PROCESS)
 
 
-async def test_a_balance_that_one_ledger_keeps_in_place_is_compared_with_what_it_was():
+async def test_a_balance_changed_in_place_is_compared_with_its_earlier_value():
     """As where ``balance`` gives the accounts themselves, and not a copy of them."""
     one = wrong_ledgers.PaysBackEachTime()
     one.balance = lambda: one.accounts
@@ -138,7 +138,7 @@ async def test_a_balance_that_one_ledger_keeps_in_place_is_compared_with_what_it
     assert broken(await verify_hooks(lambda: one, sequences=0)) == {"paid-back"}
 
 
-async def test_what_a_sequence_leaves_in_the_balance_is_seen(monkeypatch):
+async def test_a_random_sequence_checks_the_balance_that_it_leaves(monkeypatch):
     for trials in ("TRIALS", "CUT_TRIALS"):
         monkeypatch.setattr(hook_trials, trials, {})
     one = wrong_ledgers.PaysBackEachTime()
@@ -151,7 +151,7 @@ async def test_what_a_sequence_leaves_in_the_balance_is_seen(monkeypatch):
 # --- what is said of them -----------------------------------------------------------------------------
 
 
-async def test_holds_of_a_broken_trial_are_released_and_do_not_use_up_the_account():
+async def test_holds_of_a_failed_trial_are_released():
     """Each trial that broke a rule left its holds: the account was empty, and right rules looked broken."""
     one = wrong_banks.ReleasesTheLast()
     report = await verify_hooks(lambda: one, sequences=0)
@@ -159,7 +159,7 @@ async def test_holds_of_a_broken_trial_are_released_and_do_not_use_up_the_accoun
     assert (broken(report), one.core.holds) == ({"others"}, {})
 
 
-async def test_holds_that_cannot_be_released_are_said_to_be_left_in_the_ledger():
+async def test_holds_that_cannot_be_released_are_noted_in_the_report():
     class ReleasesNothing(right_banks.Bank):
         async def release(self, intent, reference):
             await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_holds_that_cannot_be_released_are_said_to_be_left_in_the_ledger()
     assert "place(A) calls your hook to hold for A" in str(report)
 
 
-async def test_a_ledger_that_holds_nothing_is_said_to_have_no_room_and_nothing_else():
+async def test_an_empty_account_is_reported_only_as_no_room_for_holds():
     one = right_banks.Bank()
     one.core.available = 0
     report = await verify_hooks(lambda: one)
@@ -186,14 +186,14 @@ async def test_a_ledger_that_holds_nothing_is_said_to_have_no_room_and_nothing_e
 
 
 @pytest.mark.parametrize("balance", [10**30, {"NGN": "1E+30"}, [Decimal(10) ** 27]])
-async def test_a_balance_in_which_a_loss_would_be_rounded_away_is_refused(balance):
+async def test_a_balance_too_large_to_show_a_loss_is_rejected(balance):
     """Of 10**30, Decimal takes nothing and gives nothing back: who pays back too little would pass."""
     ledger = Ledger()
     with pytest.raises(ValueError, match=r"balance\(\) returned .*: too large .* Put less money"):
         await verify_hooks(lambda: {"hooks": ledger.hooks, "held": ledger.held, "balance": lambda: balance})
 
 
-async def test_a_hold_that_arrives_late_is_not_blamed_on_the_next_trial():
+async def test_a_late_hold_is_reported_for_its_own_trial():
     class ArrivesInTheNext(right_banks.Bank):
         waiting = None
 
@@ -216,7 +216,7 @@ async def test_a_hold_that_arrives_late_is_not_blamed_on_the_next_trial():
     assert len([step for step in seen.did if step.startswith("place(A), cancelled")]) == 1
 
 
-async def test_a_step_is_shown_even_where_nothing_was_done():
+async def test_a_broken_rule_without_steps_is_shown():
     rule = BrokenRule(rule=rules.PAID_BACK, trial="a trial", did=(), saw="less")
     report = HookReport(broken=(rule,), tried=1, seed=0)
 
@@ -244,7 +244,7 @@ BROKEN   release(intent, None) finds the hold by intent.id.
 """
 
 
-async def test_a_wrong_hook_is_told_in_a_banks_words():
+async def test_the_report_explains_a_wrong_hook_in_terms_of_the_bank():
     one = wrong_ledgers.NeedsTheReference()
 
     told = str(await verify_hooks(lambda: one, sequences=0))
@@ -274,7 +274,7 @@ async def test_a_hold_that_arrives_late_is_waited_for():
     assert "too-late" in broken(await verify_hooks(lambda: one, sequences=0, late=0.1))
 
 
-async def test_a_factory_that_makes_a_ledger_of_its_own_each_time_is_told_so():
+async def test_a_factory_with_a_new_ledger_each_time_is_noted():
     report = await verify_hooks(Ledger, sequences=0)
 
     report.check()
@@ -282,7 +282,7 @@ async def test_a_factory_that_makes_a_ledger_of_its_own_each_time_is_told_so():
     assert str(report).startswith("note     no restarted worker was tried")
 
 
-async def test_without_hypothesis_the_rest_is_tried(monkeypatch):
+async def test_without_hypothesis_only_the_random_sequences_are_skipped(monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     ledger = Ledger()
 
@@ -295,7 +295,7 @@ async def test_without_hypothesis_the_rest_is_tried(monkeypatch):
     assert report.tried > 14
 
 
-async def test_holds_are_for_the_order_that_the_factory_names():
+async def test_holds_are_placed_for_the_factorys_order():
     order = make_new_order(matcher_amount="3.00")
     ledger, orders = Ledger(), set()
 
@@ -309,7 +309,7 @@ async def test_holds_are_for_the_order_that_the_factory_names():
     assert orders == {order.matcher_amount}
 
 
-async def test_hooks_with_very_many_awaits_are_cut_at_the_first_of_them(monkeypatch):
+async def test_a_hook_with_many_awaits_is_cancelled_only_at_the_first_ones(monkeypatch):
     monkeypatch.setattr(hook_trials, "MAX_AWAITS", 4)
 
     class Slow(Ledger):
@@ -335,12 +335,12 @@ async def test_hooks_with_very_many_awaits_are_cut_at_the_first_of_them(monkeypa
         ({"hooks": [], "held": Ledger().held}, "the last of the hooks must be the one that places the hold"),
     ],
 )
-async def test_a_factory_that_makes_something_else_is_told_what_is_missing(made, why):
+async def test_a_wrong_factory_result_is_rejected_with_what_is_missing(made, why):
     with pytest.raises(ValueError, match=why):
         await verify_hooks(lambda: made)
 
 
-async def test_a_fault_of_the_trials_own_is_no_broken_rule():
+async def test_an_error_outside_the_hooks_is_not_a_broken_rule():
     def held(intent_id):
         raise ZeroDivisionError
 
@@ -349,7 +349,7 @@ async def test_a_fault_of_the_trials_own_is_no_broken_rule():
         await verify_hooks(lambda: {"hooks": ledger.hooks, "held": held})
 
 
-async def test_a_fault_in_a_sequence_is_no_broken_rule_either(monkeypatch):
+async def test_an_error_in_a_sequence_is_not_a_broken_rule(monkeypatch):
     async def fail(harness, model):
         raise ZeroDivisionError
 
@@ -360,7 +360,7 @@ async def test_a_fault_in_a_sequence_is_no_broken_rule_either(monkeypatch):
         await verify_hooks(lambda: ledger, sequences=3)
 
 
-async def test_one_hold_for_all_and_a_release_of_more_than_its_own_are_seen_in_sequences():
+async def test_sequences_find_a_shared_hold_and_a_lost_hold_of_another_key():
     """What a sequence sees is told by the rule that it breaks."""
 
     class OneForAll(wrong_ledgers.Wrong):
@@ -384,7 +384,7 @@ async def test_one_hold_for_all_and_a_release_of_more_than_its_own_are_seen_in_s
         assert seen.value.broken.rule.name == rule
 
 
-async def test_a_loop_that_ends_lets_a_hook_end(monkeypatch):
+async def test_closing_a_cancellable_hook_runs_its_cleanup(monkeypatch):
     """As where a program stops in the middle of a trial."""
     ended = []
 
