@@ -15,7 +15,7 @@ TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
 
 @each("paper", PAPERS)
-def test_a_paper_points_only_to_what_is_there(paper: Path) -> None:
+def test_documents_refer_only_to_existing_files_and_tests(paper: Path) -> None:
     text = paper.read_text(encoding="utf-8")
     links = [paper.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
     named = [ROOT / path for path in re.findall(r"\b(tests/[\w./]*\w)", text)]
@@ -26,7 +26,7 @@ def test_a_paper_points_only_to_what_is_there(paper: Path) -> None:
     assert [str(path) for path in (*links, *named, *programs) if not path.exists()] == []
 
 
-def test_the_licence_is_the_one_that_the_package_names() -> None:
+def test_the_licence_file_matches_the_package_metadata() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
 
     assert (PROJECT["license"], PROJECT["license-files"]) == ("MIT", ["LICENSE"])
@@ -34,14 +34,14 @@ def test_the_licence_is_the_one_that_the_package_names() -> None:
     assert PROJECT["authors"][0]["name"] in text
 
 
-def test_the_lowest_python_is_the_first_that_is_named() -> None:
+def test_the_lowest_required_python_matches_the_classifiers() -> None:
     named = re.findall(r"Python :: 3\.(\d+)", "\n".join(PROJECT["classifiers"]))
 
     assert PROJECT["requires-python"] == f">=3.{min(map(int, named))}"
 
 
 @each("template", TEMPLATES)
-def test_an_issue_template_can_be_read(template: Path) -> None:
+def test_issue_templates_are_valid(template: Path) -> None:
     form = yaml.safe_load(template.read_text(encoding="utf-8"))
 
     if template.name == "config.yml":

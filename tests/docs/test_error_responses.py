@@ -46,7 +46,9 @@ def check(error: TransferError, status: int, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("error", [DOUBT, NO])
-async def test_an_error_is_answered_by_the_middleware(with_aiohttp: ModuleType, error: TransferError) -> None:
+async def test_the_aiohttp_middleware_responds_to_an_error(
+    with_aiohttp: ModuleType, error: TransferError
+) -> None:
     async def pay(_: web.Request) -> web.Response:
         raise error
 
@@ -57,7 +59,7 @@ async def test_an_error_is_answered_by_the_middleware(with_aiohttp: ModuleType, 
 
 
 @pytest.mark.parametrize("error", [DOUBT, NO])
-async def test_an_error_is_answered_by_the_exception_handler(
+async def test_the_fastapi_exception_handler_responds_to_an_error(
     with_fastapi: ModuleType, error: TransferError
 ) -> None:
     async def pay() -> None:

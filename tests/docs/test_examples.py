@@ -100,7 +100,7 @@ def service(request: pytest.FixtureRequest, load: Load) -> ModuleType:
     return load(request.param, "__main__")
 
 
-async def test_a_service_tells_its_callers_what_is_true(
+async def test_a_services_responses_match_what_happened(
     service: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen = (await service.play(tmp_path)).seen
@@ -123,7 +123,7 @@ ODD_PAYMENTS: list[tuple[dict[str, str], str, set[int]]] = [
 ]
 
 
-async def test_a_service_sends_nothing_for_an_odd_request(service: ModuleType, tmp_path: Path) -> None:
+async def test_a_service_sends_no_order_for_an_invalid_request(service: ModuleType, tmp_path: Path) -> None:
     """Without a key, a request that is repeated would pay again."""
     async with at_service(service, tmp_path) as (sandbox, session):
         for headers, body, statuses in ODD_PAYMENTS:
@@ -134,7 +134,7 @@ async def test_a_service_sends_nothing_for_an_odd_request(service: ModuleType, t
     assert not sandbox.requests
 
 
-async def test_a_key_with_a_slash_can_be_asked_for(service: ModuleType, tmp_path: Path) -> None:
+async def test_a_key_with_a_slash_can_be_queried(service: ModuleType, tmp_path: Path) -> None:
     async with at_service(service, tmp_path) as (sandbox, session):
         sandbox.faults.add(CloseAfterProcessing())
         async with session.post("/payments", json=PAYMENT, headers={"Idempotency-Key": "2026/1"}) as reply:
@@ -157,7 +157,7 @@ async def at_service(
             yield sandbox, session
 
 
-def test_what_both_services_share_is_the_same() -> None:
+def test_both_services_have_the_same_shared_files() -> None:
     """Each directory stands by itself, so that it can be copied."""
     for name in ("answers.py", "bank.py", "callers.py"):
         assert len({(EXAMPLES / one / name).read_text(encoding="utf-8") for one in SERVICES}) == 1
@@ -206,7 +206,7 @@ def kinds(of: type[TransferError]) -> set[type[TransferError]]:
     return {of} | {kind for sub in of.__subclasses__() for kind in kinds(sub)}
 
 
-def test_every_error_has_its_answer_there() -> None:
+def test_every_public_error_has_an_expected_response() -> None:
     public = {kind for kind in kinds(TransferError) if getattr(transfer_async, kind.__name__, None) is kind}
 
     assert public - {type(error) for error, _ in STATUSES} == {TransferError}
@@ -218,7 +218,7 @@ def answers(load: Load) -> ModuleType:
 
 
 @pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda one: getattr(type(one), "__name__", one))
-def test_an_error_is_answered_by_what_is_certain(
+def test_each_error_gets_its_status_and_retry_after_header(
     answers: ModuleType, error: TransferError, status: int
 ) -> None:
     told = answers.answer(error, key="a/b")
@@ -233,12 +233,12 @@ def test_an_error_is_answered_by_what_is_certain(
 
 
 @pytest.mark.parametrize(("error", "seconds"), [(KeyBusy(retry_after=41.5), "42"), (ConnectionFailed(), "5")])
-def test_a_caller_hears_when_to_ask_again(answers: ModuleType, error: TransferError, seconds: str) -> None:
+def test_the_response_says_when_to_retry(answers: ModuleType, error: TransferError, seconds: str) -> None:
     assert answers.answer(error, key="k").headers == {"Retry-After": seconds}
 
 
 @pytest.mark.parametrize("state", KeyState)
-def test_a_record_that_cannot_be_read_is_never_told_as_free(answers: ModuleType, state: KeyState) -> None:
+def test_an_unreadable_record_is_never_reported_as_free(answers: ModuleType, state: KeyState) -> None:
     told = answers.answer_of_record(KeyRecord(state=state, intent_id="1", readable=False), key="k")
 
     assert told.body["order_may_exist"]
@@ -252,7 +252,7 @@ def worker(load: Load) -> ModuleType:
     return load("worker", "__main__")
 
 
-async def test_the_worker_publishes_what_became_of_each_command(worker: ModuleType, tmp_path: Path) -> None:
+async def test_the_worker_publishes_the_outcome_of_each_command(worker: ModuleType, tmp_path: Path) -> None:
     broker, sandbox = await worker.play(tmp_path)
     told = [(one.key, one.outcome) for one in broker.outcomes]
 
@@ -290,7 +290,7 @@ async def test_the_payroll_ends_with_every_line_created_once(
     assert len(sandbox.orders) == 3
 
 
-def test_a_banks_own_tests_pass_for_it_and_fail_for_one_that_pays_twice(tmp_path: Path) -> None:
+def test_the_example_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
     """Tests that pass for any bank would be worth nothing."""
     test, code = (
         (EXAMPLES / "own_tests" / name).read_text(encoding="utf-8")
@@ -322,7 +322,7 @@ def test_a_banks_own_tests_pass_for_it_and_fail_for_one_that_pays_twice(tmp_path
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)
-def test_each_example_says_its_one_command(directory: str) -> None:
+def test_each_examples_readme_has_one_command(directory: str) -> None:
     (commands,) = re.findall(
         r"^```sh\n(.*?)^```$",
         (EXAMPLES / directory / "README.md").read_text(encoding="utf-8"),

@@ -136,7 +136,7 @@ def test_a_file_of_orders_is_created_once(story: Story, sandbox_elsewhere: Sandb
     assert outcomes.count('"outcome":"created"') == 2
 
 
-def test_a_bank_that_pays_twice_fails_the_test_that_is_shown(tmp_path: Path) -> None:
+def test_the_documented_test_fails_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
     test = python_block(DOCS / "testing.md", "test_payments.py")
     pays_twice = test.replace('key="payment-8731"', "key=None")
     assert pays_twice != test
@@ -194,14 +194,14 @@ async def first_outcome(address: str) -> OrderOutcome:
 # --- commands that .ci/run runs -------------------------------------------------------------------
 
 
-def test_the_readme_has_the_three_commands_that_set_up_everything() -> None:
+def test_the_readme_has_the_three_set_up_commands() -> None:
     lines = [line for block in blocks_of(README) if block.kind == "sh" for line, _ in commands_in(block)]
     from_nothing = [line for line in lines if line.startswith("python3 -m venv ")]
 
     assert [line.split()[3] for line in from_nothing] == [".venv-demo", ".venv-test", ".venv-docs"]
 
 
-def test_a_worker_is_tried_in_two_commands() -> None:
+def test_the_worker_page_starts_a_trial_in_two_commands() -> None:
     (block,) = [block for block in blocks_of(DOCS / "workers.md") if "worker --try" in block.text]
     first, second = block.text.splitlines()
 
@@ -210,7 +210,7 @@ def test_a_worker_is_tried_in_two_commands() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_whatever_a_sentence_installs_can_be_installed_from_a_clone(page: Path) -> None:
+def test_every_pip_install_in_a_sentence_works_from_a_clone(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for line in re.findall(r"`pip install ([^`\n]+)`", text):
         assert all(is_installable(word) for word in shlex.split(line) if not word.startswith("--")), line
@@ -219,7 +219,7 @@ def test_whatever_a_sentence_installs_can_be_installed_from_a_clone(page: Path) 
 # --- the runner itself ----------------------------------------------------------------------------
 
 
-def test_what_a_page_shows_is_compared() -> None:
+def test_shown_output_is_compared_with_real_output() -> None:
     assert_said("a 17 b\nc\nd\ne\n", "a … b\n…\ne\n")
     with pytest.raises(AssertionError):
         assert_said("a\nb\n", "a\n")
@@ -227,7 +227,7 @@ def test_what_a_page_shows_is_compared() -> None:
         assert_said("a\n", "a\nb\n")
 
 
-def test_a_block_that_nobody_would_run_is_told(story: Story, tmp_path: Path) -> None:
+def test_a_block_that_cannot_be_run_is_an_error(story: Story, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```ruby\nputs 1\n```\n", encoding="utf-8")
     with pytest.raises(AssertionError, match="nobody runs a block of ruby"):

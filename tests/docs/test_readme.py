@@ -15,12 +15,12 @@ from transfer_async import Event, RetryPolicy, Timeouts, sandbox
 DOCS = ROOT / "docs"
 
 
-def test_the_readme_is_a_page_that_one_reads() -> None:
+def test_the_readme_has_at_most_200_lines() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
 
 
 @pytest.mark.parametrize("page", [README, DOCS / "outcomes.md"], ids=lambda page: page.name)
-def test_every_error_of_the_table_of_outcomes_is_there(page: Path) -> None:
+def test_every_error_in_the_table_of_outcomes_exists(page: Path) -> None:
     table = re.search(r"^\| outcome \|.*?\n\n", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert table
     named = {name for name in re.findall(r"`([A-Z]\w+)`", table[0]) if name != "Order"}
@@ -29,7 +29,7 @@ def test_every_error_of_the_table_of_outcomes_is_there(page: Path) -> None:
     assert all(issubclass(getattr(transfer_async, name), transfer_async.TransferError) for name in named)
 
 
-def test_the_refused_statuses_are_the_defaults() -> None:
+def test_the_documented_refused_statuses_are_the_defaults() -> None:
     listed = re.search(
         r"^\| ([\d–, ]+) \| `Refused`", (DOCS / "outcomes.md").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -42,7 +42,7 @@ def test_the_refused_statuses_are_the_defaults() -> None:
     assert statuses == RetryPolicy().refused
 
 
-def test_the_defaults_of_the_page_on_the_client_are_the_defaults() -> None:
+def test_the_client_pages_defaults_match_the_code() -> None:
     page = (DOCS / "client.md").read_text(encoding="utf-8")
     (timeouts,) = re.findall(r"`Timeouts\(([^)]+)\)`", page)
     policy = RetryPolicy()
@@ -56,7 +56,7 @@ def test_the_defaults_of_the_page_on_the_client_are_the_defaults() -> None:
     assert f"| `not_processed` | {', '.join(map(str, sorted(policy.not_processed)))} |" in page
 
 
-def test_every_fault_and_every_event_has_its_place_in_a_table() -> None:
+def test_every_fault_and_event_is_listed_in_a_table() -> None:
     faults = {name for name in sandbox.__all__ if is_kind_of(getattr(sandbox, name), sandbox.Fault)}
     events = {name for name in transfer_async.__all__ if is_kind_of(getattr(transfer_async, name), Event)}
 
@@ -74,7 +74,7 @@ def named_in_tables(page: Path) -> set[str]:
 
 
 @each("page", PAGES)
-def test_every_link_leads_to_something(page: Path) -> None:
+def test_every_link_has_an_existing_target(page: Path) -> None:
     """The site's build looks, too; but the README is not on the site, and pages are read where they lie."""
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -92,7 +92,7 @@ def headings(page: Path) -> set[str]:
 
 
 @each("page", PAGES)
-def test_no_cell_of_a_table_holds_an_essay(page: Path) -> None:
+def test_no_table_cell_is_longer_than_160_characters(page: Path) -> None:
     for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):
             for cell in line.strip("|").split(" | "):

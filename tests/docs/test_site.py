@@ -55,7 +55,7 @@ def test_the_reference_has_every_public_name_once() -> None:
     assert sorted(names) == sorted(transfer_async.__all__)
 
 
-def test_every_name_of_a_public_module_is_in_the_reference_by_itself() -> None:
+def test_the_reference_lists_every_name_of_the_public_modules() -> None:
     reference = load("_reference")
 
     for module in reference.PUBLIC:
@@ -88,7 +88,7 @@ def has_all(module: str) -> bool:
     return "\n__all__ = " in Path(spec.origin).read_text(encoding="utf-8")
 
 
-def test_a_default_is_shown_as_one_would_write_it() -> None:
+def test_a_default_is_shown_as_source_code() -> None:
     reference = load("_reference")
     written = "(*, attempts: int = attr_dict['attempts'].default, budget: RetryBudget = NOTHING)"
 
@@ -107,7 +107,7 @@ def test_every_page_of_the_reference_is_linked_from_its_first_page() -> None:
 # --- the command line ---------------------------------------------------------------------------
 
 
-def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
+def test_the_command_line_page_lists_every_command_and_option() -> None:
     site = load("_commands")
     commands = {name.removeprefix("transfer-async").strip(): command for name, command in site.all_commands()}
 
@@ -118,7 +118,7 @@ def test_the_page_of_the_command_line_has_every_command_and_option() -> None:
         assert options == set(re.findall(r"^ +(--[a-z-]+)", said, re.MULTILINE)) - {"--help"}
 
 
-def test_defaults_variables_and_exit_codes_are_those_of_the_program() -> None:
+def test_documented_defaults_variables_and_exit_codes_match_the_program() -> None:
     site = load("_commands")
     worker = dict(site.all_commands())["transfer-async worker"]
     rows = {typed.split()[0]: more for typed, *more, _ in site.options_of(worker)}
@@ -131,7 +131,7 @@ def test_defaults_variables_and_exit_codes_are_those_of_the_program() -> None:
 # --- the drawings -------------------------------------------------------------------------------
 
 
-def test_every_import_goes_down_in_the_picture_of_the_layers(drawings: ModuleType) -> None:
+def test_every_import_points_down_in_the_diagram_of_layers(drawings: ModuleType) -> None:
     layer_of = {box: number for number, boxes in enumerate(drawings.layers()) for box in boxes}
     graph = drawings.arrows()
 
@@ -153,7 +153,7 @@ def shown(drawings: ModuleType) -> dict[str, set[str]]:
     return {box: {to for start, to in drawings.direct() if start == box} for box in drawings.arrows()}
 
 
-def test_every_way_between_two_states_is_in_their_picture(drawings: ModuleType) -> None:
+def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
     ways, picture = drawings.ways(), drawings.draw_states()
 
     assert ways["free", "claimed"] == ["Claim"]
@@ -167,7 +167,7 @@ def test_every_way_between_two_states_is_in_their_picture(drawings: ModuleType) 
 
 
 @pytest.mark.trial(ci=1, long=1)  # it plays the whole demo
-def test_the_picture_of_the_demo_is_what_the_demo_shows() -> None:
+def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
     demo_picture = load("demo_picture")
     picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
     told = without_blanks(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))))
