@@ -1,4 +1,4 @@
-"""Whether two names are one person's: a table of pairs, and what holds for every pair."""
+"""Name matching: a table of pairs, and properties of every pair."""
 
 import random
 import sys
@@ -47,7 +47,7 @@ def result(given: str, found: str) -> MatchResult:
 
 
 @each("pair", PAIRS)
-def test_a_pair_of_the_table_whichever_name_is_which(pair: Pair) -> None:
+def test_a_pair_of_the_table_matches_as_expected_in_both_orders(pair: Pair) -> None:
     assert match_names(pair.given, pair.found).result is pair.expected
     assert match_names(pair.found, pair.given).result is pair.expected
 
@@ -86,7 +86,7 @@ def test_a_middle_name_that_one_side_lacks_changes_nothing(tradition: str, data:
 @example(PersonName("ь", "ъ"), PersonName("ь", "a"))
 @example(PersonName("ـ", "\u0301"), PersonName("ЬЬ", "\ud800"))
 @example(PersonName("1", ""), PersonName("a" * (MAX_LENGTH + 1), ""))
-def test_no_text_breaks_it_and_the_order_makes_no_difference(one: PersonName, other: PersonName) -> None:
+def test_any_two_texts_compare_without_an_error_in_both_orders(one: PersonName, other: PersonName) -> None:
     match = match_names(one, other)
 
     assert match.result is match_names(other, one).result
@@ -110,7 +110,7 @@ def test_one_wrong_letter_is_never_a_match(person: PersonName, where: int, chang
 
 
 def people(tradition: str, count: int) -> list[PersonName]:
-    """So many people of a tradition, the same every time."""
+    """Return ``count`` people of a tradition, the same every time."""
     firsts, lasts = CROWDS[tradition]
     everybody = [PersonName(first=first, last=last) for first, last in product(firsts, lasts)]
     return random.Random(tradition).sample(everybody, count)
@@ -160,7 +160,7 @@ LOOK_ALIKES = {
 
 
 @each(("letter", "other"), [(letter, other) for letter, others in LOOK_ALIKES.items() for other in others])
-def test_a_look_alike_within_a_word_is_no_match(letter: str, other: str) -> None:
+def test_a_look_alike_letter_within_a_word_is_not_a_match(letter: str, other: str) -> None:
     word = f"b{letter}rnard"
 
     match = match_names(PersonName(word.replace(letter, other, 1), "Okri"), PersonName(word, "Okri"))
@@ -169,7 +169,7 @@ def test_a_look_alike_within_a_word_is_no_match(letter: str, other: str) -> None
 
 
 @each("hidden", ["\u200b", "\u200d", "\u200e", "\u202e", "\u2060", "\ufeff", "\u00ad", "\ufe0f"])
-def test_what_cannot_be_seen_is_not_read(hidden: str) -> None:
+def test_invisible_characters_are_ignored(hidden: str) -> None:
     assert (
         match_names(PersonName(f"B{hidden}en{hidden}", f"{hidden}Okri"), name("Ben / Okri")).result is MATCH
     )
@@ -179,7 +179,7 @@ def test_what_cannot_be_seen_is_not_read(hidden: str) -> None:
 
 
 @each(("length", "edits"), [(3, 0), (4, 1), (11, 1), (12, 2), (20, 2)])
-def test_how_many_edits_are_forgiven_hangs_on_the_length(length: int, edits: int) -> None:
+def test_the_number_of_allowed_edits_depends_on_the_length(length: int, edits: int) -> None:
     word = "bcdfghjklmnpqrstvwxz"[:length]
 
     for wrong in range(1, 4):
@@ -191,7 +191,7 @@ def test_how_many_edits_are_forgiven_hangs_on_the_length(length: int, edits: int
     assert next((forgiven for least, forgiven in SLIPS if length >= least), 0) == edits
 
 
-def test_a_reason_is_given_that_tells_nothing_of_the_names() -> None:
+def test_the_reason_reveals_nothing_of_the_names() -> None:
     for pair in PAIRS:
         match = match_names(pair.given, pair.found)
         words = {
@@ -221,7 +221,7 @@ def test_a_name_that_is_too_long_is_not_compared(long: PersonName) -> None:
         read_name(long)
 
 
-def test_long_names_that_tell_no_first_from_last_are_compared_if_they_are_the_same() -> None:
+def test_long_names_without_parts_are_compared_only_for_equality() -> None:
     words = "María de los Ángeles Fernández de la Torre García de la Vega"
     split = name("María de los Ángeles / Fernández de la Torre García de la Vega")
 
@@ -267,8 +267,8 @@ CRAFTED = [
 
 
 @each(("one", "other"), [row[1:] for row in CRAFTED])
-def test_no_crafted_name_is_much_work(one: str, other: str) -> None:
-    """It runs on the event loop: whoever chooses a name must not choose how long all payments wait."""
+def test_no_crafted_name_takes_much_work(one: str, other: str) -> None:
+    """Matching runs on the event loop, so a crafted name must not delay all payments."""
     assert work(name(one), name(other)) <= MOST_WORK
 
 
@@ -276,7 +276,7 @@ def test_no_crafted_name_is_much_work(one: str, other: str) -> None:
     letters=st.sampled_from(("aab", "ü u ue", "öoøe", "ъа а", "сс ss", "jon joan", "ab cdef")), data=st.data()
 )
 @settings(max_examples=25)
-def test_the_search_for_much_work_finds_none(letters: str, data: st.DataObject) -> None:
+def test_a_search_finds_no_name_that_takes_much_work(letters: str, data: st.DataObject) -> None:
     words = st.lists(st.text(letters.replace(" ", ""), min_size=1, max_size=8), max_size=8).map(" ".join)
     people = st.builds(PersonName, words, words, words)
 
@@ -301,7 +301,7 @@ def test_the_search_for_much_work_finds_none(letters: str, data: st.DataObject) 
         (" -.' ", []),
     ],
 )
-def test_a_text_is_cut_into_words(text: str, words: list[str]) -> None:
+def test_a_text_is_split_into_words(text: str, words: list[str]) -> None:
     assert transliteration.words_of(text) == words
 
 
@@ -324,12 +324,12 @@ def test_a_word_has_spellings(word: str, spelt: str) -> None:
 
 
 @each("word", ["mаria", "mɑria", "b3n", "ben🎉", "\u0301", "ѱ", "ϗ", "ـ", "\u1d00"])
-def test_a_word_that_is_none_is_not_read(word: str) -> None:
+def test_a_text_without_letters_is_not_a_word(word: str) -> None:
     with pytest.raises(transliteration.UnreadableName):
         transliteration.read_word(word)
 
 
-def test_words_of_several_scripts_have_none_together() -> None:
+def test_words_of_mixed_scripts_have_no_spellings() -> None:
     both = transliteration.joined([transliteration.read_word("陳"), transliteration.read_word("tai")])
 
     assert both.script == ""

@@ -1,4 +1,4 @@
-"""The beneficiary check: whom an order would pay, asked before the funds are held, and failing closed."""
+"""The beneficiary check: it looks up the payee before the funds are held, and fails closed."""
 
 import asyncio
 import builtins
@@ -58,7 +58,7 @@ def intent(beneficiary: PersonName | None = BEN, **changes: Any) -> OrderIntent:
 
 
 def finding(found: Any) -> Callable[[str], Awaitable[Any]]:
-    """A look-up that finds this, or fails with it."""
+    """Return a look-up that finds this value or raises this error."""
 
     async def lookup(username: str) -> Any:
         if isinstance(found, BaseException):
@@ -69,7 +69,7 @@ def finding(found: Any) -> Callable[[str], Awaitable[Any]]:
 
 
 def answering(answer: Any) -> Callable[[OrderIntent, User], Awaitable[Any]]:
-    """A customer who says this to every close match, or a question that fails with it."""
+    """Return a question that answers every close match with this value or raises this error."""
 
     async def accept_close(intent: OrderIntent, user: User) -> Any:
         if isinstance(answer, BaseException):
@@ -84,7 +84,7 @@ async def forever(*_: Any) -> Any:
 
 
 async def refused(lookup: Any, asked: OrderIntent | None = None, **settings: Any) -> BeneficiaryNotVerified:
-    """The error of a check that does not end in a match."""
+    """Return the error of a check that does not end in a match."""
     check = BeneficiaryVerification(lookup, **settings).before(asked or intent())
     return await failure(check, BeneficiaryNotVerified)
 
@@ -111,7 +111,7 @@ async def test_the_orders_beneficiary_is_looked_up_and_the_receipt_says_that_it_
     assert asked == [USERNAME]
 
 
-async def test_it_is_a_hook_with_nothing_to_undo() -> None:
+async def test_the_check_is_a_hook_without_an_undo() -> None:
     hook = BeneficiaryVerification(finding(USER), name="payee")
 
     assert isinstance(hook, PreflightHook)
@@ -138,16 +138,14 @@ async def test_it_is_a_hook_with_nothing_to_undo() -> None:
         "nowhere to pay it to": evolve(USER, currencies=(evolve(DOLLARS, payment_types={}),)),
     },
 )
-async def test_what_is_not_the_payable_account_of_that_person_is_no_match(found: User | None) -> None:
+async def test_an_account_that_is_not_payable_or_not_that_persons_is_no_match(found: User | None) -> None:
     error = await refusal(found, accept_close=answering(True))
 
     assert (error.result, error.refused, error.outcome) == (NO, True, Outcome.NOT_SENT)
 
 
 @each(("wanted", "found"), samples.TWO_PEOPLE)
-async def test_the_account_of_another_person_is_no_match_whatever_unicode_folds(
-    wanted: str, found: str
-) -> None:
+async def test_another_persons_account_is_no_match_despite_unicode_folding(wanted: str, found: str) -> None:
     hook = BeneficiaryVerification(finding(evolve(USER, username=found)))
     with pytest.raises(BeneficiaryNotVerified) as caught:
         await hook.before(intent(poster_recipient_username=wanted))
@@ -191,8 +189,8 @@ async def test_the_account_of_another_person_is_no_match_whatever_unicode_folds(
         "payment types as a text": evolve(USER, currencies=(evolve(DOLLARS, payment_types="none"),)),
     },
 )
-async def test_what_cannot_be_checked_is_not_possible(found: Any) -> None:
-    """A bank's own look-up fills the `User` itself: nothing but what its fields say may pass for a yes."""
+async def test_a_user_that_cannot_be_checked_makes_the_check_impossible(found: Any) -> None:
+    """A bank's own look-up fills the `User` itself: only valid field values may count as a match."""
     error = await refusal(found, accept_close=answering(True))
 
     assert (error.result, error.refused, error.outcome) == (NOT_POSSIBLE, False, Outcome.NOT_SENT)
@@ -204,14 +202,14 @@ async def test_the_cause_of_a_failed_look_up_is_chained() -> None:
     assert (await refusal(down)).__cause__ is down
 
 
-async def test_a_look_up_that_hangs_is_not_possible() -> None:
+async def test_a_look_up_that_times_out_makes_the_check_impossible() -> None:
     error = await refused(forever, timeout=INSTANTLY)
 
     assert error.result is NOT_POSSIBLE
     assert isinstance(error.__cause__, TimeoutError)
 
 
-async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> None:
+async def test_a_look_up_only_marked_as_async_makes_the_check_impossible() -> None:
     async def look_up(username: str) -> User | None:
         return None
 
@@ -222,12 +220,12 @@ async def test_a_look_up_that_only_passes_for_an_async_one_is_not_possible() -> 
     assert (await refused(decorated)).result is NOT_POSSIBLE
 
 
-async def test_without_a_letter_in_the_name_it_is_not_possible() -> None:
+async def test_a_name_without_a_letter_makes_the_check_impossible() -> None:
     assert (await refusal(USER, intent(PersonName("-", ".")))).result is NOT_POSSIBLE
 
 
 @pytest.mark.parametrize("beneficiary", [None, PersonName("", ""), PersonName(" ", "\t")])
-async def test_without_a_name_it_is_not_possible_and_nobody_is_looked_up(
+async def test_without_a_name_the_check_is_impossible_and_no_look_up_runs(
     beneficiary: PersonName | None,
 ) -> None:
     error = await refusal(LookupError("somebody was looked up"), intent(beneficiary))
@@ -236,7 +234,7 @@ async def test_without_a_name_it_is_not_possible_and_nobody_is_looked_up(
     assert error.__cause__ is None
 
 
-async def test_who_is_cancelled_hears_of_it() -> None:
+async def test_a_cancellation_is_passed_on() -> None:
     task = asyncio.create_task(BeneficiaryVerification(forever).before(intent()))
     await asyncio.sleep(0)
     task.cancel()
@@ -258,7 +256,7 @@ async def test_who_is_cancelled_hears_of_it() -> None:
         "shown twice, payable once": (evolve(DOLLARS, payment_types={}), DOLLARS),
     },
 )
-async def test_what_is_not_shown_of_currencies_is_not_checked(currencies: Any) -> None:
+async def test_currencies_that_are_not_shown_are_not_checked(currencies: Any) -> None:
     user = evolve(USER, currencies=currencies, unread=("$.currencies[0].symbol",))
 
     assert await BeneficiaryVerification(finding(user)).before(intent()) == "match"
@@ -283,7 +281,7 @@ async def test_a_close_match_may_be_accepted_and_the_receipt_says_so() -> None:
 
 
 @each("answer", [False, None, 1, "no", "yes", [True], OSError("no line to the customer")])
-async def test_nothing_but_true_accepts(answer: Any) -> None:
+async def test_only_true_accepts_a_close_match(answer: Any) -> None:
     error = await refusal(CLOSE_TO_BEN, accept_close=answering(answer))
 
     assert error.result is CLOSE
@@ -291,7 +289,7 @@ async def test_nothing_but_true_accepts(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("found", [USER, evolve(USER, lastname="Bello"), evolve(CLOSE_TO_BEN, currencies=())])
-async def test_nobody_is_asked_about_what_is_certain(found: User) -> None:
+async def test_no_question_is_asked_about_a_clear_result(found: User) -> None:
     asked: list[User] = []
 
     async def accept_close(intent: OrderIntent, user: User) -> bool:
@@ -329,12 +327,12 @@ async def test_no_error_shows_anything_about_a_person(found: Any, caplog: pytest
         ({"timeout": "5"}, "timeout"),
     ],
 )
-def test_a_wrong_setting_is_named(settings: dict[str, Any], argument: str) -> None:
+def test_an_invalid_setting_is_refused_by_name(settings: dict[str, Any], argument: str) -> None:
     with pytest.raises(ValueError, match=f"^{argument}: "):
         BeneficiaryVerification(**{"lookup": finding(USER)} | settings)
 
 
-def test_without_its_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "transfer_async._beneficiary.name_matching", raising=False)
     monkeypatch.delattr("transfer_async._beneficiary.name_matching", raising=False)
     whole_import = builtins.__import__
@@ -370,16 +368,16 @@ def test_without_its_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
         "/users and more/{username}",
     ],
 )
-def test_a_path_that_is_no_safe_template_is_refused(path: Any) -> None:
+def test_a_path_that_is_not_a_safe_template_is_refused(path: Any) -> None:
     with pytest.raises(ValueError, match=r"^path: "):
         UserLookup(path)
 
 
-def test_its_repr_shows_the_path() -> None:
+def test_the_repr_of_a_look_up_shows_the_path() -> None:
     assert repr(UserLookup("/users/{username}")) == "UserLookup('/users/{username}')"
 
 
-async def test_a_look_up_that_no_client_was_given_says_so() -> None:
+async def test_a_look_up_without_a_client_raises() -> None:
     error = await refused(UserLookup("/users/{username}"))
 
     assert error.result is NOT_POSSIBLE
@@ -409,7 +407,7 @@ async def test_a_look_up_whose_client_is_gone_may_be_given_to_another(w: World) 
 
 
 def verifying(w: World, **settings: Any) -> list[Any]:
-    """The hooks of a bank that verifies before it holds."""
+    """Return the hooks of a bank that verifies before it holds."""
     return [BeneficiaryVerification(UserLookup(w.sandbox.user_path), **settings), w.bank.hold]
 
 
@@ -432,7 +430,7 @@ async def refused_by(
         pytest.param(PersonName("Chidi", "Obi"), "chidi.obi@example.com", NO, id="not in this currency"),
     ],
 )
-async def test_nothing_is_held_or_sent_for_whom_it_does_not_verify(
+async def test_nothing_is_held_or_sent_for_an_unverified_beneficiary(
     w: World, name: PersonName | None, username: str, result: MatchResult
 ) -> None:
     error = await refused_by(w, name, new_order(poster_recipient_username=username))
@@ -443,7 +441,7 @@ async def test_nothing_is_held_or_sent_for_whom_it_does_not_verify(
 
 
 @pytest.mark.parametrize("fault", [Status(500), Status(403), GarbageBody()])
-async def test_a_look_up_that_the_service_fails_is_not_possible(w: World, fault: Any) -> None:
+async def test_a_failed_request_of_the_look_up_makes_the_check_impossible(w: World, fault: Any) -> None:
     w.sandbox.faults.add(fault, path=w.sandbox.user_path.replace("{username}", USERNAME))
 
     error = await refused_by(w, BEN, new_order())
@@ -453,7 +451,7 @@ async def test_a_look_up_that_the_service_fails_is_not_possible(w: World, fault:
     assert (w.bank.log, len(w.sandbox.orders)) == ([], 0)
 
 
-async def test_a_wrong_token_is_not_possible_and_not_taken_for_nobody(w: World) -> None:
+async def test_a_wrong_token_makes_the_check_impossible_rather_than_no_match(w: World) -> None:
     error = await refused_by(w, BEN, new_order(), token="wrong")
 
     assert error.result is NOT_POSSIBLE
@@ -475,7 +473,7 @@ async def test_the_username_is_percent_encoded_whole(w: World) -> None:
 
 
 @pytest.mark.parametrize("username", ["..", "../orders", "x/../../api"])
-async def test_a_username_that_would_lead_elsewhere_is_not_asked_for(w: World, username: str) -> None:
+async def test_a_username_that_would_change_the_path_is_not_requested(w: World, username: str) -> None:
     lookup = UserLookup(w.sandbox.user_path)
 
     async with w.client(hooks=[BeneficiaryVerification(lookup), w.bank.hold]):
@@ -485,7 +483,7 @@ async def test_a_username_that_would_lead_elsewhere_is_not_asked_for(w: World, u
     assert not w.sandbox.requests
 
 
-async def test_a_customer_is_asked_once_for_one_intent(w: World) -> None:
+async def test_a_customer_is_asked_once_per_intent(w: World) -> None:
     asked: list[str] = []
 
     async def accept_close(intent: OrderIntent, user: User) -> bool:

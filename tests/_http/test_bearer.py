@@ -1,4 +1,4 @@
-"""The bearer token: one for all callers, asked for once for all of them, and never shown."""
+"""The bearer token: shared by all callers, requested once for all of them, and never shown."""
 
 import asyncio
 import gc
@@ -24,7 +24,7 @@ def source(token, *, timeout=60.0):
 
 
 class Issuer:
-    """Issues ``token-1``, ``token-2``, …; it waits until its gate is open, and fails where told."""
+    """Issues ``token-1``, ``token-2``, … while its gate is open, and raises ``error`` if set."""
 
     def __init__(self):
         self.calls = 0
@@ -56,14 +56,14 @@ def test_a_token_is_printable_ascii_without_spaces(token):
 
 @each("token", [*WRONG, *NO_TEXT])
 @each("read", [checked, source])
-def test_nothing_else_is_a_token_and_the_message_does_not_show_it(token, read):
+def test_an_invalid_token_is_refused_without_being_shown(token, read):
     with pytest.raises(ValueError, match=r"^token: ") as caught:
         read(token)
 
     assert "s3cr" not in str(caught.value)
 
 
-async def test_the_headers_are_the_specifications():
+async def test_the_headers_match_the_specification():
     headers = await source("abc").headers()
 
     assert dict(headers) == {
@@ -75,12 +75,12 @@ async def test_the_headers_are_the_specifications():
     }
 
 
-async def test_only_a_callable_can_be_asked_again(issuer):
+async def test_only_a_token_callable_is_renewable(issuer):
     assert not source("abc").renewable
     assert source(issuer).renewable
 
 
-async def test_a_given_token_that_was_refused_cannot_be_renewed():
+async def test_a_refused_fixed_token_cannot_be_renewed():
     tokens = source("abc")
     headers = await tokens.headers()
 
@@ -91,7 +91,7 @@ async def test_a_given_token_that_was_refused_cannot_be_renewed():
 # --- asking -------------------------------------------------------------------------------------
 
 
-async def test_the_callable_is_asked_at_first_use_and_what_it_gave_is_kept(issuer):
+async def test_the_callable_runs_at_first_use_and_its_token_is_reused(issuer):
     tokens = source(issuer)
     assert issuer.calls == 0
 
@@ -102,7 +102,7 @@ async def test_the_callable_is_asked_at_first_use_and_what_it_gave_is_kept(issue
     assert issuer.calls == 1
 
 
-async def test_it_is_asked_once_for_all_callers(issuer):
+async def test_the_callable_runs_once_for_all_callers(issuer):
     issuer.gate.clear()
     tokens = source(issuer)
     waiting = [asyncio.create_task(tokens.headers()) for _ in range(20)]
@@ -128,7 +128,7 @@ async def test_a_cancelled_caller_does_not_cancel_the_others(issuer):
     assert issuer.calls == 1
 
 
-async def test_when_all_callers_are_cancelled_a_failure_is_nobodys_complaint(issuer):
+async def test_a_failure_after_all_callers_are_cancelled_leaves_no_warning(issuer):
     issuer.gate.clear()
     issuer.error = OSError("s3cr3t")
     tokens = source(issuer)
@@ -149,7 +149,7 @@ async def test_when_all_callers_are_cancelled_a_failure_is_nobodys_complaint(iss
 # --- renewing -----------------------------------------------------------------------------------
 
 
-async def test_a_token_that_was_refused_is_not_offered_to_the_next(issuer):
+async def test_a_refused_token_is_not_used_for_the_next_call(issuer):
     tokens = source(issuer)
     old = await tokens.headers()
     tokens.distrust(old)
@@ -161,14 +161,14 @@ async def test_a_token_that_was_refused_is_not_offered_to_the_next(issuer):
     assert tokens.current is new
 
 
-async def test_a_given_token_is_offered_again_for_there_is_no_other():
+async def test_a_refused_fixed_token_is_used_again():
     tokens = source("t")
     tokens.distrust(tokens.current)
 
     assert tokens.current is not None
 
 
-async def test_it_is_renewed_once_for_all_who_were_refused(issuer):
+async def test_the_token_is_renewed_once_for_all_refused_calls(issuer):
     tokens = source(issuer)
     old = await tokens.headers()
     issuer.gate.clear()
@@ -194,7 +194,7 @@ async def test_a_failure_is_chained_and_not_quoted(issuer):
     assert str(caught.value) == "the token callable failed (OSError)"
 
 
-async def test_after_a_failure_the_next_caller_asks_again(issuer):
+async def test_after_a_failure_the_next_caller_retries_the_callable(issuer):
     tokens = source(issuer)
     issuer.error = OSError()
     with pytest.raises(TokenUnavailable):
@@ -218,7 +218,7 @@ async def test_each_caller_gets_an_error_of_its_own(issuer):
 
 
 @each("token", [*WRONG, *NO_TEXT])
-async def test_a_callable_that_gives_no_token_failed(token):
+async def test_a_callable_that_returns_no_token_fails(token):
     async def ask():
         return token
 
@@ -229,7 +229,7 @@ async def test_a_callable_that_gives_no_token_failed(token):
     assert "s3cr" not in f"{caught.value} {caught.value.__cause__}"
 
 
-async def test_a_plain_function_that_passes_for_an_async_one_is_found_out_when_it_is_asked(issuer):
+async def test_a_plain_function_marked_as_async_fails_when_called(issuer):
     @wraps(issuer)
     def decorated():
         return "abc"
@@ -240,7 +240,7 @@ async def test_a_plain_function_that_passes_for_an_async_one_is_found_out_when_i
     assert isinstance(caught.value.__cause__, TypeError)
 
 
-async def test_a_callable_that_takes_too_long_failed(issuer):
+async def test_a_callable_that_times_out_fails(issuer):
     issuer.gate.clear()
 
     with pytest.raises(TokenUnavailable, match=r"TimeoutError") as caught:
@@ -249,7 +249,7 @@ async def test_a_callable_that_takes_too_long_failed(issuer):
     assert isinstance(caught.value.__cause__, TimeoutError)
 
 
-async def test_a_callable_that_cancels_itself_failed(issuer):
+async def test_a_callable_that_cancels_itself_fails(issuer):
     issuer.error = asyncio.CancelledError()
 
     with pytest.raises(TokenUnavailable) as caught:
@@ -258,7 +258,7 @@ async def test_a_callable_that_cancels_itself_failed(issuer):
     assert isinstance(caught.value, TransferError)
 
 
-async def test_closing_ends_the_asking(issuer):
+async def test_closing_cancels_the_token_callable(issuer):
     issuer.gate.clear()
     tokens = source(issuer)
     waiting = asyncio.create_task(tokens.headers())

@@ -1,4 +1,4 @@
-"""What the evidence of an exchange means: both tables, each status, and the errors that say so."""
+"""Classification of an exchange: both tables, each status, and the resulting errors."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -46,7 +46,7 @@ def answered(status, body=JSON, *, intact=True, headers=(), error=None):
 
 
 def table_of(rows, body, policy=DEFAULT, *, intact=True):
-    """Every status and its classification."""
+    """Return every status and its classification."""
     return {
         status: classify_response(answered(status, body, intact=intact), policy, rows)
         for status in EVERY_STATUS
@@ -54,7 +54,7 @@ def table_of(rows, body, policy=DEFAULT, *, intact=True):
 
 
 def expected(*sets, otherwise):
-    """Every status and the classification of the first set that holds it."""
+    """Return every status and the classification of the first set that contains it."""
     return {
         status: next((classification for statuses, classification in sets if status in statuses), otherwise)
         for status in EVERY_STATUS
@@ -90,12 +90,12 @@ def test_orders_where_a_403_with_a_foreign_or_cut_body_is_no_answer(body, intact
 
 
 @each("body", [b"{}", b"[]", b'"no"', b" 1 ", JSON])
-def test_a_403_with_any_json_refuses(body):
+def test_a_403_with_any_json_is_a_refusal(body):
     assert classify_response(answered(403, body), DEFAULT, ORDER_ANSWERS) is Classification.REFUSED
 
 
 @each("statuses", [{425, 429, 408, 503}, ()])
-def test_a_bank_may_widen_or_narrow_what_was_not_processed_and_what_refuses(statuses):
+def test_a_bank_may_change_the_statuses_of_not_processed_and_refused(statuses):
     policy = RetryPolicy(not_processed=statuses, refused={400, 422})
 
     assert table_of(ORDER_ANSWERS, JSON, policy) == expected(
@@ -117,7 +117,7 @@ def test_a_status_in_both_sets_was_not_processed():
 
 
 @each(("body", "intact"), [(JSON, True), (HTML, True), (b"", True), (JSON, False)])
-def test_reads(body, intact):
+def test_the_statuses_of_reads_are_classified(body, intact):
     told = table_of(READ_ANSWERS, body, intact=intact)
 
     assert told == expected(
@@ -141,7 +141,7 @@ def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
 
 
 @pytest.mark.parametrize("body", [b'{ "message" :\n"Unauthorized" }\n', b'{"message":"Unauthorized"}'])
-def test_its_spaces_do_not_matter(body):
+def test_spaces_in_the_wrong_token_body_do_not_matter(body):
     assert classify_response(answered(200, body), DEFAULT, ORDER_ANSWERS) is Classification.WRONG_TOKEN
 
 
@@ -178,18 +178,18 @@ def test_a_401_is_a_wrong_token_whatever_the_policy_says():
 @given(
     st.sampled_from([None, *EVERY_STATUS]), st.sampled_from([JSON, HTML, UNAUTHORIZED, b""]), st.booleans()
 )
-def test_what_was_never_sent_was_not_sent_whatever_answer_came(rows, status, body, intact):
+def test_an_unsent_request_is_not_sent_despite_any_answer(rows, status, body, intact):
     evidence = ExchangeResult(sent=False, status=status, body=body, intact=intact)
 
     assert classify_response(evidence, DEFAULT, rows) is Classification.NOT_SENT
 
 
-def test_without_an_answer_an_order_is_a_doubt_and_a_read_failed():
+def test_without_an_answer_an_order_is_in_doubt_and_a_read_fails():
     assert classify_response(ExchangeResult(sent=True), DEFAULT, ORDER_ANSWERS) is Classification.UNKNOWN
     assert classify_response(ExchangeResult(sent=True), DEFAULT, READ_ANSWERS) is Classification.FAILED
 
 
-def test_only_what_certainly_did_nothing_may_go_again():
+def test_only_definite_failures_are_retryable():
     assert {Classification.NOT_SENT, Classification.NOT_PROCESSED} == RETRYABLE
 
 
@@ -232,7 +232,7 @@ def test_each_verdict_has_its_error(classification, status, reading, kind, outco
 
 
 @each("classification", ERRORS)
-def test_no_order_is_at_stake_in_a_read(classification):
+def test_the_error_of_a_read_has_no_order_at_stake(classification):
     assert error(classification, answered(400), reading=True).order_may_exist is False
 
 
@@ -243,14 +243,14 @@ def test_no_order_is_at_stake_in_a_read(classification):
         (Classification.WRONG_TOKEN, 200, UNAUTHORIZED, "Unauthorized"),
     ],
 )
-def test_a_no_carries_what_the_service_said(classification, status, body, message):
+def test_a_refusal_carries_the_services_message(classification, status, body, message):
     told = error(classification, answered(status, body, headers={"X-Request-Id": "req-7"}))
 
     assert (told.status, told.message, told.body, told.request_id) == (status, message, body, "req-7")
 
 
 @each("body", [b"", b"<p>", b"[]", b"{}", b'{"message": 5}', b'{"message": null}', b'{"m'])
-def test_a_refusal_without_readable_words_has_none(body):
+def test_a_refusal_without_readable_text_has_no_message(body):
     told = error(Classification.REFUSED, answered(422, body))
 
     assert told.message is None
@@ -283,7 +283,7 @@ LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
         (Classification.FAILED, 503, True),
     ],
 )
-def test_retry_after_is_on_what_may_be_asked_again(classification, status, reading, header, asked):
+def test_retryable_errors_carry_retry_after(classification, status, reading, header, asked):
     told = error(classification, answered(status, headers={"retry-after": header}), reading=reading)
 
     assert told.retry_after == asked
@@ -309,14 +309,14 @@ def test_a_message_shows_status_and_request_id(classification, reading):
     assert "req-7" in str(told)
 
 
-def test_a_lost_answer_says_what_kind_of_trouble_it_was():
+def test_the_error_of_a_lost_answer_names_the_kind_of_failure():
     told = error(Classification.UNKNOWN, ExchangeResult(sent=True, error=ConnectionResetError("s3cr3t")))
 
     assert "ConnectionResetError" in str(told)
 
 
-def test_only_the_specifications_own_names_are_taken_from_a_refusal():
-    """A service may name anything there, a customer too; a name of ours is a column to look at."""
+def test_only_field_names_of_the_specification_are_taken_from_a_refusal():
+    """A service may put anything there, even personal data; only known field names are safe."""
     named = {"matcher_amount": ["12 of Ada"], "ada.eze@example.com": [], "external_order.transaction_fee": 1}
 
     assert fields_named(json.dumps({"errors": named}).encode()) == (

@@ -24,7 +24,7 @@ PACKERS = {
 
 @pytest.mark.parametrize("encoding", PACKERS)
 @given(cuts=st.lists(st.integers(0, 700), max_size=5))
-def test_a_body_is_the_same_however_it_comes_in(encoding: str | None, cuts: list[int]):
+def test_a_body_is_the_same_for_any_split_into_chunks(encoding: str | None, cuts: list[int]):
     packed = PACKERS[encoding](TEXT)
     body = BoundedBody(len(TEXT), encoding=encoding)
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(packed)], strict=True):
@@ -44,7 +44,7 @@ def test_one_byte_over_the_limit_is_too_large_and_the_rest_is_kept(encoding: str
     assert body.content == TEXT[:-1]
 
 
-def test_a_bomb_is_unpacked_no_further_than_the_limit():
+def test_a_compression_bomb_is_unpacked_only_up_to_the_limit():
     bomb = gzip.compress(bytes(50_000_000))
     body = BoundedBody(1000, encoding="gzip")
     with pytest.raises(BodyTooLarge):
@@ -63,14 +63,14 @@ def test_a_compressed_body_that_was_cut_is_not_complete(encoding: str):
 
 
 @each("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
-def test_an_encoding_that_was_not_asked_for_is_not_read(encoding: str):
+def test_an_encoding_that_was_not_requested_is_refused(encoding: str):
     body = BoundedBody(10_000, encoding=encoding)
 
     with pytest.raises(BodyCut, match="not asked for"):
         body.take(b"anything")
 
 
-def test_what_is_not_gzip_is_not_read_as_gzip():
+def test_data_that_is_not_gzip_is_refused():
     body = BoundedBody(10_000, encoding="gzip")
 
     with pytest.raises(BodyCut):
@@ -78,7 +78,7 @@ def test_what_is_not_gzip_is_not_read_as_gzip():
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_what_follows_a_compressed_body_cuts_it(encoding: str):
+def test_data_after_a_compressed_body_makes_it_incomplete(encoding: str):
     pack = PACKERS[encoding]
     body = BoundedBody(10_000, encoding=encoding)
     with pytest.raises(BodyCut):
@@ -88,7 +88,7 @@ def test_what_follows_a_compressed_body_cuts_it(encoding: str):
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_what_follows_in_another_chunk_is_not_given_to_zlib(encoding: str):
+def test_data_in_a_chunk_after_the_end_is_not_passed_to_zlib(encoding: str):
     body = BoundedBody(10_000, encoding=encoding)
     body.take(PACKERS[encoding](b"one"))
     with pytest.raises(BodyCut):
@@ -97,7 +97,7 @@ def test_what_follows_in_another_chunk_is_not_given_to_zlib(encoding: str):
     assert body._unpack.unused_data == b""
 
 
-def test_a_pack_without_end_that_holds_nothing_is_cut():
+def test_an_endless_compressed_body_without_content_is_refused():
     packer = zlib.compressobj(wbits=31)
     nothing = packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH)
     body = BoundedBody(1000, encoding="gzip")
@@ -107,7 +107,7 @@ def test_a_pack_without_end_that_holds_nothing_is_cut():
             body.take(packer.flush(zlib.Z_FULL_FLUSH) or b"\0\0\0\xff\xff" * 1000)
 
 
-def test_what_aiohttp_offers_beyond_our_own_is_refused():
+def test_encodings_that_only_aiohttp_accepts_are_refused():
     ours = {name.strip() for name in ACCEPTED.split(",")}
     theirs = ClientRequest.DEFAULT_HEADERS["Accept-Encoding"] + ", br, zstd, compress"
     for encoding in {name.strip() for name in theirs.split(",")} - ours:

@@ -1,4 +1,4 @@
-"""Every request but create-order: what is sent again, what is not, and what its answers become."""
+"""Every request except create-order: retries, results and errors."""
 
 import asyncio
 from datetime import timedelta
@@ -57,7 +57,7 @@ async def failure(call, kind=TransferError) -> Any:
 
 
 @each("method", ["get", "Post", "PUT", "patch", "DELETE", "head", "OPTIONS"])
-def test_methods_may_be_in_any_case_and_get_and_head_may_be_safe(method):
+def test_methods_may_be_in_any_case_and_get_and_head_are_safe(method):
     assert checked_method(method, safe=False) == method.upper()
     if method in ("get", "head"):
         assert checked_method(method, safe=True) == method.upper()
@@ -70,7 +70,7 @@ def test_any_other_method_is_refused(method):
 
 
 @each("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "delete"])
-def test_nothing_else_may_be_safe(method):
+def test_no_other_method_may_be_marked_safe(method):
     with pytest.raises(ValueError, match=r"^safe: is for GET and HEAD"):
         checked_method(method, safe=True)
 
@@ -86,7 +86,7 @@ ITSELF.append(ITSELF)
         *([Decimal("-sNaN")], float("nan"), {"a": [float("inf")]}, [{"b": (float("-inf"),)}], ITSELF),
     ],
 )
-def test_what_is_no_json_is_refused_by_name(json):
+def test_a_value_that_is_not_json_is_refused_by_name(json):
     with pytest.raises(ValueError, match=r"^json: cannot be written as JSON"):
         encoded(json)
 
@@ -112,7 +112,7 @@ def test_json_is_written_exactly(value, written):
     ],
     ids=told,
 )
-async def test_a_wrong_argument_sends_nothing(client, service, wrong):
+async def test_nothing_is_sent_for_an_invalid_argument(client, service, wrong):
     call = {"method": "GET", "path": "/a", **wrong}
 
     with pytest.raises(ValueError, match=rf"^({'|'.join(wrong)}): "):
@@ -129,20 +129,20 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("path", TARGETS)
-async def test_a_path_is_on_the_wire_as_it_was_given(client, service, path):
+async def test_a_path_is_sent_unchanged(client, service, path):
     await client.request("GET", path, safe=True)
 
     assert service.came[0].target == path
 
 
-async def test_a_path_is_appended_to_the_base_addresss_prefix(service):
+async def test_a_path_is_appended_to_the_prefix_of_the_base_url(service):
     async with TransferClient(f"{service.base_url}/bank/", "abc") as client:
         await client.request("GET", "/a%2Fb")
 
     assert service.came[0].target == "/bank/a%2Fb"
 
 
-async def test_a_body_is_on_the_wire_as_exact_json(client, service):
+async def test_a_body_is_sent_as_exact_json(client, service):
     await client.request(
         "POST", "/a", json={"amount": Decimal("12345678901234567.890"), "rate": Decimal("0.1")}
     )
@@ -152,7 +152,7 @@ async def test_a_body_is_on_the_wire_as_exact_json(client, service):
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_request_without_a_body_says_nothing_of_one(client, service, method):
+async def test_a_request_without_a_body_has_no_body_headers(client, service, method):
     await client.request(method, "/a", safe=True)
 
     headers = service.came[0].headers
@@ -170,7 +170,7 @@ class Account:
     owner: User
 
 
-async def test_without_a_model_it_is_json_digit_for_digit(client, service):
+async def test_without_a_model_the_answer_is_exact_json(client, service):
     service.answer(body=b'{"a": 12345678901234567.89, "b": [0.1, 1e2, 7], "c": {"d": null}}')
 
     assert await client.request("GET", "/a") == {
@@ -200,7 +200,7 @@ async def test_an_answer_to_head_is_none(client, service, safe):
     ],
 )
 @pytest.mark.parametrize(("method", "kind"), [("GET", ServiceFailed), ("POST", OutcomeUnknown)])
-async def test_after_an_answer_that_cannot_be_read_a_read_failed_and_a_change_is_unknown(
+async def test_after_an_unreadable_answer_a_read_fails_and_a_change_is_unknown(
     client, service, method, kind, into, body
 ):
     service.answer(body=body, headers={"X-Request-Id": "req-7"})
@@ -219,28 +219,28 @@ async def test_after_an_answer_that_cannot_be_read_a_read_failed_and_a_change_is
     ("status", "times"), [(408, 3), (425, 3), (429, 2), (500, 3), (502, 3), (503, 3), (504, 3)]
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_safe_request_is_sent_again_after_passing_trouble(client, service, method, status, times):
+async def test_a_safe_request_is_retried_after_a_temporary_failure(client, service, method, status, times):
     service.answer(status, times=times)
     await client.request(method, "/a", safe=True)
 
     assert len(service.came) == times + 1
 
 
-async def test_a_safe_request_is_sent_again_after_a_lost_answer(client, service):
+async def test_a_safe_request_is_retried_after_a_lost_answer(client, service):
     service.lose(times=3)
 
     assert await client.request("GET", "/a", safe=True) == {}
     assert len(service.came) == 4
 
 
-async def test_a_cut_answer_is_cut_even_where_what_came_is_json(client, service):
+async def test_a_truncated_answer_is_incomplete_even_if_it_is_valid_json(client, service):
     service.answer(body=b'{"a": 1}', cut=True, times=4)
     await failure(client.request("GET", "/a", safe=True), ServiceFailed)
 
     assert len(service.came) == 4
 
 
-async def test_a_safe_request_that_never_gets_an_answer_failed(client, service):
+async def test_a_safe_request_that_never_gets_an_answer_fails(client, service):
     service.lose(times=4)
     error = await failure(client.request("GET", "/a", safe=True), ServiceFailed)
 
@@ -250,7 +250,7 @@ async def test_a_safe_request_that_never_gets_an_answer_failed(client, service):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "GET"])
-async def test_a_change_whose_answer_is_cut_is_unknown_and_never_sent_again(client, service, method):
+async def test_a_change_with_a_truncated_answer_is_unknown_and_not_retried(client, service, method):
     service.answer(body=b'{"a": 1}', cut=True)
     error = await failure(client.request(method, "/a"), OutcomeUnknown)
 
@@ -259,7 +259,7 @@ async def test_a_change_whose_answer_is_cut_is_unknown_and_never_sent_again(clie
 
 
 @pytest.mark.parametrize("status", [302, 307, 308, 408, 409, 500, 502, 503, 504])
-async def test_a_change_after_any_other_status_is_unknown_and_never_sent_again(client, service, status):
+async def test_a_change_with_any_other_status_is_unknown_and_not_retried(client, service, status):
     service.answer(status, headers={"Location": "/elsewhere", "Retry-After": "0"})
     error = await failure(client.request("POST", "/a"), OutcomeUnknown)
 
@@ -268,7 +268,7 @@ async def test_a_change_after_any_other_status_is_unknown_and_never_sent_again(c
 
 
 @pytest.mark.parametrize(("status", "times"), [(425, 3), (429, 2)])
-async def test_a_change_that_was_not_processed_is_sent_again(client, service, status, times):
+async def test_a_change_that_was_not_processed_is_retried(client, service, status, times):
     service.answer(status, times=times)
 
     assert await client.request("POST", "/a", json={"a": 1}) == {"a": 1}
@@ -276,7 +276,7 @@ async def test_a_change_that_was_not_processed_is_sent_again(client, service, st
 
 
 @pytest.mark.parametrize("safe", [True, False])
-async def test_what_cannot_be_sent_is_tried_again_and_then_failed(time, closed_port, safe):
+async def test_a_request_that_cannot_be_sent_is_retried_and_then_fails(time, closed_port, safe):
     async with TransferClient(f"http://127.0.0.1:{closed_port}", "abc", clock=time.clock) as client:
         error = await failure(client.request("GET", "/a", safe=safe), ConnectionFailed)
 
@@ -302,7 +302,7 @@ class Issuer:
 
 
 @pytest.mark.parametrize("safe", [True, False])
-async def test_after_a_401_it_is_sent_once_more_with_a_new_token(service, time, safe):
+async def test_after_a_401_the_request_is_sent_once_more_with_a_new_token(service, time, safe):
     service.answer(401)
     async with TransferClient(service.base_url, Issuer(), clock=time.clock) as client:
         await client.request("GET", "/a", safe=safe)
@@ -310,7 +310,7 @@ async def test_after_a_401_it_is_sent_once_more_with_a_new_token(service, time, 
     assert [came.headers["Authorization"] for came in service.came] == ["Bearer token-1", "Bearer token-2"]
 
 
-async def test_a_second_401_stands(service, time):
+async def test_a_second_401_is_final(service, time):
     service.answer(401, times=2)
     issuer = Issuer()
     async with TransferClient(service.base_url, issuer, clock=time.clock) as client:
@@ -327,7 +327,7 @@ async def test_without_a_token_nothing_is_sent(service, time):
     assert service.came == []
 
 
-async def test_without_a_new_token_nothing_more_is_sent(service, time):
+async def test_a_request_is_not_repeated_without_a_new_token(service, time):
     service.answer(401)
     async with TransferClient(service.base_url, Issuer(fails_at=2), clock=time.clock) as client:
         error = await failure(client.request("POST", "/a"))
@@ -347,7 +347,7 @@ async def held(service: Answering) -> asyncio.Event:
     return gate
 
 
-async def test_closing_waits_for_a_request_on_its_way(service, time):
+async def test_closing_waits_for_a_request_in_flight(service, time):
     gate = await held(service)
     client = TransferClient(service.base_url, "abc", clock=time.clock)
     asked = asyncio.create_task(client.request("GET", "/a", safe=True))
@@ -361,7 +361,7 @@ async def test_closing_waits_for_a_request_on_its_way(service, time):
 
 
 @pytest.mark.parametrize(("safe", "kind"), [(True, (ServiceFailed, ClientClosed)), (False, OutcomeUnknown)])
-async def test_what_outlasts_the_closing_is_not_sent_again(service, time, safe, kind):
+async def test_a_request_that_outlasts_the_grace_period_is_not_retried(service, time, safe, kind):
     gate = await held(service)
     client = TransferClient(service.base_url, "abc", clock=time.clock)
     asked = asyncio.create_task(client.request("GET", "/a", safe=safe))
@@ -374,7 +374,7 @@ async def test_what_outlasts_the_closing_is_not_sent_again(service, time, safe, 
     assert len(service.came) == 1
 
 
-async def test_a_pause_that_outlasts_the_closing_is_the_end(service, time):
+async def test_a_retry_pause_that_outlasts_the_grace_period_ends_the_request(service, time):
     gate = time.on_sleep = banks.Gate()
     service.answer(503)
     client = TransferClient(service.base_url, "abc", clock=time.clock)
@@ -386,7 +386,7 @@ async def test_a_pause_that_outlasts_the_closing_is_the_end(service, time):
     assert len(service.came) == 1
 
 
-async def test_many_at_once_get_each_their_own_answer(client):
+async def test_concurrent_requests_each_get_their_own_answer(client):
     asked = [{"number": number} for number in range(40)]
     answers = await asyncio.gather(*(client.request("POST", "/a", json=one) for one in asked))
 
@@ -398,7 +398,7 @@ async def test_many_at_once_get_each_their_own_answer(client):
 NOW_FIVE = NOON + timedelta(seconds=5)
 
 
-async def test_a_request_that_comes_after_its_deadline_is_not_sent(client, service):
+async def test_a_request_past_its_deadline_is_not_sent(client, service):
     expired = await failure(client.request("POST", "/a", json={}, deadline=NOON))
     again = await failure(client.who_am_i(deadline=NOON))
 
@@ -407,14 +407,14 @@ async def test_a_request_that_comes_after_its_deadline_is_not_sent(client, servi
     assert service.came == []
 
 
-async def test_a_pause_that_would_outlast_the_deadline_is_not_begun(client, service, time):
+async def test_a_retry_pause_that_would_outlast_the_deadline_is_not_started(client, service, time):
     service.answer(429, headers={"Retry-After": "2"}, times=9)
     await failure(client.request("POST", "/a", json={}, deadline=NOW_FIVE), RateLimited)
 
     assert time.slept == [2.0, 2.0]
 
 
-async def test_no_attempt_follows_a_pause_that_has_outlasted_the_deadline(client, service, time):
+async def test_no_attempt_follows_a_pause_that_outlasted_the_deadline(client, service, time):
     async def oversleep():
         time.pass_(5.0)
 
@@ -426,7 +426,7 @@ async def test_no_attempt_follows_a_pause_that_has_outlasted_the_deadline(client
 
 
 @pytest.mark.parametrize(("method", "kind"), [("GET", ServiceFailed), ("POST", OutcomeUnknown)])
-async def test_a_request_that_the_deadline_ends_after_it_was_sent_ends_as_any_without_an_answer(
+async def test_a_sent_request_cut_off_by_its_deadline_ends_as_one_without_an_answer(
     client, service, time, loop_time, method, kind
 ):
     service.answer(gate=asyncio.Event())
@@ -439,7 +439,7 @@ async def test_a_request_that_the_deadline_ends_after_it_was_sent_ends_as_any_wi
     assert len(service.came) == 1
 
 
-async def test_a_connection_that_is_had_after_the_deadline_is_not_used(client, service, time):
+async def test_a_connection_opened_after_the_deadline_is_not_used(client, service, time):
     connects_slowly(client, time, 5.0)
     service.answer(429, headers={"Retry-After": "1"})
     expired = await failure(client.request("GET", "/a", safe=True, deadline=NOW_FIVE), Expired)
@@ -448,9 +448,7 @@ async def test_a_connection_that_is_had_after_the_deadline_is_not_used(client, s
     assert service.came == []
 
 
-async def test_what_the_last_attempt_ended_in_is_raised_where_the_next_has_no_time_left(
-    client, service, time
-):
+async def test_the_last_attempts_error_is_raised_if_no_time_is_left(client, service, time):
     connects_slowly(client, time, 2.0)
     service.answer(429, headers={"Retry-After": "1"})
     limited = await failure(client.request("GET", "/a", safe=True, deadline=NOW_FIVE), RateLimited)
@@ -460,7 +458,7 @@ async def test_what_the_last_attempt_ended_in_is_raised_where_the_next_has_no_ti
 
 
 @pytest.mark.parametrize(("had", "kind"), [((), Expired), (("stale",), Unauthorized)])
-async def test_a_token_is_not_waited_for_beyond_the_deadline(service, time, loop_time, had, kind):
+async def test_a_token_is_not_awaited_beyond_the_deadline(service, time, loop_time, had, kind):
     gate, tokens = banks.Gate(), [*had]
 
     async def token():
@@ -477,7 +475,7 @@ async def test_a_token_is_not_waited_for_beyond_the_deadline(service, time, loop
 
 
 @pytest.mark.parametrize("wrong", [5.0, "2024-05-06", NOON.replace(tzinfo=None)], ids=told)
-async def test_what_is_no_moment_is_no_deadline(client, service, wrong):
+async def test_an_invalid_deadline_is_refused(client, service, wrong):
     with pytest.raises(ValueError, match=r"^deadline: is not a datetime with a time zone"):
         await client.request("GET", "/a", deadline=wrong)
     assert service.came == []

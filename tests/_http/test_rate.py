@@ -1,4 +1,4 @@
-"""The line before a client's requests: never faster than the rate, nobody overtaken, nobody forgotten."""
+"""The rate limiter of a client: never faster than the rate, first come first served, none lost."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from transfer_async._http.retry import RateLimitQueue
 
 
 def stretch_over(rate: Rate, times: list[float]) -> float:
-    """By how many requests the worst stretch of time is over what the rate allows; 0.0 if none is.
+    """Return by how many requests the worst period exceeds the rate; 0.0 if none does.
 
-    A stretch from request i to request j has j - i + 1 of them: the worst is found in one pass.
+    A period from request i to request j has j - i + 1 of them: the worst is found in one pass.
     """
     worst, least = 0.0, float("inf")
     for number, when in enumerate(sorted(times)):
@@ -29,7 +29,7 @@ def stretch_over(rate: Rate, times: list[float]) -> float:
 
 @define
 class Line:
-    """A rate limiter in virtual time, and when each waiter passed it."""
+    """A rate limiter in virtual time that records when each waiter passed."""
 
     rate: Rate
     loop: VirtualLoop = field(factory=VirtualLoop)
@@ -86,7 +86,7 @@ def line(per_second: float, burst: int = 1) -> Line:
 # --- one after the other ------------------------------------------------------------------------
 
 
-def test_a_burst_passes_at_once_and_the_others_evenly_in_the_order_in_which_they_came():
+def test_a_burst_passes_at_once_and_the_rest_evenly_in_order_of_arrival():
     queue = line(2.0, burst=3)
     for _ in range(6):
         queue.come()
@@ -96,7 +96,7 @@ def test_a_burst_passes_at_once_and_the_others_evenly_in_the_order_in_which_they
     assert queue.waited == {0: 0.0, 1: 0.0, 2: 0.0, 3: 0.5, 4: 1.0, 5: 1.5}
 
 
-def test_whoever_comes_after_a_time_with_none_has_the_whole_burst_and_no_more():
+def test_after_an_idle_period_the_whole_burst_is_available_and_no_more():
     queue = line(1.0, burst=2)
     for at in (0.0, 0.0, 50.0, 50.0, 50.0, 50.0):
         queue.come(at=at)
@@ -104,7 +104,7 @@ def test_whoever_comes_after_a_time_with_none_has_the_whole_burst_and_no_more():
     assert queue.run().times == [0.0, 0.0, 50.0, 50.0, 51.0, 52.0]
 
 
-def test_who_leaves_gives_the_place_back_wherever_it_is():
+def test_a_cancelled_waiter_gives_up_its_slot_anywhere_in_the_queue():
     queue = line(1.0)
     for leave_after in (None, 0.5, None, 0.6, None):  # the first in line among them
         queue.come(leave_after=leave_after)
@@ -113,7 +113,7 @@ def test_who_leaves_gives_the_place_back_wherever_it_is():
     assert [number for number, _ in queue.passed] == [0, 2, 4]
 
 
-def test_who_comes_late_overtakes_nobody_whose_sleep_was_too_long():
+def test_a_late_arrival_does_not_overtake_a_waiter_that_overslept():
     queue = line(1.0, burst=5)
     queue.oversleeps = lambda: 3.0
     for _ in range(7):
@@ -123,7 +123,7 @@ def test_who_comes_late_overtakes_nobody_whose_sleep_was_too_long():
     assert [number for number, _ in queue.run().passed] == list(range(8))
 
 
-def test_a_turn_that_is_counted_without_a_wait_makes_the_line_longer():
+def test_a_slot_taken_without_waiting_lengthens_the_queue():
     queue = line(1.0)
     for _ in range(3):
         queue.come()
@@ -132,7 +132,7 @@ def test_a_turn_that_is_counted_without_a_wait_makes_the_line_longer():
     assert queue.run().times == [0.0, 2.0, 3.0]
 
 
-def test_a_turn_that_is_given_back_is_the_next_ones():
+def test_a_returned_slot_goes_to_the_next_waiter():
     queue = line(1.0)
     queue.come()
     queue.come(at=0.2)
@@ -144,7 +144,7 @@ def test_a_turn_that_is_given_back_is_the_next_ones():
 # --- who cannot be in time ----------------------------------------------------------------------
 
 
-def test_who_cannot_be_in_time_hears_it_at_once_and_takes_no_place():
+def test_a_waiter_that_cannot_be_in_time_fails_at_once_and_takes_no_slot():
     queue = line(1.0)
     for within in (None, None, 1.9, 2.0, 2.1, None):
         queue.come(within=within)
@@ -153,7 +153,7 @@ def test_who_cannot_be_in_time_hears_it_at_once_and_takes_no_place():
     assert queue.times == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_who_could_have_been_in_time_hears_it_as_soon_as_the_time_is_over():
+def test_a_waiter_that_runs_out_of_time_fails_as_soon_as_the_time_is_over():
     queue = line(1.0)
     for within in (None, None, 2.5, None):
         queue.come(within=within)
@@ -163,7 +163,7 @@ def test_who_could_have_been_in_time_hears_it_as_soon_as_the_time_is_over():
     assert queue.times == [0.0, 2.0, 3.0]
 
 
-def test_no_time_at_all_is_enough_where_nobody_waits():
+def test_a_limit_of_zero_is_enough_with_an_empty_queue():
     queue = line(1.0)
     queue.come(within=0.0)
 
@@ -173,7 +173,7 @@ def test_no_time_at_all_is_enough_where_nobody_waits():
 # --- any stretch of time ------------------------------------------------------------------------
 
 
-def test_ten_thousand_pass_at_the_rate_and_not_faster_in_any_stretch():
+def test_ten_thousand_waiters_never_exceed_the_rate_in_any_period():
     queue = line(100.0, burst=20)
     for _ in range(10_000):
         queue.come()
@@ -185,7 +185,7 @@ def test_ten_thousand_pass_at_the_rate_and_not_faster_in_any_stretch():
 
 
 def crowd(seed: int) -> Line:
-    """People who come when they like, some with little patience, some who leave; and loops that are late."""
+    """Waiters at random times, some with short timeouts, some cancelled, on loops that run late."""
     chance = Random(seed)
     queue = line(chance.choice((0.3, 1.0, 7.0, 50.0)), burst=chance.choice((1, 2, 5, 30)))
     late = chance.choice((0.0, 0.0, 0.05, 3.0))
@@ -201,7 +201,7 @@ def crowd(seed: int) -> Line:
 
 
 @pytest.mark.trial(short=60, ci=400, long=20_000)
-def test_whoever_comes_or_leaves_no_stretch_is_too_fast_and_nobody_is_overtaken_or_forgotten(size: int):
+def test_arrivals_and_cancellations_never_break_the_rate_or_the_order(size: int):
     for seed in range(size):
         queue = crowd(seed).run()  # all have passed, left, or been refused
         assert stretch_over(queue.rate, queue.times) < 1e-6, seed
@@ -212,7 +212,7 @@ def test_whoever_comes_or_leaves_no_stretch_is_too_fast_and_nobody_is_overtaken_
             assert number not in dict(queue.passed), seed
 
 
-def test_the_measure_itself_finds_a_stretch_that_is_too_fast():
+def test_the_measure_finds_a_period_that_is_too_fast():
     assert stretch_over(Rate(1.0, burst=2), [0.0, 0.0, 1.0, 2.0]) == 0.0
     assert stretch_over(Rate(1.0, burst=2), [0.0, 5.0, 5.5, 5.9]) == pytest.approx(0.1)
 
@@ -221,18 +221,18 @@ def test_the_measure_itself_finds_a_stretch_that_is_too_fast():
 
 
 @each("wrong", [0, -1, 0.0, float("inf"), float("nan"), "5", None, True, timedelta(seconds=1)])
-def test_a_rate_is_more_than_nothing_and_finite(wrong: Any):
+def test_a_rate_must_be_positive_and_finite(wrong: Any):
     with pytest.raises(ValueError, match=r"^per_second: must be more than 0 orders a second, and finite$"):
         Rate(wrong)
 
 
 @each("extreme", [{"per_second": 5e-324}, {"per_second": 1.0, "burst": 10**400}])
-def test_a_rate_of_which_no_time_can_be_told_is_none(extreme: dict[str, Any]):
+def test_a_rate_with_a_non_finite_interval_is_refused(extreme: dict[str, Any]):
     with pytest.raises(ValueError, match=r"^per_second and burst: burst / per_second must be a finite"):
         Rate(**extreme)
 
 
 @each("wrong", [0, -1, 1.5, True, None, "2"])
-def test_a_burst_is_a_whole_number(wrong: Any):
+def test_a_burst_must_be_a_positive_whole_number(wrong: Any):
     with pytest.raises(ValueError, match=r"^burst: must be a whole number, 1 or more$"):
         Rate(1.0, burst=wrong)

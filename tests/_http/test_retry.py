@@ -1,4 +1,4 @@
-"""What is sent again: after exact delays, as often as the settings say, and never past the end."""
+"""Retries: exact delays, as many as the settings allow, and never past the end."""
 
 import asyncio
 import email.utils
@@ -50,7 +50,7 @@ DEFAULTS = {
 
 
 @each("kind", list(DEFAULTS))
-def test_settings_have_these_defaults_are_frozen_and_take_keywords_only(kind):
+def test_settings_have_these_defaults_and_are_frozen_and_keyword_only(kind):
     assert attrs.asdict(kind(), recurse=False) == DEFAULTS[kind]
     assert kind() == kind()
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
@@ -93,7 +93,7 @@ STATUSES = "must hold HTTP statuses, 100 to 599"
         ({"first_delay": 2, "max_delay": 1}, None),
     ],
 )
-def test_a_wrong_policy_is_refused_by_name_and_rule(wrong, rule):
+def test_an_invalid_policy_is_refused_by_name_and_rule(wrong, rule):
     name = next(iter(wrong))
     expected = rf"^{name}: {rule}" if rule else "^max_delay: must not be less than first_delay$"
 
@@ -103,14 +103,14 @@ def test_a_wrong_policy_is_refused_by_name_and_rule(wrong, rule):
 
 @each("name", ["capacity", "cost", "throttle_cost", "refund"])
 @each("value", [-1, 0.5, True, "5", None])
-def test_a_wrong_budget_is_refused_by_name_and_rule(name, value):
+def test_an_invalid_budget_is_refused_by_name_and_rule(name, value):
     with pytest.raises(ValueError, match=rf"^{name}: must be a whole number, 0 or more$"):
         RetryBudget(**{name: value})
 
 
 @each("name", ["connect", "sock_connect", "sock_read", "total", "hook"])
 @each("value", [0, -1, float("nan"), float("inf"), True, "5", None, timedelta(0), timedelta(seconds=-1)])
-def test_a_wrong_timeout_is_refused_by_name_and_rule(name, value):
+def test_an_invalid_timeout_is_refused_by_name_and_rule(name, value):
     with pytest.raises(ValueError, match=rf"^{name}: must be more than 0 seconds, and finite$"):
         Timeouts(**{name: value})
 
@@ -124,14 +124,14 @@ POLICIES = st.tuples(st.floats(0, 10), st.floats(0, 10)).map(
 
 
 @given(POLICIES, st.integers(1, 200), CHANCES)
-def test_a_delay_is_a_random_part_of_a_bound_that_doubles_up_to_the_most(policy, failures, chance):
+def test_a_delay_is_a_random_part_of_a_bound_that_doubles_up_to_the_maximum(policy, failures, chance):
     delay = policy.delay(failures, chance=chance)
 
     assert 0 <= delay <= min(policy.max_delay, policy.first_delay * 2.0 ** (failures - 1))
 
 
 @given(POLICIES, st.integers(1, 200), CHANCES, st.floats(0, 1e6))
-def test_a_delay_is_never_shorter_than_what_the_service_asked_for(policy, failures, chance, asked):
+def test_a_delay_is_never_shorter_than_retry_after(policy, failures, chance, asked):
     delay = policy.delay(failures, chance=chance, retry_after=asked)
 
     assert delay == max(asked, policy.delay(failures, chance=chance))
@@ -149,7 +149,7 @@ def test_retry_after_may_be_seconds(header, asked):
 
 
 @each("header", DATES)
-def test_retry_after_may_be_a_date_in_any_of_https_three_forms(header):
+def test_retry_after_may_be_a_date_in_any_of_the_three_http_forms(header):
     assert retry_after(header, now=NOW) == 30.0
 
 
@@ -161,14 +161,14 @@ def test_retry_after_may_be_a_date_in_any_of_https_three_forms(header):
         *("Sun, 06 Nov 1994", ", ,"),
     ],
 )
-def test_a_retry_after_that_is_neither_says_nothing(header):
+def test_an_invalid_retry_after_is_ignored(header):
     assert retry_after(header, now=NOW) is None
 
 
 @given(
     st.text(max_size=40) | st.from_regex(r"\w{3}, \d{1,3}[ -]\w{3}[ -]\d{1,6} \d{1,3}:\d\d:\d\d [+-]?\w{1,6}")
 )
-def test_no_header_does_worse_than_a_bounded_number(header):
+def test_any_header_gives_none_or_a_bounded_number(header):
     asked = retry_after(header, now=NOW)
 
     assert asked is None or 0 <= asked < 1e12
@@ -188,35 +188,35 @@ LIMITED, LOST = RateLimited(status=429), ConnectionFailed("no byte left")
 
 
 def earned(**settings):
-    """The bucket of a client that has sent much, and well."""
+    """Return the bucket of a client with many successful requests."""
     bucket = TokenBucket(RetryBudget(**settings))
     for _ in range(500):
         bucket.refund()
     return bucket
 
 
-def test_going_again_costs_and_a_429_costs_less():
+def test_a_retry_costs_tokens_and_a_429_costs_less():
     bucket = earned()
 
     assert [bucket.take(LOST), bucket.left] == [True, 500 - 14]
     assert [bucket.take(LIMITED), bucket.left] == [True, 500 - 14 - 5]
 
 
-def test_a_full_bucket_pays_for_35_retries_and_then_nothing_is_taken():
+def test_a_full_bucket_pays_for_35_retries_and_no_more():
     bucket = earned()
 
     assert [bucket.take(LOST) for _ in range(37)] == [True] * 35 + [False] * 2
     assert bucket.left == 500 - 35 * 14
 
 
-def test_going_again_with_another_token_costs_nothing():
+def test_a_retry_with_a_new_bearer_token_costs_nothing():
     bucket = TokenBucket(RetryBudget(capacity=0))
 
     assert bucket.take(Unauthorized(status=401))
 
 
 @given(st.lists(st.sampled_from(["lost", "limited", "refund"])), st.integers(0, 60))
-def test_a_bucket_never_leaves_its_bounds(steps, capacity):
+def test_a_bucket_stays_within_its_bounds(steps, capacity):
     bucket = TokenBucket(RetryBudget(capacity=capacity))
     for step in steps:
         if step == "refund":
@@ -273,7 +273,7 @@ def lost(number):
     return ConnectionFailed(f"lost {number}")
 
 
-async def test_each_pause_is_exactly_the_policys_and_says_after_what():
+async def test_each_pause_matches_the_policy_and_reports_its_cause():
     first, second, third = errors = lost(1), lost(2), lost(3)
     loop = Loop(second, third, "answer")
 
@@ -294,7 +294,7 @@ async def test_the_last_error_itself_is_raised():
     assert len(loop.pauses) == 3
 
 
-async def test_what_may_not_be_sent_again_ends_it_at_once():
+async def test_an_error_that_is_not_retryable_ends_the_loop_at_once():
     fatal = Refused(status=422)
     loop = Loop(fatal, "never")
     loop.may = lambda error: error is not fatal
@@ -305,7 +305,7 @@ async def test_what_may_not_be_sent_again_ends_it_at_once():
     assert loop.script == ["never"]
 
 
-async def test_an_empty_bucket_ends_it_at_once_with_the_original_error():
+async def test_an_empty_bucket_ends_the_loop_at_once_with_the_original_error():
     first = lost(1)
     loop = Loop("never", budget=RetryBudget(capacity=13))
 
@@ -316,7 +316,7 @@ async def test_an_empty_bucket_ends_it_at_once_with_the_original_error():
     assert loop.bucket.left == 13
 
 
-async def test_a_wait_that_would_pass_the_end_is_not_begun_nor_paid_for():
+async def test_a_pause_past_the_end_is_not_started_and_costs_nothing():
     first = RateLimited(status=429, retry_after=10.0)
     loop = Loop("never")
     loop.time_left = 10.0
@@ -330,7 +330,7 @@ async def test_a_wait_that_would_pass_the_end_is_not_begun_nor_paid_for():
 
 
 @pytest.mark.parametrize("foreign", [asyncio.CancelledError, ZeroDivisionError])
-async def test_cancellation_and_what_else_is_not_ours_passes_through(foreign):
+async def test_cancellation_and_foreign_errors_pass_through(foreign):
     loop = Loop(foreign(), "never")
 
     with pytest.raises(foreign):
@@ -364,7 +364,7 @@ async def read(client):
 
 
 @pytest.mark.parametrize(("call", "status", "path"), [(created, 425, CREATE_ORDER), (read, 502, WHO_AM_I)])
-async def test_orders_and_reads_wait_exactly_what_the_policy_says(world: World, call, status, path):
+async def test_orders_and_reads_wait_exactly_as_the_policy_says(world: World, call, status, path):
     world.time.chances = [0.5, 0.25, 0.75]
     world.sandbox.faults.add(Status(status), times=3, path=path)
     async with world.client() as client:
@@ -377,7 +377,7 @@ async def test_orders_and_reads_wait_exactly_what_the_policy_says(world: World, 
     "header", ["2", email.utils.format_datetime(NOON + timedelta(seconds=2), usegmt=True)]
 )
 @pytest.mark.parametrize(("call", "status", "path"), [(created, 429, CREATE_ORDER), (read, 503, WHO_AM_I)])
-async def test_orders_and_reads_wait_what_the_service_asked_for(world: World, call, status, path, header):
+async def test_orders_and_reads_wait_for_retry_after(world: World, call, status, path, header):
     world.sandbox.faults.add(Status(status, headers={"Retry-After": header}), path=path)
     async with world.client() as client:
         await call(client)
@@ -385,7 +385,7 @@ async def test_orders_and_reads_wait_what_the_service_asked_for(world: World, ca
     assert world.time.slept == [2.0]
 
 
-async def test_four_orders_of_a_new_client_that_meet_nothing_but_429_are_six_requests(world: World):
+async def test_four_orders_of_a_new_client_with_only_429_answers_are_six_requests(world: World):
     world.sandbox.faults.add(Status(429), times=None)
     async with world.client() as client:
         for number in range(4):
@@ -397,7 +397,7 @@ async def test_four_orders_of_a_new_client_that_meet_nothing_but_429_are_six_req
 
 @pytest.mark.parametrize("attempts", [1, 4, 5, 37, 40, 100])
 async def test_a_new_client_can_pay_for_all_retries_of_one_order(closed_port: int, attempts: int):
-    """A bank that allows 40 attempts would give up after four, with a beneficiary who waits."""
+    """Otherwise a bank that allows 40 attempts gives up after four while a beneficiary waits."""
     policy, address = RetryPolicy(attempts=attempts, max_delay=0.05), f"http://127.0.0.1:{closed_port}"
     async with TransferClient(address, "abc", retry=policy, clock=Time().clock) as client:
         refused = await failure(client.create_order(new_order(), held="h-1"), ConnectionFailed)
@@ -412,7 +412,7 @@ async def test_a_new_client_can_pay_for_all_retries_of_one_order(closed_port: in
         *((40, {"capacity": 100}, 100), (40, {"capacity": 0}, 0), (40, {"capacity": 600}, 546)),
     ],
 )
-def test_a_capacity_that_the_bank_sets_is_a_bound_and_the_default_gives_way(attempts, settings, left):
+def test_a_configured_capacity_is_a_bound_and_the_default_is_not(attempts, settings, left):
     bucket = TokenBucket(RetryBudget(**settings), attempts=attempts)
     before = bucket.left
     bucket.take(LOST)
@@ -423,7 +423,7 @@ def test_a_capacity_that_the_bank_sets_is_a_bound_and_the_default_gives_way(atte
     assert bucket.left == max(left, settings.get("capacity", 500))
 
 
-def test_a_third_of_what_a_new_client_has_may_be_spent_after_429():
+def test_a_new_client_may_spend_a_third_of_its_budget_after_429():
     bucket = TokenBucket(RetryBudget(), attempts=40)
 
     assert sum(bucket.take(LIMITED) for _ in range(100)) == 546 // 3 // 5
@@ -445,7 +445,7 @@ async def test_an_outage_empties_the_budget_for_all_calls_of_the_client(world: W
     ("call", "status", "path", "kind"),
     [(created, 429, CREATE_ORDER, RateLimited), (read, 503, WHO_AM_I, ServiceFailed)],
 )
-async def test_a_wait_past_the_deadline_is_not_begun(world: World, call, status, path, kind):
+async def test_a_pause_past_the_deadline_is_not_started(world: World, call, status, path, kind):
     world.sandbox.faults.add(Status(status, headers={"Retry-After": "30"}), path=path)
     async with world.client() as client:
         caught = await failure(call(client), kind)
@@ -454,7 +454,7 @@ async def test_a_wait_past_the_deadline_is_not_begun(world: World, call, status,
     assert world.time.slept == []
 
 
-async def test_the_deadline_is_for_all_attempts_together(world: World):
+async def test_the_deadline_covers_all_attempts_together(world: World):
     world.sandbox.faults.add(Status(429, headers={"Retry-After": "12"}), times=4)
     error = await failed(world, RateLimited)
 
@@ -480,5 +480,5 @@ async def test_no_caller_ever_sees_a_tenacity_type(world: World, fault):
 
 
 @pytest.mark.parametrize("header", ["9999999999", "9" * 5000])
-def test_a_retry_after_beyond_every_deadline_is_no_reason_to_go_at_once(header):
+def test_a_huge_retry_after_is_not_ignored(header):
     assert retry_after(header, now=NOW) >= 9999999999

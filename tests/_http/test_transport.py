@@ -1,4 +1,4 @@
-"""One exchange: its time limits, its pools, whose session it goes through, and how far it got."""
+"""One exchange: its time limits, pools, session, and how far it got."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bank() -> Bank:
 
 @asynccontextmanager
 async def transport_to(server: Server, *, tls: Any = None, **settings: Any) -> AsyncIterator[Transport]:
-    """A transport of its own sessions."""
+    """Yield a transport with its own sessions."""
     made = Transport(
         server.url if tls is None else server.url.replace("http:", "https:"),
         **{
@@ -86,7 +86,7 @@ async def post(
 
 
 @each("left", [0.3, 4.9, 5.1, 7.7, 24.9])
-def test_limits_are_cut_to_what_is_left_and_never_rounded_up(left: float):
+def test_limits_are_cut_to_the_time_left_and_never_rounded_up(left: float):
     cut = _for_exchange(Timeouts(), left=left)
 
     assert cut.total == left
@@ -98,7 +98,7 @@ def test_limits_are_cut_to_what_is_left_and_never_rounded_up(left: float):
     ("sock_connect", "left", "limit"),
     [(4.9, 25.0, 4.9), (4.9, 0.3, 0.3), (5.0, 25.0, None), (9.0, 0.3, None)],
 )
-def test_a_limit_on_a_part_of_connecting_is_asked_for_only_if_it_could_end_before_the_whole(
+def test_sock_connect_is_set_only_if_it_is_shorter_than_connect(
     sock_connect: float, left: float, limit: float | None
 ):
     cut = _for_exchange(Timeouts(connect=5.0, sock_connect=sock_connect), left=left)
@@ -107,9 +107,7 @@ def test_a_limit_on_a_part_of_connecting_is_asked_for_only_if_it_could_end_befor
 
 
 @pytest.mark.parametrize(("total", "left", "limit"), [(2.5, 30.0, 2.5), (25, 0.0, 0.001), (25, -3.0, 0.001)])
-def test_limits_are_not_stretched_to_what_is_left_and_never_none_which_would_be_for_ever(
-    total: float, left: float, limit: float
-):
+def test_limits_are_never_extended_to_the_time_left_and_never_none(total: float, left: float, limit: float):
     cut = _for_exchange(Timeouts(total=total), left=left)
 
     assert cut.total == cut.connect == cut.sock_read == limit
@@ -135,11 +133,11 @@ def test_limits_are_not_stretched_to_what_is_left_and_never_none_which_would_be_
         ("\u202eright to left", None),
     ],
 )
-def test_a_request_id_is_shown_only_if_it_is_fit_for_a_log(told: str, shown: str | None):
+def test_a_request_id_is_shown_only_if_it_is_safe_for_a_log(told: str, shown: str | None):
     assert ExchangeResult(sent=True, headers=CIMultiDict({"X-Request-Id": told})).request_id == shown
 
 
-async def test_a_whole_answer_is_all_there(bank: Bank):
+async def test_a_complete_answer_is_returned_in_full(bank: Bank):
     async with serving(answers) as server, transport_to(server) as transport:
         evidence = await post(transport)
 
@@ -150,7 +148,7 @@ async def test_a_whole_answer_is_all_there(bank: Bank):
     assert json.loads(evidence.body)["id"].startswith("tx-")
 
 
-async def test_an_order_on_the_wire_is_the_specifications_below_the_base_address(bank: Bank):
+async def test_an_order_request_matches_the_specification_below_the_base_url(bank: Bank):
     async with serving(answers) as server:
         await bank.send_order(f"{server.url}/partner")
     request = server.requests[0]
@@ -169,7 +167,7 @@ async def test_an_order_on_the_wire_is_the_specifications_below_the_base_address
     assert request.headers["user-agent"].startswith("transfer_async")
 
 
-async def test_an_exchange_that_failed_leaves_a_body_that_goes_nowhere_any_more():
+async def test_after_a_failed_exchange_the_body_cannot_be_sent():
     guarded = body()
     async with serving(answers) as server, transport_to(server, timeouts=Timeouts(total=25)) as transport:
         await post(transport, guarded, left=0.0)
@@ -177,7 +175,7 @@ async def test_an_exchange_that_failed_leaves_a_body_that_goes_nowhere_any_more(
     assert guarded.spent
 
 
-async def test_a_cancelled_exchange_gives_what_it_had_come_to():
+async def test_a_cancelled_exchange_returns_how_far_it_got():
     async with serving(Connection.gone_after_request) as server, transport_to(server) as transport:
         task = asyncio.create_task(post(transport))
         await server.got_request.wait()
@@ -208,7 +206,7 @@ async def test_an_exchange_cancelled_in_the_pool_was_not_sent():
     assert len(server.requests) == 1
 
 
-async def test_an_answer_before_the_body_left_is_told_as_such_when_it_never_ends():
+async def test_an_endless_answer_before_the_body_is_reported_as_such():
     async def greet(connection: Connection) -> None:
         connection.send(foreign_reply())
         await connection.gone()
@@ -229,7 +227,7 @@ async def test_an_answer_before_the_body_left_is_told_as_such_when_it_never_ends
 # --- pools and sessions -------------------------------------------------------------------------
 
 
-async def test_orders_have_a_pool_of_their_own(bank: Bank):
+async def test_orders_have_their_own_connection_pool(bank: Bank):
     async with serving(answers) as server, bank.client(server.url) as client:
         for number in range(3):
             await client.create_order(samples.new_order(), key=str(number))
@@ -241,7 +239,7 @@ async def test_orders_have_a_pool_of_their_own(bank: Bank):
     assert len({(request.connection, request.method) for request in server.requests}) == 2
 
 
-async def test_no_more_connections_are_open_than_the_pool_may_hold(bank: Bank):
+async def test_open_connections_never_exceed_the_pool_size(bank: Bank):
     most = 0
 
     async def count(connection: Connection) -> None:
@@ -256,7 +254,7 @@ async def test_no_more_connections_are_open_than_the_pool_may_hold(bank: Bank):
     assert len(server.requests) == 20
 
 
-async def test_cookies_are_not_kept(bank: Bank):
+async def test_cookies_are_not_stored(bank: Bank):
     cookie = {"Set-Cookie": "session=abc; Path=/"}
 
     async def bake(connection: Connection) -> None:
@@ -318,7 +316,7 @@ async def test_a_borrowed_sessions_middlewares_are_overridden(bank: Bank):
     assert len(server.requests) == 2
 
 
-async def test_a_borrowed_session_that_does_not_decompress_does_so_for_us(bank: Bank):
+async def test_a_borrowed_session_without_decompression_decompresses_for_the_client(bank: Bank):
     async def squeeze(connection: Connection) -> None:
         while request := await connection.request():
             squeezed = gzip.compress(order_body(request))
@@ -330,7 +328,7 @@ async def test_a_borrowed_session_that_does_not_decompress_does_so_for_us(bank: 
     assert order.id.startswith("tx-")
 
 
-async def test_a_borrowed_sessions_own_headers_yield_to_ours(bank: Bank):
+async def test_the_clients_headers_override_those_of_a_borrowed_session(bank: Bank):
     own = {"Authorization": "Basic b3RoZXI=", "Content-Type": "text/plain", "X-Bank": "7"}
     async with serving(answers) as server, aiohttp.ClientSession(headers=own) as session:
         await bank.send_order(server.url, session=session)
@@ -341,7 +339,7 @@ async def test_a_borrowed_sessions_own_headers_yield_to_ours(bank: Bank):
     assert headers["x-bank"] == "7"
 
 
-async def test_a_borrowed_sessions_own_time_limit_is_not_ours(bank: Bank, loop_time: LoopTime):
+async def test_a_borrowed_sessions_time_limit_is_not_used(bank: Bank, loop_time: LoopTime):
     async def late(connection: Connection) -> None:
         while request := await connection.request():
             await loop_time.pass_(0.05)
@@ -356,9 +354,7 @@ async def test_a_borrowed_sessions_own_time_limit_is_not_ours(bank: Bank, loop_t
     assert order.id.startswith("tx-")
 
 
-async def test_a_borrowed_session_that_waits_for_100_continue_is_never_believed_to_have_sent_the_body(
-    bank: Bank, loop_time: LoopTime
-):
+async def test_a_body_held_back_for_100_continue_is_not_reported_as_sent(bank: Bank, loop_time: LoopTime):
     # Its headers go ahead of the body then, and the body waits.
     async def never_continue(connection: Connection) -> None:
         await connection.head()
@@ -379,10 +375,10 @@ async def test_a_borrowed_session_that_waits_for_100_continue_is_never_believed_
 # --- TLS and proxies ----------------------------------------------------------------------------
 
 
-async def test_a_borrowed_connector_that_verifies_nothing_does_not_decide_for_us(
+async def test_a_borrowed_connector_without_tls_verification_is_overridden(
     bank: Bank, certificates: Certificates
 ):
-    """An order, and the token, would go to whoever stands between the bank and the service."""
+    """Otherwise an attacker between the bank and the service gets the order and the token."""
     async with (
         serving(answers, tls=certificates.other_server) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
@@ -399,7 +395,7 @@ async def test_a_borrowed_connector_that_verifies_nothing_does_not_decide_for_us
     assert bank.funds.state == "released"
 
 
-async def test_a_borrowed_session_does_with_less_where_we_are_told_so(bank: Bank, certificates: Certificates):
+async def test_an_explicit_ssl_setting_applies_to_a_borrowed_session(bank: Bank, certificates: Certificates):
     async with (
         serving(answers, tls=certificates.server) as server,
         aiohttp.ClientSession() as session,
@@ -410,7 +406,7 @@ async def test_a_borrowed_session_does_with_less_where_we_are_told_so(bank: Bank
 
 
 async def relay(connection: Connection, address: str) -> None:
-    """What a proxy does after CONNECT."""
+    """Relay bytes both ways, as a proxy does after CONNECT."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host if host != "localhost" else "127.0.0.1", int(port))
     connection.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -430,7 +426,7 @@ async def relay(connection: Connection, address: str) -> None:
 
 
 async def proxies(connection: Connection) -> None:
-    """A proxy that opens tunnels, and answers plain requests in the service's place."""
+    """Act as a proxy: open tunnels, and answer plain requests as the service would."""
     request = await connection.request()
     if request is None:
         return
@@ -440,7 +436,7 @@ async def proxies(connection: Connection) -> None:
         connection.send(http(200, order_body(request)))
 
 
-async def test_a_plain_request_goes_to_the_proxy_with_the_whole_address(bank: Bank):
+async def test_a_plain_request_goes_to_the_proxy_with_the_full_url(bank: Bank):
     async with serving(answers) as server, serving(proxies) as proxy:
         await bank.send_order(server.url, proxy=proxy.url)
 
@@ -496,7 +492,7 @@ async def read_then_close(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"])
-async def test_nothing_is_sent_twice_when_its_answer_is_lost(bank: Bank, method: str):
+async def test_a_request_with_a_lost_answer_is_not_sent_twice(bank: Bank, method: str):
     content = None if method in ("GET", "HEAD", "OPTIONS", "DELETE") else {"a": 1}
     async with serving(read_then_close) as server, bank.client(server.url) as client:
         with pytest.raises(OutcomeUnknown) as caught:
@@ -507,7 +503,7 @@ async def test_nothing_is_sent_twice_when_its_answer_is_lost(bank: Bank, method:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_aiohttp_alone_would_have_sent_it_twice(method: str):
+async def test_aiohttp_alone_sends_it_twice(method: str):
     async with serving(read_then_close) as server, aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await session.request(method, server.url)
@@ -584,7 +580,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others deal with memory in their own ways")
-def test_memory_that_answers_are_read_into_is_not_given_back_with_each():
+def test_memory_for_answers_is_not_reallocated_for_each():
     ended = subprocess.run([sys.executable, "-c", READS], capture_output=True, encoding="utf-8", check=True)
 
     assert int(ended.stdout) < 100
@@ -605,7 +601,7 @@ def test_idle_connections_are_closed_before_common_servers_close_theirs():
     assert POOL_KEEPALIVE < 5.0
 
 
-async def test_an_exchange_ends_with_its_callers_deadline_however_long_it_might_take(loop_time: LoopTime):
+async def test_an_exchange_ends_at_its_callers_deadline(loop_time: LoopTime):
     async def late(connection):
         await connection.request()
         await loop_time.pass_(2.0)

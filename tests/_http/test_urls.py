@@ -1,4 +1,4 @@
-"""Requests go to the base address and nowhere else, and orders only where `create_order` sends them."""
+"""Requests go only to the base URL, and only `create_order` can reach the create-order path."""
 
 import itertools
 import re
@@ -54,7 +54,7 @@ ONE_FORM = {
 
 
 @each(("becomes", "forms"), [*ONE_FORM.items()])
-def test_an_address_has_one_form(becomes, forms):
+def test_an_address_is_normalized_to_one_form(becomes, forms):
     for form in (*forms, becomes):
         assert normalised(form) == becomes, form
 
@@ -67,7 +67,7 @@ def test_an_address_has_one_form(becomes, forms):
         *("http://10.0.0.1", "http://[::2]", "http://127.1", "http://2130706433"),
     ],
 )
-def test_http_is_for_loopback_alone(address):
+def test_http_is_accepted_for_loopback_only(address):
     with pytest.raises(ValueError, match=r"^base_url: must be https, unless the host is "):
         normalised(address)
 
@@ -117,7 +117,7 @@ REFUSED = {
 
 
 @each(("why", "addresses"), [*REFUSED.items()])
-def test_anything_else_is_refused_by_name_and_without_secrets(why, addresses):
+def test_any_other_address_is_refused_by_name_without_secrets(why, addresses):
     for address in addresses:
         with pytest.raises(ValueError, match=f"^base_url: {re.escape(why)}") as caught:
             normalised(address)
@@ -126,7 +126,7 @@ def test_anything_else_is_refused_by_name_and_without_secrets(why, addresses):
 
 
 @given(st.text(max_size=30))
-def test_no_text_does_worse_than_a_value_error(text):
+def test_any_text_as_an_address_raises_at_most_a_value_error(text):
     for address in (text, f"https://{text}", f"https://bank.example{text}"):
         try:
             once = normalised(address)
@@ -148,7 +148,7 @@ FINE = [
 
 
 @each("path", FINE)
-def test_a_fine_path_is_given_back_as_it_is(path):
+def test_a_valid_path_is_returned_unchanged(path):
     assert checked_path(path) is path
 
 
@@ -179,13 +179,13 @@ DISGUISES = [
 
 
 @each("path", DISGUISES)
-def test_the_way_to_create_an_order_is_refused_in_every_disguise(path):
+def test_every_disguise_of_the_create_order_path_is_refused(path):
     with pytest.raises(ValueError, match=r"^path: "):
         checked_path(path)
 
 
 def disguised_letters(letter):
-    """A letter as it is, in upper case, or percent-encoded up to three times."""
+    """Draw a letter unchanged, in upper case, or percent-encoded up to three times."""
     encoded = f"%{ord(letter):02x}"
     twice = encoded.replace("%", "%25")
     return st.sampled_from([letter] * 6 + [letter.upper(), encoded, twice, twice.replace("%", "%25")])
@@ -193,7 +193,7 @@ def disguised_letters(letter):
 
 @st.composite
 def disguised(draw):
-    """The create-order path, any letter encoded any number of times, with what lenient servers drop."""
+    """Draw the create-order path with encoded letters and characters that lenient servers drop."""
     segments = []
     for segment in CREATE_ORDER.strip("/").split("/"):
         letters = [draw(disguised_letters(letter)) for letter in segment]
@@ -205,7 +205,7 @@ def disguised(draw):
 
 
 @given(disguised())
-def test_no_mix_of_disguises_passes(path):
+def test_every_mix_of_disguises_is_refused(path):
     with pytest.raises(ValueError, match=r"^path: "):
         checked_path(path)
 
@@ -219,12 +219,12 @@ def test_no_mix_of_disguises_passes(path):
         *("/ä", "/a#b", "/a%00", "/a%0d%0aHost:%20evil.com", None, b"/a", 7),
     ],
 )
-def test_a_path_that_leads_elsewhere_is_refused(path):
+def test_a_path_that_leaves_the_base_url_is_refused(path):
     with pytest.raises(ValueError, match=r"^path: "):
         checked_path(path)
 
 
-def test_a_path_encoded_without_end_is_refused():
+def test_a_path_encoded_too_many_times_is_refused():
     path = "/a%2Fb"
     for _ in range(20):
         path = path.replace("%", "%25")
@@ -234,7 +234,7 @@ def test_a_path_encoded_without_end_is_refused():
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=40))
-def test_no_path_does_worse_than_a_value_error(text):
+def test_any_text_as_a_path_raises_at_most_a_value_error(text):
     for path in (text, f"/{text}", f"{CREATE_ORDER}{text}"):
         try:
             kept = checked_path(path)
@@ -243,7 +243,7 @@ def test_no_path_does_worse_than_a_value_error(text):
         assert kept is path
 
 
-def test_what_is_said_of_a_path_does_not_repeat_it():
+def test_the_error_about_a_path_does_not_repeat_it():
     for path in itertools.chain(DISGUISES, ["/secret\n"]):
         with pytest.raises(ValueError, match=r"^path: ") as caught:
             checked_path(path)
@@ -265,7 +265,7 @@ READERS = (
 
 
 def why_not(read, address):
-    """Why ``address`` is not taken, with all that this is chained to; nothing if it is."""
+    """Return why ``address`` is refused, with all chained errors; empty if it is accepted."""
     try:
         read(address)
     except ValueError as error:
@@ -275,8 +275,8 @@ def why_not(read, address):
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(SCHEMES), ODD, ODD, st.sampled_from(("db", "db:5432", "[::1]", "a,b:1", "")), ODD)
-def test_no_part_of_a_password_is_told_however_an_address_is_mistyped(scheme, odd, odder, host, behind):
-    """A password with a slash in it was shown to whoever mistyped it, and sent to the name service."""
+def test_no_part_of_a_password_is_shown_for_a_mistyped_address(scheme, odd, odder, host, behind):
+    """A password with a slash in it would be shown and sent to the name service."""
     for password in (f"hunter{odd}2{odder}hunter", f"{odd}hunter"):
         for address in (
             f"{scheme}bank:{password}@{host}/{behind}",
@@ -289,7 +289,7 @@ def test_no_part_of_a_password_is_told_however_an_address_is_mistyped(scheme, od
 @pytest.mark.parametrize(
     "address", ["redis://bank:hunter/2@db", "nats://bank:hunter@b@db:x", "nats://[hunter"]
 )
-def test_no_part_of_a_brokers_password_is_told(address):
+def test_no_part_of_a_brokers_password_is_shown(address):
     assert "hunter" not in why_not(broker_at, address)
 
 
@@ -298,12 +298,12 @@ ENDS = ("", "/", "/payments", "/p%20q", "/p?sslmode=require&port=5", "?host=/run
 
 @each("host", ["db", "db:5432", "[::1]:5432", "a:1,b:2", "", "db_1.example."])
 @each("login", ["", "bank@", "bank:@", "bank:%40%2F%3A%3F%23@", "b%20k:a!$&'()*+,;=:~@"])
-def test_a_well_formed_address_of_a_database_is_taken(login, host):
+def test_a_valid_database_address_is_accepted(login, host):
     for end in ENDS:
         PostgresJournal(f"postgresql://{login}{host}{end}")
 
 
-def test_a_proxys_password_goes_into_the_header_and_leaves_the_address():
+def test_a_proxys_password_moves_from_the_address_to_the_header():
     address, header = proxy_and_authorization("http://bank:hunter2@proxy.example:3128")
 
     assert "hunter2" not in address

@@ -1,4 +1,4 @@
-"""The last look before the first byte, on sockets that stand ready, closed or with bytes in them."""
+"""The last check before the first byte, on sockets that are ready, closed or have bytes waiting."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BODY = b'{"poster_amount": "1250.00"}'
 
 @define(eq=False)
 class Protocol:
-    """As much of aiohttp's as is asked for."""
+    """The part of aiohttp's protocol that the guards use."""
 
     should_close: bool = False
 
 
 @define
 class Connection:
-    """A connection, from where the guards see it: a transport, a protocol, and a writer that remembers."""
+    """A connection as the guards see it: a transport, a protocol, and a writer that records."""
 
     socket: Any
     far: Any
@@ -80,7 +80,7 @@ async def hand_over(guarded: GuardedBody, connection: Connection) -> None:
 # --- a body -------------------------------------------------------------------------------------
 
 
-async def test_a_body_tells_before_its_first_byte_that_it_was_handed_over(connection: Connection):
+async def test_a_body_reports_the_handover_before_its_first_byte(connection: Connection):
     guarded = body()
     told: list[bool] = []
     connection.at_write = lambda: told.append(guarded.handed_over)
@@ -90,7 +90,7 @@ async def test_a_body_tells_before_its_first_byte_that_it_was_handed_over(connec
     assert connection.written == [BODY]
 
 
-async def test_a_body_whose_writing_fails_was_handed_over(connection: Connection):
+async def test_a_body_counts_as_handed_over_if_writing_fails(connection: Connection):
     guarded = body()
 
     def break_off() -> None:
@@ -103,7 +103,7 @@ async def test_a_body_whose_writing_fails_was_handed_over(connection: Connection
     assert guarded.handed_over
 
 
-async def test_a_body_is_handed_over_once(connection: Connection):
+async def test_a_body_is_handed_over_at_most_once(connection: Connection):
     guarded = body()
     await hand_over(guarded, connection)
     with pytest.raises(NeverTwice):
@@ -112,7 +112,7 @@ async def test_a_body_is_handed_over_once(connection: Connection):
     assert connection.written == [BODY]
 
 
-async def test_a_body_that_is_given_up_during_the_look_is_never_written(
+async def test_a_body_given_up_during_the_check_is_never_written(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ):
     guarded = body()
@@ -139,7 +139,7 @@ async def test_a_body_that_is_too_late_is_not_written(connection: Connection):
     assert connection.written == []
 
 
-async def test_the_time_is_asked_for_after_the_look(connection: Connection, monkeypatch: pytest.MonkeyPatch):
+async def test_the_time_is_read_after_the_check(connection: Connection, monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
 
     async def look(*_: object) -> bool:
@@ -156,7 +156,7 @@ async def test_the_time_is_asked_for_after_the_look(connection: Connection, monk
     assert asked == ["look", "time"]
 
 
-async def test_a_body_on_a_stale_connection_may_go_on_another(connection: Connection):
+async def test_a_body_on_a_stale_connection_may_use_another(connection: Connection):
     guarded = body()
     connection.far.send(b"HTTP/1.1 200 OK\r\n")
     with pytest.raises(ConnectionStale):
@@ -170,7 +170,7 @@ async def test_a_body_on_a_stale_connection_may_go_on_another(connection: Connec
     assert connection.written == [BODY]
 
 
-def test_a_body_is_its_own_copy_so_that_there_is_never_a_second():
+def test_copying_a_body_returns_the_same_body():
     guarded = body()
 
     assert copy.deepcopy({"data": guarded})["data"] is guarded
@@ -203,7 +203,7 @@ gone_bad = pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 
 
 @gone_bad
-async def test_a_connection_gone_bad_is_not_written_to(
+async def test_a_stale_connection_is_not_written_to(
     connection: Connection, spoil: Callable[[Connection], None]
 ):
     guarded = body()
@@ -223,9 +223,7 @@ async def test_a_transport_without_a_socket_is_trusted(connection: Connection):
     assert connection.written == [BODY]
 
 
-async def test_what_is_readable_over_tls_is_digested_first(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-):
+async def test_readable_tls_data_is_processed_first(connection: Connection, monkeypatch: pytest.MonkeyPatch):
     connection.tls = True
     looks: list[bool] = []
 
@@ -240,7 +238,7 @@ async def test_what_is_readable_over_tls_is_digested_first(
     assert connection.written == [BODY]
 
 
-async def test_what_stays_readable_over_tls_is_not_trusted(connection: Connection):
+async def test_a_tls_connection_that_stays_readable_is_not_trusted(connection: Connection):
     connection.tls = True
     say_something(connection)
     with pytest.raises(ConnectionStale):
@@ -250,7 +248,7 @@ async def test_what_stays_readable_over_tls_is_not_trusted(connection: Connectio
 
 
 @pytest.mark.parametrize("found", [mark, close_ours])
-async def test_an_answer_or_an_end_that_shows_when_digested_is_not_trusted(
+async def test_a_tls_connection_with_a_pending_answer_or_end_is_not_trusted(
     connection: Connection, found: Callable[[Connection], None], monkeypatch: pytest.MonkeyPatch
 ):
     connection.tls = True
@@ -269,7 +267,7 @@ async def test_an_answer_or_an_end_that_shows_when_digested_is_not_trusted(
 @pytest.mark.skipif(  # the limit is the system's to set
     resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000, reason="so many files may not be open here"
 )
-async def test_a_descriptor_past_1023_is_looked_at_like_any_other(connection: Connection):
+async def test_a_descriptor_above_1023_is_checked_like_any_other(connection: Connection):
     with socket.socket(fileno=fcntl.fcntl(connection.socket.fileno(), fcntl.F_DUPFD, 2000)) as high:
         connection.socket = high
         before = write_guard._is_readable(high)
@@ -279,9 +277,7 @@ async def test_a_descriptor_past_1023_is_looked_at_like_any_other(connection: Co
     assert (before, after) == (False, True)
 
 
-async def test_where_there_is_no_poll_the_look_is_the_same(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_check_is_the_same_without_poll(connection: Connection, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(select, "poll")
     before = write_guard._is_readable(connection.socket)
     say_something(connection)
@@ -294,7 +290,7 @@ async def test_where_there_is_no_poll_the_look_is_the_same(
 
 
 class Request:
-    """As much of aiohttp's request as the guard wraps."""
+    """The part of aiohttp's request that the guard wraps."""
 
     def __init__(self) -> None:
         self.sent_on: list[Connection] = []
@@ -305,7 +301,7 @@ class Request:
 
 
 async def go(guard: GuardedRequest, request: Any, *connections: Connection) -> Any:
-    """What aiohttp does: the middleware, then a ``send`` for each connection that it tries."""
+    """Act as aiohttp does: run the middleware, then ``send`` for each connection that it tries."""
 
     async def handler(wrapped: Any) -> Any:
         answer = None
@@ -316,7 +312,7 @@ async def go(guard: GuardedRequest, request: Any, *connections: Connection) -> A
     return await guard(request, handler)
 
 
-async def test_a_request_is_sent_on_a_clean_connection(connection: Connection):
+async def test_a_request_is_sent_on_a_fresh_connection(connection: Connection):
     guard, request = GuardedRequest(), Request()
 
     assert await go(guard, request, connection) == "response"
@@ -324,7 +320,7 @@ async def test_a_request_is_sent_on_a_clean_connection(connection: Connection):
     assert guard.handed_over
 
 
-async def test_a_request_is_sent_once(connection: Connection):
+async def test_a_request_is_sent_at_most_once(connection: Connection):
     guard, request = GuardedRequest(), Request()
     with pytest.raises(NeverTwice):
         await go(guard, request, connection, connection)
@@ -333,7 +329,7 @@ async def test_a_request_is_sent_once(connection: Connection):
 
 
 @gone_bad
-async def test_a_request_is_not_sent_on_a_connection_gone_bad(
+async def test_a_request_is_not_sent_on_a_stale_connection(
     connection: Connection, spoil: Callable[[Connection], None]
 ):
     guard, request = GuardedRequest(), Request()
@@ -347,7 +343,7 @@ async def test_a_request_is_not_sent_on_a_connection_gone_bad(
 
 
 @each("kind", [ConnectionStale, NeverTwice, TooLate, write_guard.AnsweredEarly])
-def test_what_the_guards_raise_is_nothing_that_aiohttp_would_send_again_after(
+def test_aiohttp_does_not_retry_after_an_error_of_the_guards(
     kind: type[aiohttp.ClientConnectionError],
 ):
     assert not issubclass(kind, (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError))

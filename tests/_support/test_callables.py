@@ -1,4 +1,4 @@
-"""What a bank hands over to be called: taken if it can be waited for, or told what to write instead."""
+"""Callables given by a bank: accepted if awaitable, otherwise refused with what to write instead."""
 
 from functools import partial, wraps
 from pathlib import Path
@@ -22,15 +22,15 @@ BASE = "https://bank.example"
 
 
 async def nothing(*_: object) -> Any:
-    """Does nothing, and can be waited for."""
+    """Do nothing; can be awaited."""
 
 
 def sync(*_: object) -> Any:
-    """What nobody can wait for."""
+    """Do nothing; cannot be awaited."""
 
 
 class Screening:
-    """A hook; whether it is a good one is up to a test."""
+    """A hook; each test decides whether it is valid."""
 
     name = "screening"
 
@@ -84,8 +84,8 @@ def screening(**parts: Any) -> Any:
         (lambda: {"observers": [Screening]}, "observers: must be a sequence of callables, not a class"),
     ],
 )
-async def test_what_nobody_could_wait_for_is_refused_with_what_to_write_instead(made: Any, told: str):
-    """Or a release that blocks runs again at every recovery, each time for real, and is never done."""
+async def test_a_callable_that_is_not_awaitable_is_refused_with_a_correction(made: Any, told: str):
+    """Otherwise a blocking release runs again at every recovery and never counts as done."""
     with pytest.raises(ValueError, match=told) as refused:
         TransferClient(BASE, **{"token": "abc"} | made())
 
@@ -101,7 +101,7 @@ class Called:
 
 @wraps(nothing)
 def logged(*args: Any) -> Any:
-    """A decorator's: what it hands back can be awaited, though itself it is not async."""
+    """A decorated function that is not async but returns an awaitable."""
     return nothing(*args)
 
 
@@ -119,7 +119,7 @@ def logged(*args: Any) -> Any:
         partial(logged),
     ],
 )
-async def test_whatever_can_be_waited_for_is_taken(given: Any):
+async def test_every_awaitable_callable_is_accepted(given: Any):
     verification = BeneficiaryVerification(given, given)
     TransferClient(BASE, given, hooks=[verification, FundsHold(given, given)], resolve=given)
     TransferClient(BASE, given, hooks=[screening(before=given, undo=given)])
@@ -132,6 +132,6 @@ async def test_whatever_can_be_waited_for_is_taken(given: Any):
         (MemoryJournal(), {"observers": [nothing]}, "observers: must be plain functions"),
     ],
 )
-def test_operators_are_as_strict(journal: Any, settings: dict[str, Any], told: str):
+def test_operators_check_callables_in_the_same_way(journal: Any, settings: dict[str, Any], told: str):
     with pytest.raises(ValueError, match=told):
         Operators(journal, "live", **settings)

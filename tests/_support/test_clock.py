@@ -1,4 +1,4 @@
-"""Time and chance come from one place, and a duration is a number of seconds or a ``timedelta``."""
+"""The clock, the source of time and randomness; and durations, as seconds or ``timedelta``."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def test_nothing_else_is_a_duration(value):
         seconds(value)
 
 
-def test_a_duration_says_which_argument_is_none():
+def test_the_error_about_a_duration_names_the_argument():
     with pytest.raises(ValueError, match=r"^lease: is not a number of seconds or a timedelta$"):
         duration("lease", "60")
 
@@ -65,7 +65,7 @@ def test_the_wall_clock_is_aware_and_in_utc():
     assert before <= utc <= datetime.now(UTC)
 
 
-def test_chance_is_from_0_to_below_1():
+def test_random_numbers_are_from_0_to_below_1():
     clock = Clock()
 
     drawn = {clock.chance() for _ in range(1000)}
@@ -74,7 +74,7 @@ def test_chance_is_from_0_to_below_1():
     assert len(drawn) > 900
 
 
-def test_each_part_of_a_clock_may_be_given():
+def test_each_part_of_a_clock_may_be_replaced():
     clock = Clock(now=lambda: 5.0, chance=lambda: 0.5)
 
     assert (clock.now(), clock.chance()) == (5.0, 0.5)

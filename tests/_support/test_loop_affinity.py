@@ -1,4 +1,4 @@
-"""A client that is used where it is not at home says so at once: another loop, a thread, a forked process."""
+"""A client used in another loop, a thread or a forked process raises at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 async def told(use: Use, client: TransferClient) -> dict[str, Any]:
-    """What a use of the client comes to, as plain words."""
+    """Return the outcome of a use of the client as text."""
     try:
         await use(client)
     except Exception as error:  # noqa: BLE001 - it is what is asked for
@@ -69,8 +69,8 @@ async def told(use: Use, client: TransferClient) -> dict[str, Any]:
     return {"kind": None}
 
 
-async def test_in_another_loop_every_call_says_so_and_sends_nothing(bank: Bank, server: Server):
-    """The bank would look for a fault of its network, after four tries each, and find none."""
+async def test_in_another_loop_every_call_raises_and_sends_nothing(bank: Bank, server: Server):
+    """Otherwise each call fails after four attempts with a misleading network error."""
 
     def elsewhere() -> list[dict[str, Any]]:
         with asyncio.Runner() as runner:
@@ -90,8 +90,8 @@ async def test_in_another_loop_every_call_says_so_and_sends_nothing(bank: Bank, 
     assert bank.pauses == []
 
 
-async def test_after_a_fork_every_call_says_so_and_the_parent_goes_on(bank: Bank, server: Server):
-    """The child's order would go out on the parent's connection, and end in a needless doubt."""
+async def test_after_a_fork_every_call_raises_and_the_parent_continues(bank: Bank, server: Server):
+    """Otherwise the child's order uses the parent's connection and ends in a needless doubt."""
     async with bank.client(server.url) as client:
         await client.create_order(samples.new_order(), key="first")
         seen = await forked(lambda: [asyncio.run(told(use, client)) for use, _ in USES.values()])
@@ -107,7 +107,7 @@ async def test_after_a_fork_every_call_says_so_and_the_parent_goes_on(bank: Bank
 
 
 async def forked(act: Callable[[], Any]) -> Any:
-    """What ``act`` comes to in a fork of this process, while the loop runs."""
+    """Return the outcome of ``act`` in a fork of this process, while the loop runs."""
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on
@@ -128,7 +128,7 @@ async def forked(act: Callable[[], Any]) -> Any:
     return json.loads(await asyncio.to_thread(heard))
 
 
-def test_a_client_whose_loop_has_ended_can_be_closed_and_nothing_else(bank: Bank):
+def test_a_client_whose_loop_has_ended_can_only_be_closed(bank: Bank):
     client = bank.client("http://127.0.0.1:1")
     asyncio.run(client.known("k"))
     with pytest.raises(WrongEventLoop):

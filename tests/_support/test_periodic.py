@@ -1,4 +1,4 @@
-"""What is done again and again: when, until when, and what a time that fails does to the next."""
+"""Periodic work: its intervals, its end, and the effect of a failed run."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from transfer_async._support.clock import Periodic
 
 
 class Chore:
-    """Something that is done three times, its clock, and what happened."""
+    """Periodic work that runs three times, its clock, and a record of what happened."""
 
     def __init__(self, *, first: float | None = None, does: Callable[[], None] = lambda: None) -> None:
         self.pauses: list[float] = []
@@ -34,7 +34,7 @@ class Chore:
         self._does()
 
 
-async def test_the_first_time_comes_after_a_random_share_and_the_others_after_all_of_it():
+async def test_the_first_run_follows_a_random_part_of_the_interval_and_others_all_of_it():
     chore = Chore()
 
     await chore.periodic.run()
@@ -42,7 +42,7 @@ async def test_the_first_time_comes_after_a_random_share_and_the_others_after_al
     assert chore.pauses == [2.5, 10.0, 10.0]
 
 
-async def test_the_first_time_may_have_a_pause_of_its_own():
+async def test_the_first_run_may_have_its_own_pause():
     chore = Chore(first=7.0)
 
     await chore.periodic.run()
@@ -50,7 +50,7 @@ async def test_the_first_time_may_have_a_pause_of_its_own():
     assert chore.pauses == [7.0, 10.0, 10.0]
 
 
-async def test_it_rests_between_two_times_and_not_while_it_is_at_work():
+async def test_it_reports_a_pause_between_runs_but_not_during_a_run():
     chore = Chore()
 
     await chore.periodic.run()
@@ -58,7 +58,7 @@ async def test_it_rests_between_two_times_and_not_while_it_is_at_work():
     assert chore.resting == [False, False, False]
 
 
-async def test_a_time_that_fails_is_told_and_the_next_one_comes():
+async def test_a_failed_run_is_reported_and_the_next_one_follows():
     def fails() -> None:
         raise KeyError("k")
 
@@ -69,7 +69,7 @@ async def test_a_time_that_fails_is_told_and_the_next_one_comes():
     assert [type(error) for error in chore.failures] == [KeyError] * 3
 
 
-async def test_a_cancellation_ends_it():
+async def test_a_cancellation_ends_the_periodic_work():
     chore = Chore(does=lambda: asyncio.current_task().cancel())
 
     run = asyncio.create_task(chore.periodic.run())

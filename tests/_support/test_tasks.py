@@ -14,13 +14,13 @@ async def waits_for(event: asyncio.Event) -> str:
     return "done"
 
 
-def test_work_that_waits_for_nothing_is_done_after_its_first_step():
+def test_work_without_waiting_is_done_after_its_first_step():
     work = EagerStart(at_once())
 
     assert (work.done, work.result) == (True, "done")
 
 
-def test_what_the_first_step_raises_is_raised_at_once():
+def test_an_error_of_the_first_step_is_raised_at_once():
     async def breaks() -> None:
         raise KeyError("k")
 
@@ -28,7 +28,7 @@ def test_what_the_first_step_raises_is_raised_at_once():
         EagerStart(breaks())
 
 
-async def test_work_that_waits_goes_on_where_it_was():
+async def test_waiting_work_continues_where_it_stopped():
     event = asyncio.Event()
     work = EagerStart(waits_for(event))
     before = work.done
@@ -59,7 +59,7 @@ async def test_a_cancellation_reaches_the_work_where_it_waits():
     assert met == ["cancelled"]
 
 
-async def test_the_work_may_swallow_what_reaches_it_and_go_on():
+async def test_the_work_may_swallow_a_cancellation_and_continue():
     async def stubborn() -> str:
         try:
             await asyncio.Event().wait()
@@ -76,7 +76,7 @@ async def test_the_work_may_swallow_what_reaches_it_and_go_on():
     assert end.value.value == "went on"
 
 
-async def test_what_is_given_up_is_closed():
+async def test_abandoned_work_is_closed():
     closed: list[bool] = []
 
     async def tidy() -> None:

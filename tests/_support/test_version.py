@@ -1,9 +1,9 @@
-"""The version that the package says of itself."""
+"""The version of the package."""
 
 from importlib.metadata import version
 
 from transfer_async._support.util import VERSION
 
 
-def test_it_is_the_one_under_which_the_package_is_installed():
+def test_the_version_is_that_of_the_installed_package():
     assert version("transfer_async") == VERSION
