@@ -265,7 +265,7 @@ async def test_the_worker_publishes_the_outcome_of_each_command(worker: ModuleTy
         ("payment-4", Outcome.CREATED),
     ]
     assert len(sandbox.orders) == 3
-    assert [body for body, _ in broker.parked] == [b"what is this?"]
+    assert [body for body, _ in broker.dead_letters] == [b"what is this?"]
 
 
 @pytest.fixture

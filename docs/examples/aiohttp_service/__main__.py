@@ -28,7 +28,7 @@ async def serving(app: web.Application) -> AsyncIterator[str]:
 
 
 async def play(directory: Path) -> Caller:
-    """Play it all."""
+    """Run the example."""
     bank = Bank()
     async with Sandbox() as sandbox:
         journal = directory / "payments.journal"

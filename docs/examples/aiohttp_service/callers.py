@@ -1,4 +1,4 @@
-"""A caller of the service, and what may go wrong behind it."""
+"""A caller of the service, and failures behind it."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ PAYMENT = {
 
 
 class Caller:
-    """Asks the service for payments, and shows what it answers."""
+    """Request payments from the service, and show its responses."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
         self.seen: list[tuple[int, dict[str, Any]]] = []
 
     async def pays(self, key: str, **changes: str) -> None:
-        """Ask for a payment."""
+        """Request a payment."""
         headers = {"Idempotency-Key": key}
         async with self._session.post("/payments", json=PAYMENT | changes, headers=headers) as reply:
             await self._shows(f"POST /payments  {key}", reply)
 
     async def asks(self, key: str) -> None:
-        """Ask what became of it."""
+        """Request the state of a payment."""
         async with self._session.get(f"/payments/{key}") as reply:
             await self._shows(f"GET /payments/{key}", reply)
 
@@ -41,7 +41,7 @@ class Caller:
 
 
 async def story(sandbox: Sandbox, bank: Bank, session: aiohttp.ClientSession) -> Caller:
-    """One payment goes well, one is refused, one is never sent, and of one the answer is lost."""
+    """Make four payments: one succeeds, one is refused, one is never sent, and one loses its response."""
     caller = Caller(session)
     await caller.pays("payment-1")
     await caller.pays("payment-1")  # repeated: the same order
@@ -49,11 +49,11 @@ async def story(sandbox: Sandbox, bank: Bank, session: aiohttp.ClientSession) ->
 
     await caller.pays("payment-2", beneficiary="nobody@example.com")
     sandbox.faults.add(Status(401))
-    await caller.pays("payment-3")  # our token is refused: not our caller's fault
-    await caller.pays("payment-3")  # mended
+    await caller.pays("payment-3")  # the service refuses our token
+    await caller.pays("payment-3")  # the token works again
 
     sandbox.faults.add(CloseAfterProcessing())
-    await caller.pays("payment-4")  # the order is created, and its answer is lost
+    await caller.pays("payment-4")  # the order is created, and its response is lost
     await caller.asks("payment-4")
     bank.statement["payment-4"] = list(sandbox.orders)[-1]  # the back office finds it
     await caller.pays("payment-4")  # repeated: the same order, without a second request

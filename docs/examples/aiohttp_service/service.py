@@ -18,7 +18,7 @@ CLIENT = web.AppKey("client", TransferClient)
 
 
 def make_app(bank: Bank, *, base_url: str, token: str, journal: Path) -> web.Application:
-    """Make the service; its client lives as long as it."""
+    """Return the service. Its client is open as long as the service runs."""
 
     async def client(app: web.Application) -> AsyncIterator[None]:
         async with (
@@ -42,7 +42,7 @@ def make_app(bank: Bank, *, base_url: str, token: str, journal: Path) -> web.App
 
 
 async def create(request: web.Request) -> web.Response:
-    """Create a payment. The key comes from the caller, so that a request that is repeated pays once."""
+    """Create a payment. The caller chooses the key, so that a repeated request pays once."""
     key = request.headers.get("Idempotency-Key")
     payment = await _json(request)
     if not key or not isinstance(payment, dict):
@@ -51,7 +51,7 @@ async def create(request: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """Say what is known of a payment."""
+    """Return the state of a payment."""
     key = request.match_info["key"]
     try:
         return _told(answer_of_record(await request.app[CLIENT].known(key), key=key))
@@ -62,7 +62,7 @@ async def show(request: web.Request) -> web.Response:
 async def _created(app: web.Application, key: str, payment: dict[str, Any]) -> Order | TransferError:
     wanted = {name: payment.get(name) for name in ("customer", "beneficiary", "amount", "rate")}
     try:
-        # once=True: a repeated request is the same wish, and a refusal is given again, not asked for again.
+        # once=True: a repeated request is the same payment, so a refusal is returned from the record.
         return await app[CLIENT].create_order(app[BANK].order(**wanted), key=key, once=True)
     except TransferError as error:
         return error
@@ -71,7 +71,7 @@ async def _created(app: web.Application, key: str, payment: dict[str, Any]) -> O
 async def _json(request: web.Request) -> Any:
     try:
         return await request.json()
-    except (ValueError, LookupError):  # no JSON, or in an encoding that nobody knows
+    except (ValueError, LookupError):  # not JSON, or an unknown encoding
         return None
 
 

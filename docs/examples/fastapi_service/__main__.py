@@ -31,7 +31,7 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
 
 
 async def play(directory: Path) -> Caller:
-    """Play it all."""
+    """Run the example."""
     bank = Bank()
     async with Sandbox() as sandbox:
         journal = directory / "payments.journal"

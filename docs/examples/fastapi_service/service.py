@@ -27,7 +27,7 @@ class Payment(BaseModel):
 
 
 def make_app(bank: Bank, *, base_url: str, token: str, journal: Path) -> FastAPI:
-    """Make the service; its client lives as long as it."""
+    """Return the service. Its client is open as long as the service runs."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -69,9 +69,9 @@ TheClient = Annotated[TransferClient, Depends(client_of)]
 
 
 async def create(payment: Payment, key: Key, bank: TheBank, client: TheClient) -> JSONResponse:
-    """Create a payment. The key comes from the caller, so that a request that is repeated pays once."""
+    """Create a payment. The caller chooses the key, so that a repeated request pays once."""
     try:
-        # once=True: a repeated request is the same wish, and a refusal is given again, not asked for again.
+        # once=True: a repeated request is the same payment, so a refusal is returned from the record.
         order = await client.create_order(bank.order(**payment.model_dump()), key=key, once=True)
     except TransferError as error:
         return _told(answer(error, key=key))
@@ -79,7 +79,7 @@ async def create(payment: Payment, key: Key, bank: TheBank, client: TheClient) -
 
 
 async def show(key: str, client: TheClient) -> JSONResponse:
-    """Say what is known of a payment."""
+    """Return the state of a payment."""
     try:
         return _told(answer_of_record(await client.known(key), key=key))
     except TransferError as error:

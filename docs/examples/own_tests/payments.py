@@ -1,4 +1,4 @@
-"""A bank's own code: what its payment desk does with transfer orders. It is what the tests beside it try."""
+"""A bank's own code, which the tests beside it test: how its payment desk creates transfer orders."""
 
 import enum
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from transfer_async.testing import AnyClient
 
 
-class Told(enum.Enum):
-    """What the desk tells the customer."""
+class Answer(enum.Enum):
+    """What the bank answers its customer."""
 
     PAID = "on its way"
     REFUSED = "not possible, and your money is yours"
@@ -66,22 +66,22 @@ def client_for(ledger: Ledger, base_url: str, token: str, *, clock: Clock | None
     return TransferClient(base_url, token, hooks=[hold], resolve=ledger.look, clock=clock)
 
 
-async def pay(client: "AnyClient", payment_id: str, *, beneficiary: str, dollars: str) -> Told:
-    """Pay; whoever calls it again with the same id does not pay again."""
+async def pay(client: "AnyClient", payment_id: str, *, beneficiary: str, dollars: str) -> Answer:
+    """Pay. A second call with the same id does not pay again."""
     try:
         await client.create_order(_order(beneficiary, dollars), key=payment_id)
     except TransferError as error:
-        return _told(error)
-    return Told.PAID
+        return _answer_for(error)
+    return Answer.PAID
 
 
-def _told(error: TransferError) -> Told:
+def _answer_for(error: TransferError) -> Answer:
     if error.outcome is Outcome.CREATED:
-        return Told.PAID
+        return Answer.PAID
     if error.order_may_exist:
-        return Told.WAIT
+        return Answer.WAIT
     is_final = isinstance(error, InvalidOrder) or (isinstance(error, Refused) and error.is_final)
-    return Told.REFUSED if is_final else Told.LATER
+    return Answer.REFUSED if is_final else Answer.LATER
 
 
 def _order(beneficiary: str, dollars: str) -> NewOrder:

@@ -6,7 +6,7 @@ here goes wrong as it does in production: connections close, answers are lost, s
 
 import pytest
 
-from payments import Ledger, Told, client_for, pay
+from payments import Answer, Ledger, client_for, pay
 from transfer_async import FundsHold
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 from transfer_async.testing import (
@@ -29,18 +29,18 @@ def ledger() -> Ledger:
 
 async def test_a_payment_is_paid_and_its_hold_stays(transfer_sandbox: Sandbox, ledger: Ledger) -> None:
     async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
-        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+        answer = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
 
-        assert told is Told.PAID
+        assert answer is Answer.PAID
         await assert_one_order("payment-1", client=client, sandbox=transfer_sandbox)
         await assert_hold_kept("payment-1", client=client, held=ledger.held)
 
 
 async def test_a_refusal_gives_the_money_back(transfer_sandbox: Sandbox, ledger: Ledger) -> None:
     async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
-        told = await pay(client, "payment-1", beneficiary=NOBODY, dollars="100.00")
+        answer = await pay(client, "payment-1", beneficiary=NOBODY, dollars="100.00")
 
-    assert told is Told.REFUSED
+    assert answer is Answer.REFUSED
     assert not transfer_sandbox.orders
     assert not ledger.holds
 
@@ -48,11 +48,11 @@ async def test_a_refusal_gives_the_money_back(transfer_sandbox: Sandbox, ledger:
 async def test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice(
     transfer_sandbox: Sandbox, ledger: Ledger
 ) -> None:
-    transfer_sandbox.faults.add(CloseAfterProcessing())  # the next order is created, and its answer lost
+    transfer_sandbox.faults.add(CloseAfterProcessing())  # the next order is created, and its response lost
     async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
-        told = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00") for _ in range(3)]
+        answer = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00") for _ in range(3)]
 
-    assert told == [Told.WAIT] * 3
+    assert answer == [Answer.WAIT] * 3
     assert len(transfer_sandbox.requests) == len(transfer_sandbox.orders) == len(ledger.holds) == 1
 
 
@@ -63,7 +63,7 @@ async def test_a_lost_answer_is_found_on_the_statement(transfer_sandbox: Sandbox
         (ledger.seen["payment-1"],) = transfer_sandbox.orders
         after = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
 
-    assert (before, after) == (Told.WAIT, Told.PAID)
+    assert (before, after) == (Answer.WAIT, Answer.PAID)
     assert len(transfer_sandbox.requests) == 1
 
 
@@ -73,20 +73,20 @@ async def test_whatever_goes_wrong_nobody_is_paid_twice(
 ) -> None:
     url, token = transfer_sandbox.base_url, transfer_sandbox.token
     async with client_for(ledger, url, token, clock=transfer_clock) as client:
-        told = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00") for _ in range(3)]
+        answer = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00") for _ in range(3)]
 
     assert len(transfer_sandbox.orders) <= 1
-    assert len(ledger.holds) == (0 if told[-1] is Told.REFUSED else 1)
+    assert len(ledger.holds) == (0 if answer[-1] is Answer.REFUSED else 1)
 
 
 async def test_the_desk_alone_without_sockets(ledger: Ledger) -> None:
     async with FakeClient(hooks=[FundsHold(ledger.place, ledger.release)]) as client:
         client.sandbox.faults.add(Status(422))
-        told = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")]
+        answer = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")]
         await assert_hold_released("payment-1", client=client, held=ledger.held)
-        told.append(await pay(client, "payment-1", beneficiary=BEN, dollars="100.00"))
+        answer.append(await pay(client, "payment-1", beneficiary=BEN, dollars="100.00"))
 
-        assert told == [Told.REFUSED, Told.PAID]
+        assert answer == [Answer.REFUSED, Answer.PAID]
         await assert_one_order("payment-1", client=client, sandbox=client.sandbox)
 
 
@@ -96,9 +96,9 @@ async def test_an_odd_status_is_not_taken_for_a_no(
 ) -> None:
     transfer_sandbox.faults.add(Status(status))
     async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
-        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+        answer = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
 
-    assert told is Told.WAIT
+    assert answer is Answer.WAIT
     assert len(ledger.holds) == 1
 
 
@@ -107,16 +107,16 @@ async def test_a_token_that_is_not_good_is_not_the_customers_fault(
 ) -> None:
     transfer_sandbox.faults.add(Status(401))
     async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
-        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+        answer = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
 
-    assert told is Told.LATER
+    assert answer is Answer.LATER
     assert not ledger.holds
 
 
 async def test_a_service_out_of_reach_gives_the_money_back(ledger: Ledger) -> None:
     nobody_listens = "http://127.0.0.1:1"
     async with client_for(ledger, nobody_listens, "token") as client:
-        told = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
+        answer = await pay(client, "payment-1", beneficiary=BEN, dollars="100.00")
 
-    assert told is Told.LATER
+    assert answer is Answer.LATER
     assert not ledger.holds

@@ -1,4 +1,4 @@
-"""A payroll file, its doubt and its end, against a sandbox: ``python docs/examples/payroll``.
+"""Pay a payroll file, with a doubt that a person ends, against a sandbox: ``python docs/examples/payroll``.
 
 Each command is printed as it would be typed, with what it says.
 """
@@ -17,10 +17,10 @@ from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 PAYROLL = Path(__file__).with_name("payroll.csv")
 
 LOST = "tunde.bello@example.com"
-"""The customer of salary-3, of whose order the answer is lost."""
+"""The customer of salary-3, whose order loses its response."""
 
 Run = Callable[[list[str], Mapping[str, str], Path], Awaitable[int]]
-"""Runs ``transfer-async`` with arguments, an environment and a directory; gives back its exit code."""
+"""Run ``transfer-async`` with arguments, an environment and a directory, and return its exit code."""
 
 
 async def in_a_process(arguments: list[str], environment: Mapping[str, str], directory: Path) -> int:
@@ -31,7 +31,7 @@ async def in_a_process(arguments: list[str], environment: Mapping[str, str], dir
 
 
 class Operator:
-    """Somebody at a terminal, in the directory of the payroll file."""
+    """A person at a terminal, in the directory of the payroll file."""
 
     def __init__(self, run: Run, sandbox: Sandbox, directory: Path) -> None:
         self._run, self._directory = run, directory
@@ -43,7 +43,7 @@ class Operator:
         self.exit_codes: list[int] = []
 
     async def types(self, command: str) -> None:
-        """Type a command, and see what it says."""
+        """Run a command, and show its output."""
         print(f"\n$ transfer-async {command}", flush=True)
         code = await self._run(shlex.split(command), self._environment, self._directory)
         self.exit_codes.append(code)
@@ -51,7 +51,7 @@ class Operator:
 
 
 async def play(directory: Path, run: Run = in_a_process) -> tuple[list[int], Sandbox]:
-    """Pay the salaries of the file; of one the answer is lost, and one beneficiary is not registered."""
+    """Pay the salaries. One response is lost, and one beneficiary is not registered."""
     file = directory / "payroll.csv"
     async with Sandbox() as sandbox:
         sandbox.faults.add(CloseAfterProcessing(), username=LOST)
@@ -61,7 +61,7 @@ async def play(directory: Path, run: Run = in_a_process) -> tuple[list[int], San
 
         await operator.types("journal list")
         await operator.types("journal show 2026-01-salary-3")
-        # The service's support, or your statement, names the order; here we look into the sandbox.
+        # Find the order through the service's support or your statement; this example looks into the sandbox.
         (order_id,) = (one.id for one in sandbox.orders.values() if one.poster_username == LOST)
         found = f"--order-id {order_id} --by ada --reason 'seen on the statement'"
         await operator.types(f"journal resolve 2026-01-salary-3 {found}")
@@ -74,7 +74,7 @@ async def play(directory: Path, run: Run = in_a_process) -> tuple[list[int], San
 
 
 def correct(file: Path) -> None:
-    """Put the right beneficiary in the place of the one who is not registered."""
+    """Replace the beneficiary who is not registered."""
     wrong = file.read_text(encoding="utf-8")
     file.write_text(wrong.replace("nobody@example.com", "ben.okri@example.com"), encoding="utf-8")
 

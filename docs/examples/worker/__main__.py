@@ -10,18 +10,18 @@ from transfer_async import Delays, OrderCommand
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 from worker import Worker, client_of
 
-AT_ONCE_AGAIN = Delays(first=0.05, longest=0.05)
-"""For a play; a real worker is more patient, and the default is good."""
+SHORT_DELAYS = Delays(first=0.05, longest=0.05)
+"""Short delays for this demonstration; in production, use the default."""
 
 
 def command(bank: Bank, key: str, *, beneficiary: str = "ben.okri@example.com") -> bytes:
-    """A command, as the bank's other systems send it."""
+    """Return a command, as the bank's other systems send it."""
     order = bank.order(customer="ada.eze@example.com", beneficiary=beneficiary, amount="100.00", rate="1500")
     return OrderCommand(key=key, order=order).to_json()
 
 
 async def play(directory: Path) -> tuple[Broker, Sandbox]:
-    """Send commands that go well, are refused, come twice, or lose their answers."""
+    """Send commands that succeed, are refused, arrive twice, or lose their responses."""
     bank, broker = Bank(), Broker()
     async with (
         Sandbox() as sandbox,
@@ -29,7 +29,7 @@ async def play(directory: Path) -> tuple[Broker, Sandbox]:
             bank, base_url=sandbox.base_url, token=sandbox.token, journal=directory / "payments.journal"
         ) as client,
     ):
-        worker = Worker(client, broker, delays=AT_ONCE_AGAIN)
+        worker = Worker(client, broker, delays=SHORT_DELAYS)
         running = asyncio.create_task(worker.run())
         try:
             await story(broker, sandbox, bank, worker)
@@ -43,21 +43,21 @@ async def play(directory: Path) -> tuple[Broker, Sandbox]:
 async def story(broker: Broker, sandbox: Sandbox, bank: Bank, worker: Worker) -> None:
     """Send the commands, one after the other."""
     await sent(broker, command(bank, "payment-1"))
-    await sent(broker, command(bank, "payment-1"))  # it comes twice: the same order
+    await sent(broker, command(bank, "payment-1"))  # redelivered: the same order
     await sent(broker, command(bank, "payment-2", beneficiary="nobody@example.com"))
     await sent(broker, b"what is this?")
 
     sandbox.faults.add(Status(401))
-    await sent(broker, command(bank, "payment-3"))  # our token is refused, once: it comes again
+    await sent(broker, command(bank, "payment-3"))  # the token is refused once: the command is redelivered
 
     sandbox.faults.add(CloseAfterProcessing())
-    await sent(broker, command(bank, "payment-4"))  # the order is created, and its answer is lost
+    await sent(broker, command(bank, "payment-4"))  # the order is created, and its response is lost
     bank.statement["payment-4"] = list(sandbox.orders)[-1]  # the back office finds it
-    await worker.sweep()  # whoever was told "unknown" is told how it ended
+    await worker.sweep()  # publish how the doubt ended
 
 
 async def sent(broker: Broker, body: bytes) -> None:
-    """Send a command, and wait until it is done with."""
+    """Send a command, and wait until it is acknowledged."""
     broker.send(body)
     await broker.nothing_open()
 

@@ -1,4 +1,4 @@
-"""A bank in memory: it stands for your core banking system, whose holds and statements are on its disks."""
+"""A bank in memory, in place of your core banking system, which stores holds and statements on disk."""
 
 from typing import Any
 
@@ -18,22 +18,22 @@ class Bank:
         self.statement: dict[str, str] = {}
 
     async def place(self, intent: OrderIntent) -> str:
-        """Hold what the order needs: once for each intent, however often it is asked."""
+        """Place the hold for the order, once for each intent however often this is called."""
         return self.holds.setdefault(intent.id, f"hold-{intent.key}")
 
     async def release(self, intent: OrderIntent, reference: str | None) -> None:
-        """Let the hold go; there may be none."""
+        """Release the hold, if there is one."""
         self.holds.pop(intent.id, None)
 
     async def resolve(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Resolution:
-        """The order's id, if the back office has seen it; None if it does not know yet."""
+        """Return the order's id if the back office has found it, else None."""
         return self.statement.get(intent.key)
 
     def order(self, *, customer: Any, beneficiary: Any, amount: Any, rate: Any) -> NewOrder:
-        """The order for a payment in dollars by one of our customers in Nigeria.
+        """Return the order for a payment in dollars by one of our customers in Nigeria.
 
         Raises:
-            InvalidOrder: names every field at fault.
+            InvalidOrder: with every invalid field.
         """
         return NewOrder.quote(
             poster_username=customer,

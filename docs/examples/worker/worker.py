@@ -1,10 +1,10 @@
-"""A worker with a loop of its own, for a broker that we have no integration for.
+"""A worker with its own loop, for a broker without an integration.
 
-It keeps four rules. An outcome is published before its message is acknowledged. Only what the disposition
-says is said to the broker. While a message is worked on, the broker hears that work goes on. And whoever
-was told ``unknown`` is told later how it ended: that is the sweep.
+It keeps four rules. It publishes an outcome before it acknowledges the message. It replies to the broker as
+the disposition says. It sends heartbeats while it processes a message. After an outcome ``unknown``, it later
+publishes how the doubt ended: the sweep does that.
 
-If the broker itself fails, the worker ends: have it started again. What was not acknowledged comes again.
+If the broker fails, the worker ends, and must be restarted. The broker redelivers unacknowledged messages.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ SWEEP_EVERY = 30.0
 
 
 class Worker:
-    """Takes commands from a broker, some at a time.
+    """Take commands from a broker, `AT_ONCE` at a time.
 
     Args:
-        client: with a journal on a disk; the handler refuses one in memory.
-        broker: where commands come from, and outcomes go to.
-        delays: how long a message waits until it is delivered again.
+        client: a client with a durable journal; the handler refuses others.
+        broker: delivers commands, and receives outcomes.
+        delays: the delays before redeliveries.
     """
 
     def __init__(self, client: TransferClient, broker: Broker, *, delays: Delays | None = None) -> None:
@@ -38,14 +38,14 @@ class Worker:
         self._handler = Handler(client, delays=delays)
 
     async def run(self) -> None:
-        """Work until cancelled; what is in flight then is not acknowledged, and comes again."""
+        """Work until cancelled. Messages in progress are not acknowledged, so the broker redelivers them."""
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
                 group.create_task(self._take_messages())
             group.create_task(self._sweep_now_and_then())
 
     async def sweep(self) -> None:
-        """Work off what was left over, and tell how doubts have ended."""
+        """Recover abandoned work, and publish how doubts ended."""
         await self._client.recover()
         async for outcome in self._handler.untold():
             await self._broker.publish(outcome)
@@ -70,8 +70,8 @@ class Worker:
             case Action.DEAD_LETTER:
                 self._broker.dead_letter(message, what.reason)
             case Action.LEAVE:
-                pass  # say nothing: it comes again by itself
-        if not what.ready:  # the service is out of reach, or the token no good: no other would fare better
+                pass  # no reply: the broker redelivers it by itself
+        if not what.ready:  # the service is unreachable, or refuses the token
             await asyncio.sleep(what.after)
 
     @asynccontextmanager
@@ -92,13 +92,13 @@ class Worker:
             try:
                 await self.sweep()
             except JournalFailed:
-                log.warning("the sweep failed; the next one tries again")
+                log.warning("the sweep failed and will be repeated")
             await asyncio.sleep(SWEEP_EVERY)
 
 
 @asynccontextmanager
 async def client_of(bank: Bank, *, base_url: str, token: str, journal: Path) -> AsyncIterator[TransferClient]:
-    """A client with the bank's hold, and a journal that survives the process."""
+    """Yield a client with the bank's hold and a durable journal."""
     async with (
         SQLiteJournal(journal) as records,
         TransferClient(
