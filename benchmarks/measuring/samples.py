@@ -71,7 +71,7 @@ async def drive(
             if time.perf_counter() > end:
                 return
 
-    gc.collect()  # of whoever came before
+    gc.collect()  # garbage of earlier runs
     began, cpu = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):

@@ -55,7 +55,7 @@ def sandbox(*, faults: Sequence[str] = (), seed: int = 0) -> Iterator[RunningSan
 
 
 async def _serve(faults: Sequence[str], seed: int) -> None:
-    from transfer_async._cli.servers import fault_shares  # whoever starts it needs none of this
+    from transfer_async._cli.servers import fault_shares  # only this process needs it
     from transfer_async.sandbox import Sandbox
 
     async with Sandbox(seed=seed, faults=fault_shares(faults)) as serving:

@@ -39,7 +39,7 @@ HELD_FOR = 0.3
 _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
-# --- for whoever measures -----------------------------------------------------------------------
+# --- for the measuring process ------------------------------------------------------------------
 
 
 @frozen

@@ -1,10 +1,9 @@
-"""What a key costs in a journal that holds many, beside one that holds few.
+"""What a key costs in a journal that holds many keys, compared with one that holds few.
 
-No service is asked: a key is claimed, marked and created by the moves themselves, with a reply as large
-as the service's. The many keys are there already, with small replies, so that the disk's size is not
-what is measured: they are written by SQL of our own, row for row as the journal would have. Order ids
-are random: a new one belongs on any page of its index. New keys are of two kinds: random ones, of which
-the same is true, and ones in order, as of a bank that counts its payments.
+No service is involved: the journal's own transitions claim, mark and create each key, with a reply as large as
+the service's. The many keys were written before, by SQL of our own with small replies, so that the disk's size
+is not measured. Order ids are random, so each new one may belong on any page of its index. New keys are either
+random, too, or ascending, as if a bank numbered its payments.
 """
 
 from __future__ import annotations

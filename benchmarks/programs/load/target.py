@@ -105,7 +105,7 @@ class Sender:
 
     async def send(self, number: int) -> OrderEnding:
         """Send one order, and say how it ended; never raises, unless it is cancelled."""
-        assert self.client is not None  # noqa: S101 - whoever drives sets it
+        assert self.client is not None  # noqa: S101 - the driver sets it
         self.endings[number] = "unknown"  # until something better is known
         try:
             key = f"load-{self._run}-{number}"

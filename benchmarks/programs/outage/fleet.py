@@ -95,7 +95,7 @@ class OutageFindings:
         recovered_after: seconds from the outage's end until a tenth of it was left; None if never.
         other_work: of the service from the outage's end until then, in orders a second: new orders, and
             turning away the first request of each call. Where it never was, the new orders alone.
-        doubts: orders of which nobody knows.
+        doubts: orders in doubt.
     """
 
     setting: Setting
