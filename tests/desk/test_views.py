@@ -357,7 +357,7 @@ async def test_no_release_is_announced_if_none_will_happen(world: World, desk: D
 
     assert "None exists: release the hold" in pages["placed"].text
     assert "Now the next recovery releases hold-" in after["placed"].text
-    assert "undo them by hand first. Undo by hand: funds_hold." in pages["unreadable"].text
+    assert "undo them manually first. Undo manually: funds_hold." in pages["unreadable"].text
     banks_own = "Now nothing is left for a recovery to undo; the hold bank-7 is the bank's to release."
     assert f"Saved: no order exists. {banks_own}" in after["k"].text
     assert "Saved: no order exists. Now nothing is left to undo." in after["unreadable"].text

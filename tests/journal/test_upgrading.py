@@ -511,8 +511,8 @@ def test_the_upgrade_command_reports_the_upgrade(tmp_path: Path):
     again = invoke("journal", "upgrade", "--journal", str(store.path))
 
     assert (made.exit_code, again.exit_code) == (0, 0)
-    assert "of 1 key the record cannot be read" in made.stderr
-    assert made.stdout == "the journal's format is 2 now; all is as it was of 7 keys\n"
+    assert "1 corrupt record will stay corrupt" in made.stderr
+    assert made.stdout == "the journal's format is 2 now; 7 keys unchanged\n"
     assert again.stdout == "the journal's format is 2 already: there is nothing to do\n"
 
 

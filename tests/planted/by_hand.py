@@ -1673,7 +1673,7 @@ BY_HAND = (
     Fault(
         "probe-relay-lets-two-pass",
         "probe_relay",
-        "        planned, self._armed = self._armed, None  # before anything is sent: nothing passes twice\n",
+        "        planned, self._armed = self._armed, None  # Before sending: no order passes twice.\n",
         "        planned = self._armed\n",
         "an order is sent that was never counted",
     ),

@@ -384,7 +384,7 @@ class _Comparison:
         return False
 
     def _ends(self, word: Word, words: Words, start: int) -> Iterator[int]:
-        """Yield each end for which ``words`` from ``start``, joined, are the same as ``word``."""
+        """Yield each ``end`` for which ``words[start:end]``, written as one word, match ``word``."""
         shortest = length = 0
         for end, last in enumerate(words[start:], start + 1):
             shortest, length = shortest + last.shortest, length + len(last.native)

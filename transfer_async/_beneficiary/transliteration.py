@@ -67,12 +67,12 @@ class Word:
 
     @cached_property
     def sound(self) -> str:
-        """The result of `sound` for the plain spelling."""
+        """How the word sounds: see the function `sound`."""
         return sound(self.plain)
 
     @cached_property
     def skeleton(self) -> str:
-        """The consonants of its sound."""
+        """The consonants of `sound`."""
         return consonants(self.sound)
 
 

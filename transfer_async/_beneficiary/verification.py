@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transfer_async._client import TransferClient
 
 Lookup = Callable[[str], Awaitable[User | None]]
-"""Finds the account of a username; None if nobody is registered under it."""
+"""Finds the account of a username; None if the username is not registered."""
 
 AcceptClose = Callable[[OrderIntent, User], Awaitable[bool]]
 """Decides on a close match, for example by asking the customer; only ``True`` accepts."""
@@ -228,7 +228,7 @@ class BeneficiaryVerification:
             why = f"the look-up failed ({name_of(cause)})"
             raise _not(MatchResult.NOT_POSSIBLE, why) from cause
         if user is None:
-            raise _not(MatchResult.NO_MATCH, "nobody is registered under the username")
+            raise _not(MatchResult.NO_MATCH, "the username is not registered")
         if not isinstance(user, User):
             why = f"the look-up gave a {type(user).__name__}, not a User"
             raise _not(MatchResult.NOT_POSSIBLE, why)

@@ -88,10 +88,10 @@ class Ledger:
 class BackOffice:
     """The bank's way to find out what became of an order: a look-up, a statement, or a person.
 
-    Here it looks into the sandbox. The service has no documented call for it.
+    The demo reads the sandbox's orders, because the service has no documented look-up of orders.
 
     Attributes:
-        at_work: whether it looks; until then, no order is found.
+        at_work: whether the back office is open; while it is not, no order is found.
     """
 
     def __init__(self, sandbox: Sandbox, tell: Tell) -> None:

@@ -127,9 +127,9 @@ def _options(found: dict[str, tuple[Any, Any]]) -> list[Parameter]:
 def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson = False) -> None:
     """Upgrade the journal to this version's format.
 
-    In place, all its scopes at once, and in one transaction: if it is interrupted, run it again.
-    Stop every program that uses the journal first. An earlier version can never use it again. Shows
-    what is there, and asks before it changes anything; does nothing if the format is the right one already.
+    Stop every program that uses the journal first. An earlier version can never use it again. All scopes
+    are upgraded in place, in one transaction: if it is interrupted, run it again. The command shows the
+    contents and asks before it changes anything. It does nothing if the format is already right.
     """
     plan = done(_with(_named(journal), lambda store: store.planned_upgrade()))
     if _is_needed(plan):
@@ -162,16 +162,14 @@ def _plan_text(found: Upgrade) -> str:
     told = f"journal: its format is {found.found}, and will be {found.version}; {_counted(found)}"
     told += f": {states}" if states else ""
     if found.unreadable:
-        told += (
-            f"; of {journal_output.counted(found.unreadable, 'key')} the record cannot be read, then as now"
-        )
+        told += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will stay corrupt"
     return told
 
 
 def _result_text(made: Upgrade) -> str:
     if not _is_needed(made):
         return f"the journal's format is {made.version} already: there is nothing to do"
-    return f"the journal's format is {made.version} now; all is as it was of {_counted(made)}"
+    return f"the journal's format is {made.version} now; {_counted(made)} unchanged"
 
 
 def _counted(found: Upgrade) -> str:
@@ -494,7 +492,7 @@ async def _approved(at: OpenJournal, key: str, proposal: Proposal, said: dict[st
 
 
 async def _already(at: OpenJournal, key: str) -> str:
-    """Return who has approved the key's last proposal, and when; empty if nobody has."""
+    """Return who has approved the key's last proposal, and when; empty if it is not approved."""
     step = approval(await at.operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 

@@ -27,7 +27,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 By = Annotated[str | None, typer.Option(help="Who says so; the login name by default.")]
 Reason = Annotated[str | None, typer.Option(help="How they know; kept in the key's history.")]
 Undone = Annotated[
-    bool, typer.Option("--undone", help="Of a record that cannot be read: its hooks are undone by hand.")
+    bool, typer.Option("--undone", help="For a corrupt record: its hooks were undone manually.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -182,7 +182,7 @@ def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None
 
 
 def _pending_told(place: JournalTarget, key: str) -> str:
-    """Return what is left to undo. The decision is saved, so a failure of the journal is not reported."""
+    """Return the pending undos as text. The decision is saved, so a journal failure is not reported."""
 
     async def view(store: Journal) -> KeyView:
         async with journal_output.opened(store, place.scope) as at:
@@ -191,7 +191,7 @@ def _pending_told(place: JournalTarget, key: str) -> str:
     try:
         return pending(run(view(place.journal)), holds=HOLDS).shown(shown)
     except (TransferError, ValueError):
-        return "transfer-async journal show lists what is left to undo"
+        return "transfer-async journal show lists the pending undos"
 
 
 def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
@@ -205,7 +205,7 @@ def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: b
     elif record.state is KeyState.FREE:
         end = (
             f"{_pending_told(place, key)}. The same message or line of a file is "
-            "answered from the record: what is still to be paid needs another key"
+            "answered from the record: to make a payment that is still due, use another key"
         )
     else:
         end = "find out what became of its order, then resolve or refute it"

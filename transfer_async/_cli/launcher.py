@@ -19,7 +19,7 @@ NO_TYPER = 'transfer-async needs typer: pip install "transfer_async[cli]"\n'
 
 
 def main() -> None:
-    """Run the command ``transfer-async``; ends in `SystemExit` unless only the version was asked for."""
+    """Run the command ``transfer-async``; it raises `SystemExit`, except for ``--version``."""
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # 20 ms that no other command needs
 
@@ -45,7 +45,7 @@ def _make_streams_safe() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
-        except OSError:  # closed: uvloop would be given its number, and aborts
+        except OSError:  # It is closed. uvloop would reuse its number and abort.
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -53,7 +53,7 @@ def _make_streams_safe() -> None:
 
 
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:
-    """Return the app with only the command that the first of ``words`` names, because typer builds them all.
+    """Return the app with only the command that ``words[0]`` names: typer would build all commands.
 
     If it names no command (an option, a typing error, nothing), the app keeps all commands for the help.
     """

@@ -1,8 +1,8 @@
 """Levels 1 and 2: the plan of orders, the cap on what they may cost, and how they are sent.
 
-Two things keep the cap: orders beyond it are left out before anything is sent, and the journal. An order's
-name is its key, one key has at most one order, and a key that was ever marked as sending counts for good.
-So all runs together send no more than one run may, however often a probe is killed.
+Two things enforce the cap. Orders beyond it are left out before anything is sent. And the journal counts
+across runs: each order has a fixed key, a key has at most one order, and a key that was ever marked as
+sending counts for good. So all runs together stay within the cap of one run, even if probes are killed.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ class PlannedOrder:
 
     @property
     def amount(self) -> Decimal:
-        """The most that the order can cost, in the poster's currency; the body never says more."""
+        """The most that the order can cost, in the poster's currency; the body never asks for more."""
         return self.order.poster_amount if self.counted is None else self.counted
 
     @property
     def is_special(self) -> bool:
-        """Whether the body that is sent is not the order's own."""
+        """Whether the body that is sent differs from the client's body for the order."""
         return self.name in profile.MUST_BE_REFUSED or self.name in profile.WITHOUT
 
     def body(self, document: profile.Document) -> bytes:
@@ -154,8 +154,8 @@ class Plan:
 
     Args:
         order: a valid order.
-        apart: the difference of ``matcher_amount`` from one order to the next, so that no two look alike.
-        limits: of amounts, by currency code; without the poster's currency, the limits are not tried.
+        apart: the step of ``matcher_amount`` from one order to the next, so that all orders differ.
+        limits: the limits of amounts, by currency code; not tested if the poster's currency has none.
     """
 
     order: NewOrder
@@ -167,7 +167,7 @@ class Plan:
         case = CASES[NAMES.index(name)]
         found = self.planned(case, attempt=1 + sum(item.name == name for item in sent))
         if found is not None and (first := [item for item in sent if item.name == case.repeats]):
-            return evolve(found, order=first[-1].order)  # the attempt that was answered
+            return evolve(found, order=first[-1].order)  # the attempt that got a response
         return found
 
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
@@ -214,7 +214,7 @@ class Cap:
     amount: Decimal
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return those of the wanted orders, in sequence, that there is room for beside those sent.
+        """Return the wanted orders, in sequence, that fit under the cap together with those already sent.
 
         Every order that was, or may have been, sent by any run counts in full, whatever its outcome.
         """
@@ -241,7 +241,7 @@ class Ledger:
         """Return the orders that were, or may have been, sent.
 
         Raises:
-            ValueError: one differs from the plan, so nothing would add up.
+            ValueError: an order differs from the plan, so the sums cannot be trusted.
         """
         found: list[PlannedOrder] = []
         for name in NAMES:
@@ -261,7 +261,7 @@ class Ledger:
         return found
 
     async def _was_sent(self, key: str, entry: Entry) -> bool:
-        """Whether the key was ever marked as sending: a refused one is free again, but counts."""
+        """Return whether the key was ever marked as sending. A refused key is free again, but counts."""
         if entry.state is KeyState.CREATED or (
             entry.state in AT_WORK and entry.state is not KeyState.CLAIMED
         ):
@@ -282,7 +282,7 @@ class Ledger:
 
 
 def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
-    """The answer to an order; None if it had none, so that it may be sent, and counted, again."""
+    """Return the recorded response; None if there was none, so that the order may be sent again."""
     if entry.state is KeyState.CREATED:
         return SeenAnswer(status=200, body="json", order="new")
     if entry.state is KeyState.FREE and entry.ending is not None:
@@ -300,7 +300,7 @@ def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
 
 @contextmanager
 def locked(journal: Path) -> Iterator[None]:
-    """Keep other probes away from a journal; a killed process loses its lock."""
+    """Lock the journal against other probes; the lock of a killed process is released."""
     file = os.open(journal.with_name(journal.name + ".probe"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:  # pragma: no branch - as above
@@ -318,7 +318,7 @@ def locked(journal: Path) -> Iterator[None]:
 
 @define(kw_only=True)
 class LevelOrders:
-    """The orders of one level: what was sent, what was answered, and what is still to send.
+    """The orders of one level: the sent ones, the responses, and the orders still to send.
 
     Args:
         plan: the plan of both levels.
@@ -354,7 +354,7 @@ class LevelOrders:
         return sum((item.amount for item in self.sent), Decimal(0))
 
     def admit(self, wanted: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return those of the orders that the cap has room for."""
+        """Return the orders that fit under the cap."""
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
@@ -368,14 +368,14 @@ class LevelOrders:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Whether the answer to a repeated body can show anything."""
+        """Whether the response to a repeated body proves anything."""
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
             return False  # The answer may be that of either order.
         return case.repeats is None or case.repeats in self.answers
 
     def check(self) -> None:
-        """Raise `Stopped` if an answer forbids another order."""
+        """Raise `Stopped` if a response means that no further order may be sent."""
         for item in self.sent:
             answer = self.answers.get(item.name)
             if answer is None:
@@ -407,7 +407,7 @@ def _invalid(answer: SeenAnswer) -> str:
 
 
 def _is_created(answer: SeenAnswer) -> bool:
-    """Whether an answer shows an order, or is a success without one."""
+    """Return whether a response contains an order, or is a success without one."""
     return answer.order in ("new", "same") or (answer.status is not None and 200 <= answer.status <= 299)
 
 
@@ -446,11 +446,11 @@ async def send_orders(
     keep: Callable[[str, SeenAnswer], Awaitable[None]],
     say: Say,
 ) -> None:
-    """Send the orders of a level that the cap has room for, each after ``keep`` saved the answer to the last.
+    """Send the orders of a level that fit under the cap; ``keep`` saves each response before the next order.
 
     Raises:
-        Stopped: an order was created that must be refused, the valid one was not, the cap is exceeded, there
-            was no answer, or an order could not be sent.
+        Stopped: an order that must be refused was created, the valid order was not created, the cap is
+            exceeded, there was no response, or an order could not be sent.
     """
     orders.check()
     names, times = [item.name for item in orders.admit(orders.wanted)], 0
@@ -480,7 +480,7 @@ async def send_orders(
 
 
 def _check_answered(planned: PlannedOrder, response: Response) -> None:
-    """Raise `Stopped` if the response, or its absence, says nothing about the order."""
+    """Raise `Stopped` if the response is missing, or does not show what became of the order."""
     if response.status is not None or not response.sent:
         check_reached(response)
     elif not planned.case.is_cut and planned.attempt == 1:
@@ -492,7 +492,7 @@ def _check_answered(planned: PlannedOrder, response: Response) -> None:
 
 
 def _client(address: str, service: Service, ledger: Ledger) -> TransferClient:
-    """A client that sends each order once to the relay, and leaves doubts as they are."""
+    """Return a client that sends each order once, to the relay, and does not resolve doubts."""
     total = 2.5 * service.timeout  # A response to the relay may take 2 of it.
     return TransferClient(
         address,
@@ -555,7 +555,7 @@ class Relay:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Listen on this machine while this lasts; yields the base URL for the client."""
+        """Listen on this machine until the context ends; yield the base URL for the client."""
         server = web.Server(self._handle, access_log=None)
         listener = await asyncio.get_running_loop().create_server(server, _HOST, 0)
         try:
@@ -575,7 +575,7 @@ class Relay:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
-        planned, self._armed = self._armed, None  # before anything is sent: nothing passes twice
+        planned, self._armed = self._armed, None  # Before sending: no order passes twice.
         if planned is None or request.path != CREATE_ORDER or not self._is_authorized(request):
             return web.Response(status=404)
         response = await self._forward(planned, body)

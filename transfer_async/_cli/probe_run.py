@@ -79,7 +79,7 @@ class ProbeRun:
         """Run the levels, keep the profile, and print the proposed settings.
 
         Raises:
-            ValueError: an option is invalid, or nobody confirmed a level; nothing more was sent.
+            ValueError: an option is invalid, or a level was not confirmed; nothing more was sent.
             OSError: the profile cannot be read or written.
             Stopped: nothing more is sent.
         """
@@ -227,7 +227,7 @@ async def _watch_connection(service: Service, limits: ReadLimits) -> SeenConnect
     connection = service.connection()
     try:
         is_kept = (await connection.send(request)).is_kept and seen.requests != 1
-        for step in limits.steps if is_kept else ():  # One that is closed at once is not closed for idleness.
+        for step in limits.steps if is_kept else ():  # One that is closed at once was not idle.
             await service.clock.sleep(step - open_after)
             if not connection.is_open:
                 closed_by = step
@@ -256,7 +256,7 @@ async def _count_requests(service: Service, request: Request, most: int) -> Seen
 
 
 def _currency_limits(response: Response) -> dict[str, SeenLimits]:
-    """The least and greatest amount of each currency in a response to who-am-i."""
+    """Return the minimum and maximum amount of each currency in a response to who-am-i."""
     try:
         document = json.loads(response.body, parse_float=Decimal, parse_int=Decimal)
         found = {
@@ -285,7 +285,7 @@ def _are_amounts(values: Iterable[object]) -> bool:
 
 
 MAX_WAIT = 300.0  # maximum seconds of Retry-After that the proposal makes room for
-SLOW = 4.0  # A timeout is so many times the slowest response: rare ones are slower than the few seen.
+SLOW = 4.0  # A timeout is this many times the slowest response seen: rare ones are slower.
 
 _DEFAULT = "the default; nothing that was seen suggests another value"
 
@@ -334,7 +334,7 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """The statuses that prove a refusal: never one that was seen with an order."""
+    """Return the statuses that prove a refusal, and why; a status seen with an order is left out."""
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:

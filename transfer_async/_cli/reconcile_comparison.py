@@ -65,9 +65,9 @@ class Sender:
         key: the key.
         content: see `order_content`; None if it cannot be read, so that any order may be the key's.
         since: the earliest time at which its order may have been posted, in seconds since 1970.
-        until: the latest such time.
+        until: the latest time at which it may have been posted.
         is_in_doubt: whether the key is in doubt, so that its order is looked for.
-        was_refuted: whether somebody refuted a doubt of the key.
+        was_refuted: whether a doubt of the key was refuted.
     """
 
     key: str
@@ -92,7 +92,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A doubt that several orders fit, or whose order several keys may have sent, among them refuted ones."""
+    """A doubt that several orders fit, or one whose order other keys (also refuted ones) may have sent."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -147,7 +147,7 @@ class Comparison(TemporaryDatabase):
     """The orders, the keys and the findings; a context manager.
 
     Add the orders of the export first, then the keys that may have sent one, then those whose order is
-    known. In another sequence, a key that is settled meanwhile would be seen in neither state.
+    known. In another sequence, a key that is settled in the meantime would be missed.
 
     Attributes:
         first: the time of the export's first order; infinite while there is none.
@@ -207,7 +207,7 @@ class Comparison(TemporaryDatabase):
             self.database.execute("INSERT INTO lacking VALUES (?, ?)", (key, order_id))
 
     def times_agree(self, slack: float) -> bool:
-        """Return whether the journal knows any order since about the time at which it was posted."""
+        """Return whether the journal recorded any order at about the time at which it was posted."""
         return bool(self._count(f"orders WHERE {_AGREES}", slack))
 
     def other_times(self, slack: float, *, after: str, limit: int) -> list[tuple[str, str, float]]:
@@ -333,7 +333,7 @@ ROUNDING = 1.0  # seconds: an export may show times in whole seconds
 
 @frozen(kw_only=True)
 class PostingTime:
-    """Calculates in which time a key's order may have been posted.
+    """Calculates the period in which a key's order may have been posted.
 
     Args:
         slack: the seconds by which the service's clock may differ.
@@ -355,9 +355,10 @@ class PostingTime:
         return Sender(key, content, since, until, is_in_doubt=True)
 
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
-        """Return the refuted attempts of a key as senders, because a refutation may be a mistake.
+        """Yield one sender for each refuted attempt of a key, because a refutation may be a mistake.
 
-        The order of a refuted attempt is deleted once its undos are done; then its content is unknown.
+        The order data of a refuted attempt is deleted once its undos are done. After that its content is
+        unknown, and any order of that time may belong to it.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}
@@ -420,9 +421,9 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Compare the times of the orders that the service itself responded with; return if there are any."""
+    """Compare the times of the orders that the service itself returned; return whether there are any."""
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
-    # The others may be known since days later, for example if somebody resolved them.
+    # Other orders may have become known days later, for example when a person resolved them.
     last = ""
     while others := await asyncio.to_thread(comparison.other_times, slack, after=last, limit=PAGE):
         for order_id, key, posted_at in others:
@@ -449,7 +450,7 @@ def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEve
 
 
 async def _add_refuted(comparison: Comparison, journal: ScopedJournal, times: PostingTime) -> None:
-    """Add every key of which a doubt was refuted."""
+    """Add every key that had a doubt refuted."""
     async for key, entry in _entries(journal, journal.refuted):
         attempts = list(times.refuted(key, entry, await journal.history(key)))
         await asyncio.to_thread(comparison.add_senders, attempts)

@@ -59,7 +59,7 @@ class ServiceRequest(MutableStruct, kw_only=True):
 
 
 class _RequestState(MutableStruct, kw_only=True):
-    """What is certain about one request while it is sent."""
+    """What is known so far about one request."""
 
     headers: CIMultiDict[str]
     deadline: float = NEVER
@@ -119,7 +119,7 @@ class OtherRequests:
         transport: the client's connections.
         tokens: the client's token.
         policy: the settings of retries.
-        bucket: pays for retries.
+        bucket: the retry budget.
         clock: the client's clock.
     """
 
@@ -233,7 +233,7 @@ class OtherRequests:
             )
 
     async def _headers(self, request: ServiceRequest, state: _RequestState | None = None) -> CIMultiDict[str]:
-        """Return the headers with the token; with a new token if the service refused that of ``state``."""
+        """Return the headers with the token; a new token if the service refused the one in ``state``."""
         try:
             async with asyncio.timeout(seconds_left(self._clock, request.deadline)):
                 return await self._tokens.headers(instead_of=state.headers if state else None)
@@ -288,7 +288,7 @@ def _expired(state: _RequestState | None) -> TransferError:
 
 
 def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:
-    """Return ``headers`` without those about a body (specification 4.2 shows none)."""
+    """Return ``headers`` without ``Content-Type``: the request has no body (specification 4.2)."""
     without = headers.copy()
     del without["Content-Type"]
     return without
@@ -351,7 +351,7 @@ class TokenSource:
         """Return the headers of every request; the same object until the token changes.
 
         Args:
-            instead_of: the headers that the service answered with 401. A new token is requested, unless
+            instead_of: the headers of a request that got a 401. A new token is requested, unless
                 another caller has done so already.
 
         Raises:
@@ -397,7 +397,7 @@ class TokenSource:
         return self.current
 
     async def _keep_another(self) -> BaseException | None:
-        """Request a token and set the headers; return an error as a value: no frame may hold the token."""
+        """Request a token and set the headers. Return errors, so that no frame holds the token."""
         try:
             if self._ask is None:
                 raise ValueError("the token is not a callable")  # noqa: TRY301 - as any other failure

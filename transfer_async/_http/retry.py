@@ -226,7 +226,7 @@ async def run_retries(
 
 
 async def _slept(_: float) -> None:
-    """Do nothing: ``before_sleep``, which knows the error, has made the pause."""
+    """Do nothing: tenacity has already paused in ``before_sleep``, the callback that receives the error."""
 
 
 def prepare() -> None:

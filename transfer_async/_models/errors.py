@@ -8,7 +8,7 @@
     │   ├── HoldFailed                   NOT_SENT   the bank's ``place`` refused or failed
     │   ├── HoldRequired                 NOT_SENT   neither a hold hook nor ``held=`` was given
     │   └── BeneficiaryNotVerified       NOT_SENT   close match, no match, or not possible
-    ├── ConnectionFailed                 NOT_SENT   no byte of the body was sent, by evidence
+    ├── ConnectionFailed                 NOT_SENT   evidence shows that no byte of the body was sent
     ├── TokenUnavailable                 NOT_SENT   the token callable failed
     ├── Expired                          NOT_SENT   ``send_before`` or the call's ``deadline`` passed first
     ├── Refused                          REFUSED    the service refused the request
@@ -376,7 +376,7 @@ class KeyBusy(TransferError):
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
-        super().__init__(text or "another task or worker is at work on this key", **common)
+        super().__init__(text or "another task or worker is using this key", **common)
         self.retry_after = retry_after
 
 

@@ -109,7 +109,7 @@ def is_sendable(text: str) -> bool:
 # --- keys --------------------------------------------------------------------------------------------
 # Two keys that look the same must be the same key, or one payment creates two orders.
 #
-# Typical differences that nobody sees are a blank that a spreadsheet left behind, an accent written as two
+# Typical invisible differences are a blank that a spreadsheet left behind, an accent written as two
 # code points, and a variation selector.
 
 

@@ -1,4 +1,4 @@
-"""The way of one order, and what is left when it was cut short.
+"""The life of one order, and the recovery of an order that was interrupted.
 
 It may know the journal and the exchange with the service.
 """

@@ -113,7 +113,7 @@ def _of_resolving(
     if by_hand := to_undo_by_hand(view.entry, refuting=False):
         yield Sentence(
             "Pending undos of an earlier intent cannot be read. "
-            f"Undo by hand first: {', '.join(['{}'] * len(by_hand))}.",
+            f"Undo manually first: {', '.join(['{}'] * len(by_hand))}.",
             by_hand,
         )
 
@@ -134,7 +134,7 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
     yield Sentence(f"If the order exists all the same, {paid}.")
     yield Sentence(
-        "What is still to be paid needs another key: the same message is answered from the record."
+        "To make a payment that is still due, use another key: the same message is answered from the record."
     )
 
 
@@ -143,11 +143,11 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     frees = "puts the corrupt record into quarantine" if entry.state is KeyState.FREE else "frees the key"
     undone = _listed(verb, undos_on_failure(entry), holds)
     if by_hand:
-        yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them by hand first.")
-        yield Sentence(f"Undo by hand: {', '.join(['{}'] * len(by_hand))}.", by_hand)
+        yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them manually first.")
+        yield Sentence(f"Undo manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
     elif by_hand is not None:
         yield Sentence(
-            f"{verb} {frees}. Whether a hook has anything to undo cannot be read: look first, by hand."
+            f"{verb} {frees}. Whether a hook has anything to undo cannot be read: check first, manually."
         )
     elif undone is not None:
         yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
@@ -156,7 +156,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     else:
         yield Sentence(f"{verb} {frees}. No hook of it has anything to undo.")
     undos = _listed("Then the next recovery", entry.pending_undos, holds)
-    if entry.unread is not None and undos is not None:  # not by hand, too: a hold is released once
+    if entry.unread is not None and undos is not None:  # A hold must be released only once.
         yield Sentence(f"{undos.text}.", undos.values)
 
 
@@ -240,7 +240,7 @@ class DecisionRow:
         return view.state in (KeyState.IN_DOUBT, KeyState.SENDING) or not view.readable
 
     def asks_undone(self, view: KeyView) -> bool:
-        """Return whether the person must have undone hooks by hand first."""
+        """Return whether the person must first undo hooks manually."""
         if self.applies_to is not KeyState.IN_DOUBT:
             return False
         return to_undo_by_hand(view.entry, refuting=self.frees_key) is not None
@@ -420,7 +420,7 @@ LOOK: str = Look.name
 
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
-    """Return the step by which another person approved the last proposal; None if nobody did."""
+    """Return the step by which another person approved the last proposal; None if there was no approval."""
     changes = [step for step in steps if step.move != LOOK]
     last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
     if last is None or last + 1 == len(changes):

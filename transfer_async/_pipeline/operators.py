@@ -1,10 +1,9 @@
 """The operators' side of a journal: list keys, end doubts, correct decisions, read the history, prune.
 
-An operator has found out, by the bank's own means, what became of an order. The decision is a transition like
-any other: a compare-and-set on the attempt that it is about, recorded in the key's history with who decided
-and why. A refutation is not accepted too early, because a stalled request may still take effect. Under dual
-control (four eyes) one person proposes a decision and another approves it. The table in `decisions` says
-which decisions there are.
+An operator first finds out, by the bank's own means, what became of an order. The decision is a transition
+like any other: a compare-and-set on its attempt. The key's history records who decided, and why. A refutation
+is not accepted too early, because a stalled request may still take effect. Under dual control (four eyes)
+one person proposes a decision and another approves it. The table in `decisions` lists all decisions.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ PAGE = 500
 """The number of keys that are read at once."""
 
 TAKEN_BACK = "TakenBack"
-"""Stands for the error's name in the event if an operator withdrew an order's id."""
+"""Takes the place of the error's name in the event if an operator withdrew an order's id."""
 
 
 @frozen(kw_only=True)
@@ -149,7 +148,7 @@ class Operators:
         """
         return await self._journal.other_scopes()
 
-    # --- what there is to see -------------------------------------------------------------------
+    # --- views -------------------------------------------------------------------
 
     async def in_doubt(self) -> tuple[Doubt, ...]:
         """Return every key in doubt, oldest first.
@@ -257,7 +256,7 @@ class Operators:
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
             reason: how they know; it is kept in the key's history.
-            undone: required if a pending undo of an earlier intent cannot be read: it was done by hand.
+            undone: required if a pending undo of an earlier intent cannot be read: it was done manually.
             seen: the key's version (``moves``) that the person saw; the decision is refused if it has
                 changed.
 
@@ -289,7 +288,7 @@ class Operators:
             by: the person who decides.
             reason: how they know; it is kept in the key's history.
             undone: required if the record is corrupt and names hooks, or may have had some, that `recover`
-                cannot undo: they were undone, and the hold was released, by hand. The record is kept.
+                cannot undo: a person undid them and released the hold. The record is kept.
             seen: see `resolve`.
 
         Returns:
@@ -342,12 +341,12 @@ class Operators:
         """Make any decision that one person may make: the general form of `resolve`, `refute` and `amend`.
 
         Args:
-            key: see these methods, also for the other arguments.
+            key: the key; see these methods for details of this and the other arguments.
             decision: the decision.
             order_id: the order's id, if the decision needs one.
             by: the person who decides.
             reason: how they know.
-            undone: whether undos that recovery cannot run were done by hand.
+            undone: whether undos that recovery cannot run were done manually.
             seen: the key's version that the person saw.
 
         Raises:
@@ -360,7 +359,7 @@ class Operators:
         if demands_four_eyes(await self._setting()):  # early; the write checks it again: `is_by_one_person`
             raise ApprovalRequired
         async with self._decidable(key, row, order_id, said, undone=undone) as (entry, said):
-            if entry.state is not row.applies_to:  # what is decided is on record already
+            if entry.state is not row.applies_to:  # The decision is already recorded.
                 return record_of(entry)
             return await self._end(key, row, entry, order_id, said)
 
@@ -551,7 +550,7 @@ class Operators:
         undone: bool,
         proposing: bool = False,
     ) -> AsyncIterator[tuple[Entry, OperatorDecision]]:
-        """Yield the entry that the decision within is about, and ``said`` with that entry's version.
+        """Yield the entry to decide about, and ``said`` with that entry's version.
 
         A corrupt record is put into quarantine first. After that the key may also be free, or created with
         ``order_id``. This method's own writes do not count as changes by others. A ValueError means that
@@ -609,7 +608,7 @@ class Operators:
                 raise too_early(wait)
         why = f"{said.reason}; what could not be read is kept"
         if by_hand:
-            why += f"; undone by hand: {', '.join(by_hand)}"
+            why += f"; undone manually: {', '.join(by_hand)}"
         may_exist = proposing or order_id is not None
         quarantine = Quarantine(by=said.by, reason=why, proposing=proposing, order_may_exist=may_exist)
         verdict = await self._write(key, quarantine)
@@ -699,7 +698,7 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
 def _refuse_unreadable(
     entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
 ) -> tuple[str, ...]:
-    """Return the hooks that were undone by hand; refuse what a corrupt record does not allow."""
+    """Return the manually undone hooks; raise ValueError if a corrupt record forbids the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
             "key: its record is encrypted with a key that is not available here: configure that key"
@@ -710,7 +709,7 @@ def _refuse_unreadable(
     if by_hand is not None and not undone:
         raise ValueError(
             "undone: is required: the record cannot be read, so recover cannot undo its hooks "
-            f"({', '.join(by_hand) or 'not known'}). Undo them by hand first"
+            f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
         )
     return by_hand or ()
 

@@ -1,1 +1,1 @@
-"""What knows nothing of orders: time, tasks, callables, the log. It may import nobody."""
+"""Helpers that do not depend on orders: time, tasks, callables, the log. Imports no other layer."""

@@ -112,7 +112,7 @@ class Clock:
 
 
 # --- deadlines ---------------------------------------------------------------------------------------
-# A caller's deadline is a wall-clock time. It is converted to the client's clock, which nobody sets.
+# A caller's deadline is a wall-clock time. It is converted to the client's clock, which cannot be set.
 #
 # A deadline only shortens other limits. Without one, these functions do not read the clock.
 

@@ -343,7 +343,7 @@ _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
     "approve": (_APPROVING, _approve),
     "withdraw": (_CHANGING | _APPROVING, _withdraw),
 }
-"""Each form: the roles of which one is required, and what it does."""
+"""Each form: the roles (one of them is required), and the function that applies it."""
 
 
 # --- defences ----------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
 
 
 def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:
-    """Return whether ``request`` changes something, and may come from a page of another site.
+    """Return whether a ``request`` that changes data may come from another site's page.
 
     Args:
         request: the request.

@@ -117,7 +117,7 @@ class DecisionForm:
         button: the text of its button.
         effects: what it will cause.
         not_before: the earliest time for it, if that is in the future.
-        asks_undone: whether hooks must be undone by hand first.
+        asks_undone: whether hooks must be undone manually first.
     """
 
     row: DecisionRow
@@ -176,7 +176,7 @@ def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]
     never does anything else than what its page showed. The earliest time of a decision is not part of it, so
     that a page does not become out of date because time passes.
 
-    Nobody can guess the token without the page, because the ids of intents and attempts are random. It holds
+    The token cannot be guessed without the page, because the ids of intents and attempts are random. It holds
     no secret of this process, so that any of several processes behind one address can check it.
     """
     entry = view.entry

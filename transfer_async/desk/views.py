@@ -404,10 +404,10 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 def confirmation(name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str) -> str | None:
     """Return the confirmation of a change, if it is on record; otherwise None.
 
-    Anybody can write an address, so what it says was done proves nothing.
+    The address alone proves nothing, because anybody can type it.
 
     Args:
-        name: what the address says was done.
+        name: the change that the address names.
         view: the key.
         steps: its history.
         by: the operator who reads the page.
@@ -447,9 +447,9 @@ def nothing_to_do(view: KeyView) -> str:
     if view.is_sealed:
         return "Nothing here: its record is encrypted. Start the page with its encryption key."
     if view.owed:
-        return "Nothing by hand: the next recovery runs the pending undos."
+        return "Nothing: the next recovery runs the pending undos."
     if view.state is KeyState.CLAIMED:
-        return "Nothing by hand, because nothing was sent: a new delivery or the next recovery continues it."
+        return "Nothing, because nothing was sent: a new delivery or the next recovery continues it."
     return "Nothing: it has ended."
 
 

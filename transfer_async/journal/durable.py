@@ -390,7 +390,7 @@ class PendingMove(msgspec.Struct, eq=False):
         token: the unique token that is stored with what it writes.
         result: the result that its caller waits for.
         commit_unknown: whether an earlier commit of it may have succeeded; its token is looked up first.
-        is_settled: whether its commit is durable, and its caller has the result.
+        is_settled: whether its commit is durable and its caller received the result.
     """
 
     place: RecordId
@@ -520,7 +520,7 @@ class Transaction:
         self._held[place] = _Held(token=token, entry=entry, stored=entry)
 
     def bind(self, scope: str, order_id: str, key: str) -> None:
-        """Take note that an order id of `ids` is bound to ``key``."""
+        """Record that an order id of `ids` is bound to ``key``."""
         self._ids[scope, order_id] = key
 
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
@@ -589,7 +589,7 @@ class Transaction:
 
 
 def _rules(wanted: Sequence[PendingMove]) -> set[RecordId]:
-    """Return the places of the rules that one person's decisions depend on."""
+    """Return the records of the dual control rules that decisions by one person depend on."""
     return {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
 
 

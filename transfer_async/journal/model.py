@@ -381,7 +381,7 @@ class Proposal:
         by: the person who proposes it.
         reason: how that person knows.
         at: the time of the proposal, in seconds on the journal's clock.
-        undone: for `REFUTE`: whether undos that recovery cannot run were done by hand.
+        undone: for `REFUTE`: whether undos that recovery cannot run were done manually.
     """
 
     id: str
@@ -426,7 +426,7 @@ makes equal are left out.
 
 
 def is_same_person(one: str, other: str) -> bool:
-    """Return whether two names are equal, or look so much alike that a reader takes them for one.
+    """Return whether two names are equal, or look the same to a reader.
 
     If this returned false for one person's two names, they could approve their own proposal. If it returns
     true for two people, they only cannot approve each other's proposals.

@@ -43,7 +43,7 @@ class Propose(Move, frozen=True, kw_only=True):
         order_id: the order's id, if the decision names one.
         by: the person who proposes it.
         said: how that person knows.
-        undone: whether undos that recovery cannot run were done by hand.
+        undone: whether undos that recovery cannot run were done manually.
         settle_after: for a refutation: the seconds after the last possible send from which it is accepted.
         seen: the entry's version (``moves``) that the person saw; None to accept any version.
     """

@@ -59,10 +59,10 @@ class Journal(Protocol):
     - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without it, a
       wrong scope gives no warning. The other three serve to compare the journal with the service's books.
     - ``async orders(scope, *, limit, after="")`` returns the orders that keys are bound to, sorted by id and
-      only beyond ``after``. Each is a tuple: the order's id, its key, and the time since when nothing is
-      left to do (or None).
-    - ``async refuted(scope, *, after="")`` returns some of the keys of which a doubt was ever refuted, and
-      the ``after`` for the next call; it is empty at the end.
+      only beyond ``after``. Each is a tuple: the order's id, its key, and the time at which the last
+      work for the key was done (or None).
+    - ``async refuted(scope, *, after="")`` returns some of the keys that ever had a doubt refuted, and the
+      ``after`` for the next call; it is empty at the end.
     - ``async resolved(scope, *, after="")`` does the same for doubts that were ever resolved. Without it,
       every key that has an order is read.
     """
@@ -324,7 +324,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(orders, self.scope, limit=limit, after=after))
 
     async def refuted(self, *, after: str = "") -> tuple[list[str], str]:
-        """Return keys of which a doubt was refuted; see `Journal`.
+        """Return keys that had a doubt refuted; see `Journal`.
 
         Raises:
             ValueError: the journal cannot list its refuted keys.
@@ -335,7 +335,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(refuted, self.scope, after=after))
 
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
-        """Return keys of which a doubt was resolved, or all with an order if the journal cannot list them."""
+        """Return keys that had a doubt resolved; all keys with an order if the journal cannot list these."""
         resolved = getattr(self.store, "resolved", None)
         if resolved is not None:
             return await _read(partial(resolved, self.scope, after=after))

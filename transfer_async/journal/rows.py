@@ -388,7 +388,7 @@ def _readable_part(
         name: _read_as(kinds[name], parts.get(_STORED_NAMES.get(name, name)), substitute)
         for name, substitute in substitutes.items()
     }
-    # If the list itself is corrupt, nobody knows how many undos were pending: one stands for all.
+    # If the list itself is corrupt, the number of pending undos is unknown: one stands for all.
     stored_undos = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])
     undos = {raw: _read_undo(raw, seal, place) for raw in map(bytes, stored_undos)}
     state, intent_id = _state_of(row), values["intent_id"]

@@ -137,11 +137,11 @@ def restrict_to_owner(real: Path) -> None:
 class Files:
     """The identities of the file, its log and its index, as one connection has opened them.
 
-    A log that was deleted or replaced still accepts commits, but nobody will ever read them. With another
+    A log that was deleted or replaced still accepts commits, but they can never be read. With another
     index, other processes do not see our locks.
 
     Args:
-        path: the path as it was given.
+        path: the path as the caller passed it.
         real: the same path without symbolic links; SQLite keeps the log and the index beside it.
 
     Raises:

@@ -67,7 +67,7 @@ class Move(HidesStored, frozen=True):
         return self.is_in_history
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Return the reason to reject it beyond the table's, or None.
+        """Return a reason to reject the transition that is not in the table, or None.
 
         Args:
             entry: the entry before the transition.
@@ -152,7 +152,7 @@ class _OfLiveClaim(_OfClaim, frozen=True, kw_only=True):
 
 
 class OfAttempt(Move, frozen=True, kw_only=True):
-    """Base class: it applies only to the attempt with this token."""
+    """Base class of transitions that apply only to the attempt with this token."""
 
     attempt: str
 
@@ -672,7 +672,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
         reason: why.
         proposing: whether it prepares a proposal that another person approves, and not a decision.
         order_may_exist: whether a key that the record calls free is put in doubt too. Its order may exist,
-            so it must not be paid again before somebody has decided.
+            so it must not be paid again before a person has decided.
     """
 
     name: ClassVar[str] = "layaside"
@@ -842,10 +842,10 @@ class Claim(Move, frozen=True, kw_only=True):
         return ending.is_final or (ending.refused and same_hold)
 
     def _is_served_by(self, entry: Entry) -> bool:
-        """Return whether this claim can continue with what a dead worker's hooks did.
+        """Return whether this claim can reuse the results of a dead worker's hooks.
 
         The beneficiary and the bank's own hold must be the same, because the hooks acted on them. This
-        client must have all those hooks, or nobody could undo them.
+        client must have all those hooks, or else they could not be undone.
         """
         same_words = entry.intent is not None and _words(entry.intent) == _words(self.intent)
         return same_words and set(entry.hooks) <= set(self.hooks)

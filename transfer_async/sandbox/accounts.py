@@ -1,6 +1,6 @@
 """The accounts of a sandbox, and the limits of their currencies.
 
-All data are fictional: the addresses are under example.com, and the numbers belong to nobody.
+All data are fictional: the addresses are under example.com, and the numbers are no real accounts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -46,7 +46,7 @@ class Sandbox:
 
     Args:
         match_every: seconds between two runs of the matcher bot.
-        seed: seeds the order ids and the draws of faults.
+        seed: determines the order ids and the random faults.
         faults: the share of all orders for each fault, as in
             `{CloseAfterProcessing(): 0.05, Status(429): 0.1}`; the same for the same seed. See `Faults.mix`.
         accounts: the registered accounts, `DEFAULT_ACCOUNTS` by default.

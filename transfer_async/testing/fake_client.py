@@ -97,7 +97,7 @@ class InProcessExchange(Exchange):
     """An exchange without a connection: it collects what the sandbox writes.
 
     Attributes:
-        over: done once the response can get no more bytes; cancelled once nobody waits for it.
+        over: done once the response has ended; cancelled once no caller waits for it.
         status, headers, content: what was received; no status without a complete head.
         whole: whether the response is complete.
     """
@@ -134,7 +134,7 @@ class InProcessExchange(Exchange):
         self._take(reply.body)
         self._end(whole=True)
 
-    async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - nobody counts
+    async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - not checked
         """Begin to answer."""
         self._begin(reply)
         return _Body(self)
@@ -142,11 +142,11 @@ class InProcessExchange(Exchange):
     def write(self, data: bytes) -> None:
         """Take raw bytes, and parse them once they are a response."""
         if self.over.done():
-            return  # what comes behind an answer is found on a connection, and there is none
+            return  # Bytes after a response stay on a connection; there is none here.
         self._wait_anew()
         self._raw += data
         head, ended, body = self._raw.partition(b"\r\n\r\n")
-        if b"Transfer-Encoding: chunked" in head:  # written by hand, they are broken: all of it is unreadable
+        if b"Transfer-Encoding: chunked" in head:  # Only a fault writes chunks here, and broken ones.
             self._end(whole=False)
         if not ended or self.over.done():
             return
@@ -188,7 +188,7 @@ class InProcessExchange(Exchange):
 
 
 class _Body(web.StreamResponse):
-    """As much of aiohttp's answer as the sandbox's faults write to."""
+    """The part of aiohttp's response that the sandbox's faults use."""
 
     def __init__(self, exchange: InProcessExchange) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class SocketlessSandbox(Sandbox):
         self._playing: set[asyncio.Task[None]] = set()
 
     def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> InProcessExchange:
-        """Pass a request to the service; it continues even if nobody waits for the response any more."""
+        """Pass a request to the service; it continues even after its caller has stopped waiting."""
         exchange = InProcessExchange(
             record,
             body,
@@ -236,7 +236,7 @@ class SocketlessSandbox(Sandbox):
             self._finish(exchange.record)
 
     async def close(self) -> None:
-        """Cancel every stalled request; those that were not processed never are."""
+        """Cancel every stalled request. One that was not processed yet never will be."""
         self._waiting.close()
         for task in (playing := [*self._playing]):
             task.cancel()
@@ -276,8 +276,8 @@ class InProcessTransport(Transport):
         self._closed = True
         await self._sandbox.close()
 
-    def stays_quiet(self, carrier: ConnectionState) -> bool:  # noqa: ARG002 - as of sockets
-        """Nothing comes behind an answer here."""
+    def stays_quiet(self, carrier: ConnectionState) -> bool:  # noqa: ARG002 - the base class has it
+        """Return true: without a connection, no bytes can follow a response."""
         return True
 
     async def post_order(
@@ -287,10 +287,10 @@ class InProcessTransport(Transport):
         try:
             self._reach()
             wire = _Wire()
-            await body.write_with_length(wire, None)  # type: ignore[arg-type] # as much of one as it asks for
+            await body.write_with_length(wire, None)  # type: ignore[arg-type] # has all that is used
             path = self._create_order.path
             return await self._exchange("POST", path, bytes(wire.written), headers, left=left)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as of sockets: its type proves nothing
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as with sockets, any error may occur
             return ExchangeResult(sent=body.handed_over, error=error)
         finally:
             body.spent = True
@@ -303,7 +303,7 @@ class InProcessTransport(Transport):
         content: bytes | None,
         headers: CIMultiDict[str],
         left: float,
-        in_time: Callable[[], bool],  # noqa: ARG002 - nothing has passed since it was asked
+        in_time: Callable[[], bool],  # noqa: ARG002 - no time passes before the exchange
     ) -> ExchangeResult:
         """See `Transport.send`."""
         try:
@@ -324,7 +324,7 @@ class InProcessTransport(Transport):
     async def _exchange(
         self, method: str, path: str, body: bytes, headers: CIMultiDict[str], *, left: float
     ) -> ExchangeResult:
-        """Carry out one exchange; what was received before a timeout or a cancellation is evidence, too."""
+        """Carry out one exchange. What arrived before a timeout or a cancellation is part of the evidence."""
         record = RequestRecord(
             method=method, path=path, headers=headers.copy(), received_at=datetime.now(UTC)
         )

@@ -258,7 +258,7 @@ class Step:
 
     Args:
         intent: the number of the intent; the last two have one key.
-        undo: release instead of place.
+        undo: whether to call ``release``; otherwise ``place``.
         cut: where it is interrupted, if at all.
         knows: whether a release receives the reference.
     """
@@ -426,7 +426,7 @@ async def verify_hooks(
             number, a text, or a mapping or list of these), an ``order`` to hold for, and an async
             ``close()``. The factory, ``held`` and ``balance`` may be async. It is called again for each
             restarted worker, in a process of its own if it can be imported there, and must find the same
-            ledger. Use a ledger for tests with funds for six holds, on which nobody else moves money.
+            ledger. Use a ledger for tests with funds for six holds, that no other program uses.
         seed: repeats the same random sequences.
         sequences: the number of random sequences; 0 for none.
         late: seconds to wait, once, for holds that appear late.

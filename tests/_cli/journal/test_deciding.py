@@ -96,7 +96,7 @@ async def test_no_release_is_promised_for_a_record_that_cannot_be_read(doubted: 
     assert proposed["proposal"]["decision"] == "refute"
     for said in (no, approving):
         assert (
-            "cannot be undone by a recovery: undo them by hand first. Undo by hand: funds_hold."
+            "cannot be undone by a recovery: undo them manually first. Undo manually: funds_hold."
             in said.stderr
         )
         assert "release" not in said.stderr

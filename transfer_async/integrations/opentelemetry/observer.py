@@ -178,7 +178,7 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return pending keys. A run of ``recover`` reads all of them, so the oldest is noted here."""
+        """Return pending keys. A run of ``recover`` reads all of them, so the oldest is recorded here."""
         found = await self._journal.work(scope, limit=limit, after=after)
         oldest = self._read_by.setdefault(_this_task(), Oldest()) if after else Oldest()
         self._read_by[_this_task()] = oldest
@@ -224,7 +224,7 @@ class Oldest:
     notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Include ``entry``. Work that was recorded without a time counts from the claim."""
+        """Include ``entry``. Work recorded without a time is as old as its claim."""
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
         self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.pending_undos])
@@ -243,7 +243,7 @@ def _since(since: float | None, entry: Entry) -> float:
 
 
 def _earlier(known: float | None, times: Iterable[float]) -> float | None:
-    told = [time for time in times if is_a_time(time)]  # a damaged one says nothing, and would hide others
+    told = [time for time in times if is_a_time(time)]  # A corrupt time would hide the others.
     return min(told if known is None else [known, *told], default=None)
 
 

@@ -232,7 +232,7 @@ class BrokerHarness:
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Return those that are neither delivered again nor dead-lettered; no consumer may have any."""
+        """Return the bodies that are neither redelivered nor dead-lettered; no consumer may hold messages."""
         left = set(bodies).difference(await self.redelivered(await self.consumer()))
         with contextlib.suppress(AssertionError):  # there are no more dead letters
             while left:

@@ -95,7 +95,7 @@ RIVALS: dict[str, tuple[tuple[Move, ...], list[Move]]] = {
         [create(order_id="tx-own"), resolve(by="ben", proposal="proposal-1")],
     ),
 }
-"""What leads to a race, and the transitions of which one is made."""
+"""Each race by its title: the transitions that lead to it, and those that compete."""
 
 RACES: dict[str, tuple[tuple[Move, ...], Move, Move, Rejection]] = {
     "claim": ((), claim(1), claim(2), Rejection.BUSY),

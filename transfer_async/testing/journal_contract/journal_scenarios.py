@@ -178,7 +178,7 @@ def _keys(found: Iterable[tuple[str, Entry]]) -> list[str]:
 
 
 def random_move(chance: Random, order_id: str) -> Move:
-    """Return a random transition, of which many are rejected."""
+    """Return a random transition; many of them are rejected."""
     number, attempt = chance.randint(1, 3), chance.choice("ab")
     owed = undos(*chance.sample(["hold", "check"], chance.randint(0, 2)), number=number)
     drawn: list[Move] = [
@@ -440,7 +440,7 @@ PENDING: dict[str, Scenario] = {
 DECISIONS: dict[str, Scenario] = {
     "another person approves a proposal": (PROPOSED, APPROVAL),
     **{
-        f"nobody approves their own proposal as {by!r}": (
+        f"a person cannot approve their own proposal as {by!r}": (
             PROPOSED,
             Step(resolve(by=by, proposal="proposal-1"), R.SAME_PERSON),
         )
@@ -485,7 +485,7 @@ DECISIONS: dict[str, Scenario] = {
     "a corrected order is published too": (
         (IN_DOUBT, request_notification(), resolve(), amend(), amend("tx-2", "tx-3"), take_back("tx-3")),
     ),
-    "a proposed correction waits for somebody": (
+    "a proposed correction waits for another person": (
         (RESOLVED, propose(Decision.AMEND, "tx-2"), KEPT),
         amend(by="ben", proposal="proposal-1"),
     ),
@@ -494,7 +494,7 @@ DECISIONS: dict[str, Scenario] = {
         (Step(waive(by="Ada"), R.SAME_PERSON, key=FOUR_EYES), WAIVED[1], DEMANDED),
     ),
     **{
-        f"under dual control, nobody decides {decision.name} alone": (
+        f"under dual control, no one person decides {decision.name} alone": (
             (way, SETTLE_AFTER, DEMANDED, Step(decision, R.ALONE), WAIVED, decision)
         )
         for way, decisions in ((IN_DOUBT, (resolve(), refute())), (RESOLVED, (amend(), take_back())))
