@@ -324,12 +324,12 @@ def test_a_word_has_spellings(word: str, spelt: str) -> None:
 
 
 @each("word", ["mаria", "mɑria", "b3n", "ben🎉", "\u0301", "ѱ", "ϗ", "ـ", "\u1d00"])
-def test_a_text_without_letters_is_not_a_word(word: str) -> None:
+def test_an_unreadable_word_is_refused(word: str) -> None:
     with pytest.raises(transliteration.UnreadableName):
         transliteration.read_word(word)
 
 
-def test_words_of_mixed_scripts_have_no_spellings() -> None:
+def test_words_of_several_scripts_have_no_common_script() -> None:
     both = transliteration.joined([transliteration.read_word("陳"), transliteration.read_word("tai")])
 
     assert both.script == ""

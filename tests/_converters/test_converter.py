@@ -24,7 +24,7 @@ from transfer_async._models.responses import Currency, ExternalOrder, ExternalUs
 # --- requests -------------------------------------------------------------------------------------
 
 
-def test_a_new_order_is_written_exactly_as_the_specifications_sample():
+def test_a_new_order_is_written_exactly_as_in_the_specification():
     assert samples.new_order().to_json() == samples.encode(samples.new_order_json())
 
 
@@ -54,7 +54,7 @@ def test_amounts_are_written_as_plain_decimal_strings_and_the_fee_as_a_plain_num
 
 
 @given(strategies.new_order_fields())
-def test_every_new_order_is_written_without_an_exponent_and_read_back_as_it_was(fields):
+def test_every_new_order_round_trips_without_an_exponent(fields):
     order = NewOrder.quote(**fields, places=8)
     raw = order.to_json()
     tree = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
@@ -78,7 +78,7 @@ def invalid(kind, raw):
     return [field for field, _ in caught.value.problems]
 
 
-def test_every_fault_of_a_request_and_of_the_banks_data_comes_in_one_error():
+def test_all_faults_of_a_request_and_the_banks_data_are_in_one_error():
     tree = samples.new_order_json(
         poster_username=None,
         poster_currency="usd",
@@ -96,7 +96,7 @@ def test_every_fault_of_a_request_and_of_the_banks_data_comes_in_one_error():
 
 @each("name", sorted(samples.new_order_json()))
 @each("gone", [True, False])
-def test_a_missing_field_of_a_request_is_told_once(name, gone):
+def test_a_missing_field_of_a_request_is_reported_once(name, gone):
     tree = samples.new_order_json(**{name: None})
     if gone:
         del tree[name]
@@ -121,7 +121,7 @@ def test_the_banks_data_of_a_request_is_an_object(wrong):
         *(b"\xef\xbb\xbf{}", '"\ud800"', '{"poster_username": "\udfff"}'),
     ],
 )
-def test_what_is_no_object_or_no_text_is_an_invalid_order(kind, raw):
+def test_a_value_that_is_not_an_object_or_text_is_an_invalid_order(kind, raw):
     assert invalid(kind, raw) == ["$"]
 
 
@@ -131,7 +131,7 @@ TIME = datetime(2024, 5, 1, 10, 20, 30, 123000, UTC)
 
 
 def expected(tree):
-    """What the specification's types make of a tree whose every value is of its type."""
+    """Return the values that the specification's types give for a tree of valid values."""
     flags = {*samples.FLAGS, "is_active", "can_post_offers", "can_accept_offers"}
     flags |= {"tfa_required_for_login", "two_factor_verified"}
     times = {name for name in tree if name.endswith("_at") or name == "dob"}
@@ -224,7 +224,7 @@ def test_an_order_is_written_as_the_service_writes_it():
         (datetime.fromisoformat("2024-05-01T12:20:30+02:00"), "2024-05-01T10:20:30.000Z"),
     ],
 )
-def test_a_time_is_written_in_utc_with_milliseconds_or_all_that_it_has(time_read, written):
+def test_a_time_is_written_in_utc_with_milliseconds_or_full_precision(time_read, written):
     raw = UserOption(created_at=time_read).to_json()
 
     assert json.loads(raw)["created_at"] == written
@@ -232,7 +232,7 @@ def test_a_time_is_written_in_utc_with_milliseconds_or_all_that_it_has(time_read
 
 
 @given(strategies.orders())
-def test_an_order_that_is_written_and_read_again_is_the_same_to_the_last_digit(tree):
+def test_an_order_round_trips_to_the_last_digit(tree):
     order = Order.from_json(samples.encode(tree))
     again = Order.from_json(order.to_json())
 
@@ -253,8 +253,8 @@ PLACES = sorted(SPOILS)
 
 
 @given(strategies.orders(), st.sets(st.sampled_from(PLACES), min_size=1))
-def test_the_careful_reading_of_a_spoiled_order_agrees_with_the_fast_one_of_the_rest(tree, paths):
-    """A wrong value makes its part be read field by field; all else must come out as it would have."""
+def test_the_slow_reading_of_a_damaged_order_agrees_with_the_fast_one(tree, paths):
+    """A wrong value makes its part be read field by field; everything else must stay the same."""
     spoiled = clean = tree
     for path in paths:
         spoiled = samples.changed(spoiled, path, SPOILS[path])
@@ -282,7 +282,7 @@ READERS = [
 
 
 def read_with_every_reader(raw):
-    """Read ``raw`` with all readers, look at all that was read; none raises another error."""
+    """Read ``raw`` with all readers and visit every value; no unexpected error is raised."""
     for model, error in READERS:
         with contextlib.suppress(error):
             look_at_all_of(model.from_json(raw))
@@ -304,7 +304,7 @@ def test_arbitrary_json_is_read_or_refused(tree):
 @given(st.text(st.characters(), max_size=40))
 @example("\ud800")
 @example('{"id":"\udfff"}')
-def test_arbitrary_text_lone_surrogates_too_is_read_or_refused(text):
+def test_arbitrary_text_with_lone_surrogates_is_read_or_refused(text):
     read_with_every_reader(text)
 
 
@@ -371,8 +371,8 @@ def test_a_bomb_anywhere_in_a_request_is_an_invalid_order_or_ignored(bomb, path)
 
 
 @pytest.mark.parametrize("bomb", ["half a character", "the other half"])
-def test_half_a_character_in_a_loose_text_does_not_cost_the_order(bomb):
-    """A service that cuts texts by the length cuts emojis in two; the order was created all the same."""
+def test_a_split_character_in_a_lenient_text_does_not_lose_the_order(bomb):
+    """A service that truncates texts splits emojis; the order was created nevertheless."""
     tree = samples.order_json(poster_payment_purpose="HERE", user_id='"\\ud800" 😀')
     order = Order.from_json(samples.encode(tree).replace(b'"HERE"', BOMBS[bomb]))
 
@@ -385,7 +385,7 @@ def test_half_a_character_in_a_loose_text_does_not_cost_the_order(bomb):
 # --- the converter --------------------------------------------------------------------------------
 
 
-def test_the_first_reading_may_happen_in_many_threads_at_once():
+def test_the_first_reading_may_run_in_many_threads_at_once():
     converter._converter.cache_clear()
     raw, gate, seen = samples.encode(samples.order_json()), threading.Barrier(8), []
 
@@ -415,7 +415,7 @@ class Quote:
     until: datetime | None = None
 
 
-def test_an_answer_is_read_into_a_class_of_the_callers_own_exactly():
+def test_an_answer_is_read_exactly_into_the_callers_own_class():
     quote = converter.read_into(
         Quote, b'{"pair":"USDNGN","rate":0.10,"valid":1,"until":"2024-05-01T10:20:30.123Z"}'
     )
@@ -448,7 +448,7 @@ def test_an_answer_is_read_into_a_model_or_a_list_of_them_or_as_decoded_json():
         (None, b"{"),
     ],
 )
-def test_an_answer_that_cannot_be_read_so_is_unreadable_and_not_shown(into, raw):
+def test_an_answer_of_another_shape_is_unreadable_and_not_shown(into, raw):
     with pytest.raises(Unreadable) as caught:
         converter.read_into(into, raw)
 

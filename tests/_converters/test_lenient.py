@@ -1,4 +1,4 @@
-"""All that money does not hang on: read without ever raising; what cannot be read is None, and told."""
+"""Lenient fields: reading never raises; an unreadable value becomes None and is reported."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -110,7 +110,7 @@ def found(order, path):
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_loose_field_of_another_type_is_none_and_its_path_is_told(kind):
+def test_a_lenient_field_of_another_type_is_none_and_its_path_is_reported(kind):
     tree = samples.order_json()
     for path in [path for path, its in FIELDS if its == kind]:
         empty = read(samples.changed(tree, path, None))
@@ -125,7 +125,7 @@ def test_a_loose_field_of_another_type_is_none_and_its_path_is_told(kind):
 
 
 @each("path", [path for path, _ in FIELDS])
-def test_a_loose_field_that_is_absent_or_null_is_none_and_nothing_to_tell(path):
+def test_an_absent_or_null_lenient_field_is_none_and_not_reported(path):
     absent = read(samples.without(samples.changed(samples.order_json(), path, None), path))
     null = read(samples.changed(samples.order_json(), path, None))
 
@@ -135,7 +135,7 @@ def test_a_loose_field_that_is_absent_or_null_is_none_and_nothing_to_tell(path):
 
 
 @each("anything", [None, 5, Decimal("0.1"), True, "x", [1, "a"], {"by": {"id": 1}}])
-def test_a_field_whose_type_is_not_shown_may_be_anything(anything):
+def test_a_field_without_a_specified_type_may_have_any_value(anything):
     order = read(samples.order_json(probably_paid=anything))
 
     assert order.probably_paid == anything
@@ -162,7 +162,7 @@ def test_a_field_whose_type_is_not_shown_may_be_anything(anything):
         ),
     ],
 )
-def test_an_element_of_another_type_is_left_out_and_its_path_is_told(path, value, kept, told):
+def test_an_element_of_another_type_is_left_out_and_its_path_is_reported(path, value, kept, told):
     order = read(samples.changed(samples.order_json(), path, value))
 
     assert len(found(order, path)) == kept
@@ -177,7 +177,7 @@ ANYWHERE = (
 
 @each("place", ANYWHERE)
 @each("value", [5, None, "x", {"deep": [1]}, [{}]])
-def test_an_unknown_field_is_ignored_wherever_it_is(place, value):
+def test_an_unknown_field_is_ignored_at_every_level(place, value):
     order = read(samples.changed(samples.order_json(), f"{place}.brand_new", value))
 
     assert order == read(samples.order_json())
@@ -187,7 +187,7 @@ def test_an_unknown_field_is_ignored_wherever_it_is(place, value):
 @each("place", ANYWHERE)
 @each("name", ["unread", "_late", "__class__", *WIRE_NAMES])
 @each("value", [["$.forged"], 5, {"username": "forged@example.org"}])
-def test_a_field_of_the_services_that_is_called_as_ours_is_not_taken_for_it(place, name, value):
+def test_a_service_field_named_like_ours_is_not_read_as_ours(place, name, value):
     order = read(samples.changed(samples.order_json(), f"{place}.{name}", value))
 
     assert order == read(samples.order_json())
@@ -199,7 +199,7 @@ FLAG_PATHS = [path for path, kind in FIELDS if kind == FLAG]
 
 @each("path", FLAG_PATHS)
 @each(("sent", "flag"), [(0, False), (1, True), (False, False), (True, True)])
-def test_a_loose_flag_is_0_or_1_or_true_or_false(path, sent, flag):
+def test_a_lenient_flag_is_0_or_1_or_true_or_false(path, sent, flag):
     order = read(samples.changed(samples.order_json(), path, sent))
 
     assert found(order, path) is flag
@@ -248,7 +248,7 @@ def test_a_time_is_aware_and_in_utc(spoil, path, sent, hour):
         *("$.user.currencies[0].payment_types.zelle_payment", "$.user.userOptions[0].value.limit"),
     ],
 )
-def test_a_number_is_exact_wherever_it_is(spoil, path, text):
+def test_a_number_is_exact_at_every_level(spoil, path, text):
     raw = samples.encode(samples.changed(samples.order_json(**spoil), path, "HERE")).replace(
         b'"HERE"', text.encode()
     )
@@ -262,7 +262,7 @@ def test_a_number_is_exact_wherever_it_is(spoil, path, text):
 
 @each("text", [b'"\\ud800"', b'"\xff"', b"1e99999999999999999999", b"1" * 5000, b"[" * 500 + b"]" * 500])
 @each("path", ["$.user.phone", "$.probably_paid", "$.user_id", "$.external_order.createdBy.email"])
-def test_what_no_json_reader_takes_spoils_only_the_part_it_is_in(path, text):
+def test_invalid_json_values_affect_only_their_own_part(path, text):
     order = Order.from_json(
         samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', text)
     )
@@ -279,7 +279,7 @@ def users_within_users(levels, innermost):
 
 
 @each("levels", [1, 25, 450])
-def test_users_within_users_are_read_in_bounded_time_however_wrong_the_innermost(levels):
+def test_nested_users_are_read_in_bounded_time_with_any_wrong_value(levels):
     currency = b'{"currency_code":"USD","max_amount":"10","can_trade_with":["a",5]}'
     innermost = b'{"currencies":[' + b",".join([currency] * 8000) + b'],"is_active":7}'
     raw = samples.encode(samples.order_json(user="HERE")).replace(
@@ -302,7 +302,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("part", "tree"), PARTS)
-def test_a_part_is_read_by_itself_and_written_again(part, tree):
+def test_a_part_of_an_order_round_trips_by_itself(part, tree):
     model = part.from_json(samples.encode(tree))
 
     assert part.from_json(model.to_json()) == model
@@ -311,7 +311,7 @@ def test_a_part_is_read_by_itself_and_written_again(part, tree):
 
 @each("part", [part for part, _ in PARTS])
 @each("raw", [b"", b"null", b"[]", b"5", b'"x"', b"{", b"\xff", b"[" * 100_000, b'{"id":"\\ud800"}'])
-def test_what_is_no_object_is_no_answer_to_a_read(part, raw):
+def test_a_value_that_is_not_an_object_is_not_an_answer_to_a_read(part, raw):
     with pytest.raises(ServiceFailed) as caught:
         part.from_json(raw)
 
@@ -319,7 +319,7 @@ def test_what_is_no_object_is_no_answer_to_a_read(part, raw):
     assert part.__name__ in str(caught.value)
 
 
-def test_a_user_by_itself_tells_what_could_not_be_read():
+def test_a_user_by_itself_reports_unreadable_fields():
     user = User.from_json(
         samples.encode(samples.user_json(phone=5, currencies=[{"steps": "1"}], unread=["forged"]))
     )
@@ -329,8 +329,8 @@ def test_a_user_by_itself_tells_what_could_not_be_read():
 
 
 @pytest.mark.parametrize("one", ["{}", "5", '{"can_trade_with":[5,5,5,5]}'])
-def test_a_user_with_more_values_than_anybody_means_is_no_answer(one):
-    """Whoever answers a look-up must not choose how long the event loop stands still."""
+def test_a_user_with_too_many_values_is_refused(one):
+    """An answer to a look-up must not be able to block the event loop."""
     many, few = (b'{"currencies":[' + b",".join([one.encode()] * count) + b"]}" for count in (30_000, 300))
 
     with pytest.raises(ServiceFailed, match="20,000"):
@@ -338,7 +338,7 @@ def test_a_user_with_more_values_than_anybody_means_is_no_answer(one):
     assert User.from_json(few).currencies is not None
 
 
-def test_a_user_with_hardly_any_stack_left_is_no_answer_rather_than_a_crash():
+def test_reading_a_user_with_little_stack_left_is_refused_without_a_crash():
     raw = users_within_users(30, b'{"is_active":7}')
     outcomes = set()
 

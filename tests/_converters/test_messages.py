@@ -34,7 +34,7 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 
 def twice(name: str, value: str, within: str = "{") -> bytes:
-    """A command with one more field, ahead of the one that it has by that name."""
+    """Return a command with a duplicate field ahead of the original one."""
     written = json.dumps(tree(beneficiary={"first": "Ben", "last": "Okri"}))
     return written.replace(within, f'{within}"{name}": "{value}", ', 1).encode()
 
@@ -74,7 +74,7 @@ def test_amounts_are_exact_whether_they_are_strings_or_numbers():
     assert OrderCommand.from_json(read.to_json()) == read
 
 
-def test_a_command_says_what_create_orders_takes():
+def test_a_command_carries_the_arguments_of_create_orders():
     made = command(held="hold-17", send_before=NOON, deadline=NOON - timedelta(minutes=1))
 
     assert made.request == OrderRequest(
@@ -82,7 +82,7 @@ def test_a_command_says_what_create_orders_takes():
     )
 
 
-def test_all_faults_of_a_command_come_together():
+def test_all_faults_of_a_command_are_reported_together():
     bad = tree(key="", held=7, send_before="tomorrow", beneficiary={"first": "Ben"})
     bad["order"] |= {"poster_currency": "naira", "matcher_amount": "1e3"}
     del bad["order"]["exchange_rate"]
@@ -119,11 +119,11 @@ NOT_UNDERSTOOD = {
 
 
 @each(("field", "data"), [(field, one) for field, found in NOT_UNDERSTOOD.items() for one in found])
-def test_what_is_not_understood_is_refused_and_named(field: str, data: Any):
+def test_an_unknown_part_of_a_command_is_refused_by_name(field: str, data: Any):
     assert set(problems_of(data)) == {field}
 
 
-def test_an_unknown_field_is_named_by_its_place_and_the_known_one_that_is_nearest():
+def test_an_unknown_field_is_reported_with_its_path_and_the_nearest_known_field():
     with pytest.raises(InvalidOrder, match="its field number 4 is unknown; did you mean 'held'"):
         OrderCommand.from_json(json.dumps(tree(heldd="hold-17")))
     with pytest.raises(InvalidOrder, match="; the known ones are beneficiary, deadline, held, key, order"):
@@ -138,7 +138,7 @@ def test_an_unknown_field_is_named_by_its_place_and_the_known_one_that_is_neares
         *(json.dumps(tree(key=wrong)) for wrong in ("", 7, "k" * 201)),
     ],
 )
-def test_a_command_that_is_refused_never_releases_the_hold_of_a_created_key(data: Any):
+def test_a_refused_command_never_releases_the_hold_of_a_created_key(data: Any):
     with pytest.raises(InvalidOrder) as invalid:
         OrderCommand.from_json(data)
 
@@ -152,7 +152,7 @@ def test_a_command_that_has_no_key_has_no_order():
     assert not invalid.value.order_may_exist
 
 
-def test_a_command_that_is_made_of_no_order_never_releases_the_hold_of_a_created_key():
+def test_a_command_without_an_order_never_releases_the_hold_of_a_created_key():
     with pytest.raises(InvalidOrder) as invalid:
         OrderCommand(key="payment-1", order={})  # type: ignore[arg-type] - that is the fault
 
@@ -167,7 +167,7 @@ def test_a_command_that_cannot_be_read_still_has_its_key_and_may_have_an_order()
 
 
 @pytest.mark.parametrize("changes", [{"key": None}, {"key": ""}, {"order": "x"}, {"held": ""}])
-def test_a_command_is_checked_when_it_is_made(changes: dict[str, Any]):
+def test_a_command_is_checked_when_it_is_created(changes: dict[str, Any]):
     with pytest.raises(InvalidOrder):
         command(**changes)
 
@@ -175,7 +175,7 @@ def test_a_command_is_checked_when_it_is_made(changes: dict[str, Any]):
 # --- outcomes -----------------------------------------------------------------------------------
 
 
-def test_an_outcome_that_is_no_order_says_what_was_said():
+def test_an_outcome_without_an_order_has_the_error_message():
     no = Refused("no", status=422, key="k", order_may_exist=False, receipts={"hold": "h-1"})
     written = json.loads(OrderOutcome.of(no, key="k", intent_id="i").to_json())
 
@@ -192,7 +192,7 @@ def test_an_outcome_that_is_no_order_says_what_was_said():
 
 
 @pytest.mark.parametrize("fee", ["1E+5000000", "1E-5000000"])
-def test_an_amount_that_would_be_an_endless_row_of_digits_keeps_its_exponent(fee: str):
+def test_an_amount_with_a_huge_exponent_keeps_its_exponent(fee: str):
     outcome = OrderOutcome(
         key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, poster_fee=Decimal(fee)
     )
@@ -201,7 +201,7 @@ def test_an_amount_that_would_be_an_endless_row_of_digits_keeps_its_exponent(fee
     assert OrderOutcome.from_json(outcome.to_json()) == outcome
 
 
-def test_an_outcome_with_more_than_is_known_is_read_and_one_of_another_version_is_not():
+def test_an_outcome_may_have_unknown_fields_but_not_another_version():
     outcome = OrderOutcome(key="k", intent_id="i", outcome=Outcome.UNKNOWN, order_may_exist=True)
     written = json.loads(outcome.to_json()) | {"more": 1}
 
@@ -211,13 +211,13 @@ def test_an_outcome_with_more_than_is_known_is_read_and_one_of_another_version_i
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"version": 2}', b"[]"])
-def test_what_is_no_outcome_is_refused(data: bytes):
+def test_an_invalid_outcome_is_refused(data: bytes):
     with pytest.raises(ValueError):
         OrderOutcome.from_json(data)
 
 
-def test_an_outcome_or_an_order_that_has_a_field_twice_is_not_read():
-    """Whoever reads the other of two outcomes would release the hold of an order that exists."""
+def test_an_outcome_or_order_with_a_duplicate_field_is_refused():
+    """A reader that uses the other outcome would release the hold of an existing order."""
     told = b'{"version":1,"key":"k","intent_id":"i","outcome":"refused","order_may_exist":false}'
     told = told.replace(b"{", b'{"outcome":"created",')
     with pytest.raises(ValueError, match="duplicate"):

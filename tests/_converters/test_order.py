@@ -1,4 +1,4 @@
-"""What money hangs on: read exactly and at once, or not at all."""
+"""Strict fields: read exactly and at once, or not at all."""
 
 import re
 import sys
@@ -40,7 +40,7 @@ def put(path, value):
 
 
 @each(("path", "wrong"), WRONG)
-def test_a_strict_field_that_is_missing_or_wrong_makes_the_order_unreadable_and_is_named(path, wrong):
+def test_a_missing_or_wrong_strict_field_makes_the_order_unreadable(path, wrong):
     raw = samples.encode(put(path, wrong))
     with pytest.raises(UnreadableOrder) as caught:
         Order.from_json(raw)
@@ -78,7 +78,7 @@ def test_a_strict_number_keeps_every_digit(path, text):
         "0e99999999999999999999",
     ],
 )
-def test_a_strict_number_beyond_all_measure_is_unreadable_and_never_an_infinity_or_a_zero(path, text):
+def test_a_huge_strict_number_is_unreadable_rather_than_infinity_or_zero(path, text):
     raw = samples.encode(put(path, "HERE")).replace(b'"HERE"', text.encode())
     with pytest.raises(UnreadableOrder) as caught:
         Order.from_json(raw)
@@ -91,7 +91,7 @@ def test_a_strict_number_beyond_all_measure_is_unreadable_and_never_an_infinity_
     "wrong",
     ["", "tx-", "9fk2m1c0d4", "tx-9FK2", "tx-9fk2 ", "tx-9fk2\n", "TX-9fk2", "tx-٣", "tx-" + "a" * 101],
 )
-def test_an_id_of_another_shape_is_no_orders_id(wrong):
+def test_an_id_of_another_shape_is_not_an_order_id(wrong):
     with pytest.raises(UnreadableOrder, match=r"\$\.id: ") as caught:
         Order.from_json(samples.encode(put("$.id", wrong)))
 
@@ -106,7 +106,7 @@ def test_an_id_of_another_shape_is_no_orders_id(wrong):
         *(b'{"a":' * 100_000, '{"id":"tx-abc"}'.encode("utf-16"), b'{"id": "\\ud800"}'),
     ],
 )
-def test_what_is_no_order_at_all_is_unreadable_with_its_bytes(raw):
+def test_an_answer_that_is_not_an_order_is_unreadable_and_keeps_its_bytes(raw):
     with pytest.raises(UnreadableOrder) as caught:
         Order.from_json(raw)
 
@@ -122,7 +122,7 @@ ONCE += ("$.user.username", "$.postersBeneficiary.username")
 
 
 def said_twice(path, value, *, first, spelt=None):
-    """The sample order, in which ``value`` stands at the path once more: first of all, or last."""
+    """Return the sample order with a duplicate ``value`` at the path, first or last."""
     holder, _, name = path.rpartition(".")
     tree = samples.order_json()
     inside = samples.encode(samples.inside(tree, holder))
@@ -132,8 +132,8 @@ def said_twice(path, value, *, first, spelt=None):
 
 
 @each("path", ONCE)
-def test_what_money_hangs_on_and_is_said_twice_makes_the_order_unreadable_whatever_is_said(path):
-    """Another reader believes the other one: an order would be on record here under the id of another."""
+def test_a_duplicate_strict_field_makes_the_order_unreadable(path):
+    """Another reader may use the other value, so an order could be recorded with a wrong id."""
     same = samples.encode(samples.inside(samples.order_json(), path))
     escaped = '"' + "".join(f"\\u{ord(one):04x}" for one in path.rpartition(".")[2]) + '"'
     for value in (same, b"null", OTHER, b"0", b"{}", b'{"username":"eve@example.org"}'):
@@ -149,7 +149,7 @@ def test_what_money_hangs_on_and_is_said_twice_makes_the_order_unreadable_whatev
         Order.from_json(said_twice(path, same, first=True))
 
 
-def test_what_no_money_hangs_on_may_be_said_twice_and_the_last_counts():
+def test_a_lenient_field_may_be_duplicated_and_the_last_value_counts():
     for name in (
         "user_id",
         "extra",
@@ -163,8 +163,8 @@ def test_what_no_money_hangs_on_may_be_said_twice_and_the_last_counts():
     assert (order.user_id, order.unread) == ("other", ())
 
 
-def test_nobody_is_misled_by_other_threads_that_read_at_the_same_time():
-    """The leaves are counted for all threads together: too many are a reason to look, never an answer."""
+def test_concurrent_readings_in_other_threads_do_not_affect_a_reading():
+    """The leaves are counted over all threads; too many trigger a check, never a refusal."""
     good, bad = samples.encode(samples.order_json()), said_twice("$.id", b'"tx-other1"', first=False)
 
     def read(_):
@@ -181,8 +181,8 @@ def test_nobody_is_misled_by_other_threads_that_read_at_the_same_time():
         sys.setswitchinterval(before)
 
 
-def test_a_persons_field_said_twice_makes_the_person_unreadable():
-    """A beneficiary's name would be compared that another reader does not see."""
+def test_a_duplicate_field_of_a_person_makes_the_person_unreadable():
+    """Otherwise a beneficiary's name is compared that another reader does not see."""
     raw = samples.encode(samples.user_json())[:-1] + b',"lastname":"Mallory"}'
 
     with pytest.raises(ServiceFailed, match=r"\$\.lastname: comes twice"):
@@ -216,7 +216,7 @@ def test_a_persons_field_said_twice_makes_the_person_unreadable():
         (b"\xff\xfe", None),
     ],
 )
-def test_an_orders_id_is_found_where_there_is_just_one_to_find(raw, found):
+def test_an_order_id_is_found_only_if_there_is_exactly_one(raw, found):
     assert converter.find_order_id(raw) == found
 
 
@@ -227,7 +227,7 @@ def answer(**changes):
     return converter.read_answer(samples.encode(samples.order_json(**changes)))
 
 
-def test_an_answer_says_whose_order_it_is():
+def test_an_answer_has_the_usernames_of_its_order():
     one = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
 
     assert one.poster_username == "Ada@example.org"
@@ -236,7 +236,7 @@ def test_an_answer_says_whose_order_it_is():
 
 
 @each("person", [GONE, None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5])
-def test_an_answer_that_shows_no_username_says_none(person):
+def test_an_answer_without_usernames_has_none(person):
     tree = samples.order_json(user=person, postersBeneficiary=person)
     one = converter.read_answer(
         samples.encode({name: value for name, value in tree.items() if value is not GONE})
@@ -248,7 +248,7 @@ def test_an_answer_that_shows_no_username_says_none(person):
 # --- the bank's part by itself --------------------------------------------------------------------
 
 
-def test_the_banks_part_by_itself_says_nothing_twice_either():
+def test_duplicate_fields_of_the_banks_part_by_itself_are_refused_too():
     raw = samples.encode(samples.external_order_json())[:-1] + b',"transaction_fee":0}'
 
     with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: comes twice"):

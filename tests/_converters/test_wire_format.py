@@ -24,7 +24,7 @@ def test_a_number_keeps_every_digit(text):
     assert str(decode(text.encode())) == text
 
 
-def test_the_callers_decimal_context_does_not_touch_a_number():
+def test_the_callers_decimal_context_does_not_affect_a_number():
     with decimal.localcontext(prec=2, Emax=3, traps=[decimal.Inexact, decimal.Rounded]):
         number = decode(b"12345678901234567.89")
 
@@ -48,7 +48,7 @@ def test_the_callers_decimal_context_does_not_touch_a_number():
         *(b"1" * 5000, b"1" * 1_000_000),
     ],
 )
-def test_what_is_not_json_or_beyond_all_measure_is_unreadable_and_no_bomb(raw):
+def test_invalid_or_huge_json_is_unreadable_without_much_work(raw):
     with pytest.raises(Unreadable) as caught:
         decode(raw)
 
@@ -60,7 +60,7 @@ def test_what_is_not_json_or_beyond_all_measure_is_unreadable_and_no_bomb(raw):
     [(1, True), (wire_format.MAX_DEPTH, True), (wire_format.MAX_DEPTH + 1, False), (900, False)],
 )
 @each(("opening", "closing"), [(b"[", b"]"), (b'{"a":1,"b":', b"}")])
-def test_json_is_read_to_a_certain_depth_only(levels, fits, opening, closing):
+def test_json_is_read_to_a_limited_depth(levels, fits, opening, closing):
     raw = opening * levels + b"1" + closing * levels
 
     if fits:
@@ -70,14 +70,14 @@ def test_json_is_read_to_a_certain_depth_only(levels, fits, opening, closing):
             decode(raw)
 
 
-def test_what_is_unreadable_names_the_path_and_the_rule():
+def test_an_unreadable_value_is_reported_with_its_path_and_rule():
     error = Unreadable("$.user", "is not an object")
 
     assert str(error) == "$.user: is not an object"
     assert (error.path, error.why) == ("$.user", "is not an object")
 
 
-def test_six_names_are_the_services_own():
+def test_six_field_names_differ_from_the_services():
     fields = [one for model in responses.MODELS for one in wire_format.fields_of(model)]
 
     assert {one.name: one.wire_name for one in fields if one.name != one.wire_name} == {
@@ -101,11 +101,11 @@ def test_six_names_are_the_services_own():
         (responses.UserOption, samples.option_json()),
     ],
 )
-def test_each_model_has_just_the_fields_of_the_specification(model, tree):
+def test_each_model_has_exactly_the_fields_of_the_specification(model, tree):
     assert sorted(one.wire_name for one in wire_format.fields_of(model)) == sorted(tree)
 
 
-def test_only_unread_is_ours_alone():
+def test_only_the_unread_field_is_not_in_the_specification():
     ours = {
         name
         for model in responses.MODELS

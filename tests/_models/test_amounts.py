@@ -34,7 +34,7 @@ from transfer_async._models.responses import Order
         (Decimal("2.50"), "2.50"),
     ],
 )
-def test_what_is_exact_is_taken_digit_for_digit(given, exact):
+def test_an_exact_amount_keeps_every_digit(given, exact):
     taken = requests.to_decimal(given)
 
     assert str(taken) == exact
@@ -48,7 +48,7 @@ def test_what_is_exact_is_taken_digit_for_digit(given, exact):
         *(1.5, 0.0, float("nan"), True, None, b"5", [], object()),
     ],
 )
-def test_what_is_no_plain_amount_is_left_as_it_is_and_named_a_problem(given):
+def test_an_invalid_amount_is_left_unchanged_and_reported(given):
     taken = requests.to_decimal(given)
 
     assert taken is given
@@ -61,7 +61,7 @@ def test_a_float_is_refused_with_the_reason_why():
 
 
 @each("text", ["NaN", "sNaN", "Infinity", "-Infinity"])
-def test_what_is_not_finite_is_a_problem(text):
+def test_an_amount_that_is_not_finite_is_reported(text):
     assert requests.number_problem(Decimal(text)) == "is not a finite number"
 
 
@@ -72,7 +72,7 @@ def test_what_is_not_finite_is_a_problem(text):
         Decimal(0),
     ],
 )
-def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
+def test_at_most_64_digits_are_accepted_on_either_side_of_the_point(number):
     assert requests.number_problem(number) is None
 
 
@@ -83,13 +83,13 @@ def test_64_digits_on_either_side_of_the_point_are_enough_for_anybody(number):
         *("1E+999999999999999999", "-1E+999999999999999999", "1E-999999999999999999", "1." + "0" * 65),
     ],
 )
-def test_a_huge_exponent_is_a_problem_and_no_bomb(number):
+def test_a_huge_exponent_is_reported_without_much_work(number):
     problem = requests.number_problem(requests.to_decimal(Decimal(number)))
 
     assert "64 digits" in problem
 
 
-def test_a_huge_whole_number_is_a_problem_and_no_bomb():
+def test_a_huge_whole_number_is_reported_without_much_work():
     huge = 1 << 400_000_000  # nobody would live to see it in decimal digits
     problem = requests.number_problem(requests.to_decimal(huge))
 
@@ -103,7 +103,7 @@ def test_a_number_of_too_many_digits_is_refused_however_an_application_shows_exp
 
 
 @given(st.integers(-(10**64) + 1, 10**64 - 1))
-def test_every_whole_number_within_64_digits_is_taken(whole):
+def test_every_whole_number_within_64_digits_is_accepted(whole):
     assert requests.to_decimal(whole) == whole
     assert requests.number_problem(requests.to_decimal(whole)) is None
 
@@ -140,7 +140,7 @@ def test_a_product_is_rounded_half_even_and_carries_its_places(amount, rate, pla
 
 
 @each("places", [-1, 65, 2.0, "2", None, True])
-def test_places_that_are_no_count_are_refused(places):
+def test_invalid_numbers_of_places_are_refused(places):
     with pytest.raises(InvalidOrder) as caught:
         requests.product("1", "2", places=places)
 
@@ -182,7 +182,7 @@ def call(**changes):
         {"deadline": NOON},
     ],
 )
-def test_a_call_that_says_it_right_has_no_fault(said):
+def test_valid_arguments_have_no_fault(said):
     assert call(**said) == []
 
 
@@ -197,11 +197,11 @@ def test_a_call_that_says_it_right_has_no_fault(said):
         *(("deadline", wrong) for wrong in (NOON.replace(tzinfo=None), "2024-05-01", 5, 2.5)),
     ],
 )
-def test_a_call_that_says_it_wrong_is_told_where(name, value):
+def test_an_invalid_argument_is_reported_by_its_name(name, value):
     assert [field for field, _ in call(**{name: value})] == [name]
 
 
-def test_all_faults_of_a_call_come_together():
+def test_all_faults_of_a_call_are_reported_together():
     faults = call(order=None, key="", beneficiary=5, held="", send_before=5, deadline=5)
 
     told = ["order", "key", "beneficiary", "held", "send_before", "deadline"]
@@ -229,7 +229,7 @@ def answer(*, poster="ada.okafor@example.org", beneficiary="ben.okri@example.org
         {"exchange_rate": 7, "poster_fee": 0},
     ],
 )
-def test_an_answer_to_our_order_is_ours(changes):
+def test_an_answer_to_our_order_is_accepted(changes):
     assert classify.other_order(samples.new_order(), answer(**changes)) is None
 
 
@@ -251,13 +251,13 @@ def test_an_answer_to_our_order_is_ours(changes):
         ({"poster_currency": "uſd"}, "poster_currency"),
     ],
 )
-def test_an_answer_to_another_order_is_told_by_the_field_that_shows_it(changes, what):
+def test_an_answer_to_another_order_is_reported_with_the_differing_field(changes, what):
     assert classify.other_order(samples.new_order(), answer(**changes)) == what
 
 
 @each(("sent", "shown"), samples.TWO_PEOPLE)
-def test_an_answer_to_the_order_of_another_person_is_another_whatever_unicode_folds(sent, shown):
-    """Else an order that pays somebody else is given back as ours."""
+def test_an_answer_for_another_person_is_refused_despite_unicode_folding(sent, shown):
+    """Otherwise an order that pays another person is returned as ours."""
     order = samples.new_order(poster_username=sent, poster_recipient_username=sent)
 
     assert classify.other_order(order, answer(poster=shown, beneficiary=sent)) == "poster's username"
@@ -265,7 +265,7 @@ def test_an_answer_to_the_order_of_another_person_is_another_whatever_unicode_fo
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, f"1.{'0' * 5000}", f"-{'9' * 5000}.5"])
-def test_an_amount_without_end_is_too_long_and_not_malformed(text: str):
+def test_an_overlong_amount_is_reported_as_too_long_rather_than_malformed(text: str):
     """Its sender would look for a comma or a blank in it."""
     assert requests.number_problem(requests.to_decimal(text)) == (
         "has more than 64 digits on one side of the decimal point"

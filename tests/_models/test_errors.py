@@ -100,7 +100,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes():
     }
 
 
-def test_the_docstring_says_the_outcome_of_each_class():
+def test_the_docstring_has_the_outcome_of_each_class():
     in_words = {name: word for name, _, _, word in drawn() if word and word != "(varies)"}
 
     assert in_words == {
@@ -110,12 +110,12 @@ def test_the_docstring_says_the_outcome_of_each_class():
     }
 
 
-def test_every_class_of_the_tree_is_tried_here():
+def test_every_class_of_the_tree_is_covered_by_these_tests():
     assert set(EVERY) == set(real())
 
 
 @EACH
-def test_what_is_not_told_is_not_made_up_and_what_is_certain_can_be_told(kind):
+def test_unset_details_have_defaults_and_the_outcome_can_be_set(kind):
     """An order that was never valid cannot exist, and a read makes none; all else must be told."""
     error, never = bare(kind), kind in (errors.InvalidOrder, errors.ServiceFailed)
     told = kind(**EVERY[kind], **COMMON | {"outcome": Outcome.REFUSED, "order_may_exist": False})
@@ -126,7 +126,7 @@ def test_what_is_not_told_is_not_made_up_and_what_is_certain_can_be_told(kind):
 
 
 @EACH
-def test_every_attribute_that_is_set_is_there(kind):
+def test_every_attribute_that_is_set_can_be_read(kind):
     error = full(kind)
     said = EVERY[kind] | COMMON
 
@@ -138,7 +138,7 @@ def test_every_attribute_that_is_set_is_there(kind):
 
 @EACH
 @each("again", {"pickle": lambda error: pickle.loads(pickle.dumps(error)), "copy": copy.copy})
-def test_every_error_survives_pickle_and_copy_with_all_that_it_carries(kind, again):
+def test_every_error_keeps_its_attributes_through_pickle_and_copy(kind, again):
     error = full(kind)
     error.add_note("seen on worker 3")
     twin = again(error)
@@ -172,7 +172,7 @@ def test_an_invalid_order_is_a_value_error_and_the_only_one():
     assert [kind for kind in EVERY if issubclass(kind, ValueError)] == [errors.InvalidOrder]
 
 
-def test_an_invalid_order_tells_each_field_and_why():
+def test_an_invalid_order_lists_each_field_and_its_fault():
     error = full(errors.InvalidOrder)
 
     assert str(error) == "poster_amount: is a float; poster_country: is not a string"
@@ -182,11 +182,11 @@ def test_an_invalid_order_tells_each_field_and_why():
     ("result", "refused"),
     [(MatchResult.CLOSE_MATCH, True), (MatchResult.NO_MATCH, True), (MatchResult.NOT_POSSIBLE, False)],
 )
-def test_a_check_that_was_not_possible_is_no_refusal(result, refused):
+def test_an_impossible_check_is_not_a_refusal(result, refused):
     assert errors.BeneficiaryNotVerified(result=result).refused is refused
 
 
-def test_what_was_given_to_an_error_can_change_without_changing_it():
+def test_changing_the_arguments_of_an_error_later_does_not_change_it():
     attempts, receipts = list(COMMON["attempts"]), {"hold": "h-1"}
     error = errors.Refused(attempts=attempts, receipts=receipts)
     attempts.clear()

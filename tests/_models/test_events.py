@@ -1,4 +1,4 @@
-"""What happened, as events: what each says, in which order they come, and that none does any harm."""
+"""Events: their fields, their order, and that observers cannot affect a call."""
 
 import asyncio
 import logging
@@ -65,14 +65,14 @@ EACH = each("kind", list(OWN))
 # --- what each says -----------------------------------------------------------------------------
 
 
-def test_these_are_all_the_events_there_are():
+def test_the_list_of_events_is_complete():
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
 
     assert kinds == {Event, *OWN}
 
 
 @EACH
-def test_each_carries_the_common_fields_and_its_own_by_keyword_and_for_ever(kind):
+def test_each_event_is_frozen_and_has_the_common_fields_and_its_own(kind):
     event = kind(**COMMON, **OWN[kind])
 
     assert attrs.asdict(event, recurse=False) == COMMON | OWN[kind]
@@ -137,7 +137,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize(("fault", "resolve", "then"), STORIES.values(), ids=STORIES)
-async def test_what_happens_to_an_order_is_told_event_by_event(world: World, fault, resolve, then):
+async def test_each_step_of_an_order_is_published_as_an_event(world: World, fault, resolve, then):
     world.sandbox.faults.add(fault)
     async with world.client(resolve=resolve, settle_after=0.0) as client:
         await asyncio.gather(client.create_order(new_order(), key="k"), return_exceptions=True)
@@ -160,7 +160,7 @@ async def test_all_events_of_a_call_share_key_and_intent_and_count_attempts_and_
     assert world.events_of(HookPassed)[0].took == 2.0
 
 
-async def test_an_order_given_back_is_no_event(world: World):
+async def test_replaying_an_order_publishes_no_event(world: World):
     await world.create()
     world.events.clear()
     await world.create()
@@ -176,7 +176,7 @@ def event():
 
 
 @pytest.mark.parametrize("error", [ValueError("oops"), asyncio.CancelledError(), RecursionError()], ids=told)
-def test_an_observer_that_raises_is_logged_and_does_not_keep_it_from_the_others(caplog, error):
+def test_a_failing_observer_is_logged_and_the_others_still_get_the_event(caplog, error):
     def fail(_):
         raise error
 
@@ -200,7 +200,7 @@ def test_an_observer_that_raises_is_logged_and_does_not_keep_it_from_the_others(
     ids=["created", "refused", "in doubt"],
 )
 @pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
-async def test_an_observer_that_raises_at_every_event_never_touches_the_call(
+async def test_an_observer_that_always_raises_does_not_affect_the_call(
     world: World, fault, outcome, state, undone, error
 ):
     def fail(_):
@@ -220,7 +220,7 @@ async def test_an_observer_that_raises_at_every_event_never_touches_the_call(
     assert len(world.bank.released) == undone
 
 
-async def test_without_observers_no_event_is_made(world: World, monkeypatch):
+async def test_without_observers_no_event_is_created(world: World, monkeypatch):
     def explode(*_, **__):
         raise AssertionError("an event was made")
 
@@ -265,7 +265,7 @@ def test_an_event_is_one_line_of_the_log_and_its_fields_are_in_the_records_extra
         (OrderUnrecorded, "ERROR"),
     ],
 )
-def test_what_somebody_must_see_to_is_louder(caplog, kind, level):
+def test_events_that_need_attention_have_a_higher_log_level(caplog, kind, level):
     caplog.clear()
     caplog.set_level(logging.DEBUG, "transfer_async")
     log_events(kind(**COMMON, **OWN[kind]))
@@ -273,7 +273,7 @@ def test_what_somebody_must_see_to_is_louder(caplog, kind, level):
     assert [record.levelname for record in caplog.records] == [level]
 
 
-def test_a_line_reads_well(caplog):
+def test_a_log_line_is_readable(caplog):
     caplog.set_level(logging.DEBUG, "transfer_async")
     log_events(AttemptFailed(**COMMON, outcome=Outcome.UNKNOWN, error="OutcomeUnknown", status=503))
 
@@ -282,7 +282,7 @@ def test_a_line_reads_well(caplog):
     ]
 
 
-def test_a_level_that_is_off_costs_nothing(caplog, monkeypatch):
+def test_a_disabled_log_level_costs_nothing(caplog, monkeypatch):
     monkeypatch.setattr(events, "_plain", lambda _: pytest.fail("a line was made"))
     caplog.set_level(logging.ERROR, "transfer_async")
     log_events(event())
@@ -293,7 +293,7 @@ def test_a_level_that_is_off_costs_nothing(caplog, monkeypatch):
 MARK = "s3cr3t"
 
 
-async def test_the_log_of_a_whole_call_with_faults_holds_nothing_private(world: World, caplog):
+async def test_the_log_of_a_call_with_faults_has_no_personal_data(world: World, caplog):
     caplog.set_level(logging.DEBUG)
     body = f'{{"message": "{MARK}-message", "id": "{MARK}-id"}}'
     order = new_order(

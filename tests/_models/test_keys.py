@@ -1,4 +1,4 @@
-"""Keys that look the same are the same, at every door; and a key of old can still be named."""
+"""Keys that look the same are equal in every method; keys of earlier versions can still be used."""
 
 import json
 import re
@@ -55,8 +55,8 @@ look_alikes = pytest.mark.parametrize("key", LOOK_ALIKES.values(), ids=LOOK_ALIK
 
 
 @look_alikes
-async def test_a_key_that_looks_like_another_is_refused_at_every_door(world: World, key: str):
-    """A spreadsheet's blank, or another system's accents, would pay the same invoice a second time."""
+async def test_a_key_that_looks_like_another_is_refused_by_every_method(world: World, key: str):
+    """Otherwise a spreadsheet's blank or another system's accents pay the same invoice twice."""
     desk = Operators(world.journal, world.scope)
     async with world.client() as client:
         for door in (
@@ -93,7 +93,7 @@ def test_every_other_printable_text_is_a_key(key: str):
     assert requests.problem(key) is None
 
 
-def test_what_is_never_seen_is_what_unicode_says():
+def test_the_invisible_characters_are_those_of_unicode():
     never_seen = requests.UNSEEN.findall("".join(map(chr, range(0x110000))))
 
     assert len(never_seen) == 4174 + BLANK_GLYPHS
@@ -104,7 +104,7 @@ BLANK_GLYPHS = 9
 """Characters that render as nothing although Unicode does not call them ignorable."""
 
 
-def test_every_character_that_unicode_ignores_is_never_seen():
+def test_every_character_that_unicode_ignores_counts_as_invisible():
     regex = pytest.importorskip("regex", reason="it has its own copy of Unicode's data")
     every = "".join(map(chr, range(0x110000)))
     ignorable = set(regex.findall(r"\p{Default_Ignorable_Code_Point}", every))
@@ -113,7 +113,7 @@ def test_every_character_that_unicode_ignores_is_never_seen():
     assert ignorable - set(requests.UNSEEN.findall(every)) == set()
 
 
-def test_no_character_that_a_font_draws_as_nothing_is_in_a_key():
+def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
     """Of DejaVu Sans, which has 6,000 characters: what it draws without a line is refused."""
     pytest.importorskip("fontTools", reason="it reads the font")
     from fontTools.pens.boundsPen import BoundsPen
@@ -132,8 +132,8 @@ def test_no_character_that_a_font_draws_as_nothing_is_in_a_key():
     assert [hex(ord(one)) for one in blank if requests.problem(f"K{one}9") is None and one != " "] == []
 
 
-def test_no_character_whose_name_says_that_it_is_blank_is_in_a_key():
-    """Those that are drawn although they are called so: symbols for a blank, and fillers of lines."""
+def test_characters_named_blank_are_refused_in_keys():
+    """Exceptions are characters that are visible despite the name: symbols for a blank, line fillers."""
     named = re.compile(r"\b(BLANK|FILLER|NULL|INVISIBLE|JOINER|SELECTOR|SPACE)\b")
     blank = {one for one in map(chr, range(0x110000)) if named.search(unicodedata.name(one, ""))}
 
@@ -159,8 +159,8 @@ DRAWN = {
 
 
 @each("by", ["ada\u2800", "a\U0001d159da", "\u3164", "ada\u200b", "a\u202eda", "ada\ufe0f"])
-async def test_nobody_decides_under_a_name_with_what_is_never_seen(by: str):
-    """The history would show one name for two people."""
+async def test_operator_names_with_invisible_characters_are_refused(by: str):
+    """Otherwise the history shows one name for two people."""
     desk = Operators(MemoryJournal(), "scope")
     for deciding in (
         desk.resolve("k", order_id="tx-1", by=by, reason="seen"),
@@ -183,7 +183,7 @@ async def test_nobody_decides_under_a_name_with_what_is_never_seen(by: str):
 
 
 @pytest.mark.parametrize("key", ["K-9 ", "K-9\ufe0f", "Cafe\u0301"])
-async def test_a_key_of_old_may_have_an_order_and_can_still_be_named(world: World, key: str):
+async def test_a_key_of_an_earlier_version_may_have_an_order_and_can_still_be_used(world: World, key: str):
     """Earlier versions took it: its hold must not be released, and its doubt must come to an end."""
     for move in (claim(), mark(), doubt()):
         await world.move(move, key)

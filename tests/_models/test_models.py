@@ -75,13 +75,13 @@ def test_a_request_cannot_be_changed(made, name):
         *(Decimal("1E+999999999999999999"), Decimal("1E-999999999999999999"), "9" * 65, 10**70),
     ],
 )
-def test_an_amount_that_is_none_is_a_fault_of_its_field(name, wrong):
+def test_an_invalid_amount_is_a_fault_of_its_field(name, wrong):
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
 @each("name", ["current_account_balance", "transaction_fee"])
 @each("wrong", [1.5, "1e3", None, True, Decimal("NaN"), Decimal("-Infinity"), Decimal("1E+70")])
-def test_a_fee_or_balance_that_is_no_amount_is_a_fault_of_its_field(name, wrong):
+def test_an_invalid_fee_or_balance_is_a_fault_of_its_field(name, wrong):
     assert named(lambda: samples.new_external_order(**{name: wrong})) == [name]
 
 
@@ -114,7 +114,7 @@ def test_a_fee_may_not_be_negative():
         *("ada\ud800@example.org", "a" * 250 + "@example.org", None, 5, b"ada@example.org"),
     ],
 )
-def test_a_username_that_is_no_e_mail_address_is_a_fault_of_its_field(name, wrong):
+def test_a_username_that_is_not_an_email_address_is_a_fault_of_its_field(name, wrong):
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
@@ -127,18 +127,18 @@ def test_a_username_that_is_no_e_mail_address_is_a_fault_of_its_field(name, wron
         *("USＤ", "UЅD", "ＵＳＤ", "US٣", "ΝGN", None, 566),
     ],
 )
-def test_a_currency_is_2_to_10_plain_capitals_and_digits_and_no_look_alikes(name, wrong):
+def test_a_currency_is_2_to_10_ascii_capitals_and_digits(name, wrong):
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
 @each("name", ["poster_country", "matcher_country"])
 @each("wrong", ["", "U", "us", "Us", "USA", "U1", "US\n", "ＵＳ", "ΝG", "\ud800\ud800", None, 5])
-def test_a_country_is_two_plain_capitals(name, wrong):
+def test_a_country_is_two_ascii_capitals(name, wrong):
     assert named(lambda: samples.new_order(**{name: wrong})) == [name]
 
 
 @each("wrong", ["", "  ", "paypal\x00payment", "paypal\npayment", "\ud800", "\u2029", "p" * 255, None, 5])
-def test_a_payment_method_is_a_text_with_something_in_it(wrong):
+def test_a_payment_method_is_a_text_that_is_not_blank(wrong):
     assert named(lambda: samples.new_order(poster_payment_method_type=wrong)) == [
         "poster_payment_method_type"
     ]
@@ -149,7 +149,7 @@ def test_the_banks_data_is_a_new_external_order(wrong):
     assert named(lambda: samples.new_order(external_order=wrong)) == ["external_order"]
 
 
-def test_all_faults_come_together_each_with_its_field():
+def test_all_faults_are_reported_together_with_their_fields():
     wrong = {
         "poster_username": "ada",
         "poster_recipient_username": 5,
@@ -167,7 +167,7 @@ def test_all_faults_come_together_each_with_its_field():
     assert sorted(named(lambda: NewOrder(**wrong))) == sorted(wrong)
 
 
-def test_a_fault_says_neither_a_person_nor_an_amount():
+def test_a_fault_shows_neither_a_person_nor_an_amount():
     error = faults(
         lambda: samples.new_order(
             poster_username="secret-ada",
@@ -239,7 +239,7 @@ def quote(**changes):
         (Decimal("1E+3"), 2, {}, "2000.00"),
     ],
 )
-def test_a_quote_works_the_posters_amount_out_half_even(matcher, rate, places, poster):
+def test_a_quote_rounds_the_posters_amount_half_even(matcher, rate, places, poster):
     order = quote(matcher_amount=matcher, exchange_rate=rate, **places)
 
     assert str(order.poster_amount) == poster
@@ -247,7 +247,7 @@ def test_a_quote_works_the_posters_amount_out_half_even(matcher, rate, places, p
 
 @each("wrong", [1.5, "1e3", True, None, Decimal("NaN"), Decimal("1E+999999999")])
 @each("name", ["matcher_amount", "exchange_rate"])
-def test_a_quote_of_what_is_no_amount_is_a_fault_of_that_field(name, wrong):
+def test_a_quote_of_an_invalid_amount_is_a_fault_of_that_field(name, wrong):
     assert named(lambda: quote(**{name: wrong})) == [name]
 
 
@@ -256,7 +256,7 @@ def test_a_quote_that_rounds_to_nothing_is_refused():
 
 
 @each("places", [-1, 65, 10**9, 2.0, "2"])
-def test_a_quote_to_places_that_are_no_count_is_refused(places):
+def test_a_quote_with_an_invalid_number_of_places_is_refused(places):
     assert named(lambda: quote(places=places)) == ["places"]
 
 
@@ -318,7 +318,7 @@ def test_the_first_true_flag_is_the_state(state):
     assert order.state is state
 
 
-def test_an_order_with_no_flag_set_is_in_a_state_unknown():
+def test_an_order_without_a_set_flag_has_an_unknown_state():
     assert read(**dict.fromkeys(samples.FLAGS, 0)).state is OrderState.UNKNOWN
 
 
@@ -343,7 +343,7 @@ def test_an_order_survives_copying(make, by):
 
 
 @FRESH_OR_LOOKED_AT
-def test_two_readings_of_one_reply_are_equal_and_hash_alike(make):
+def test_two_readings_of_one_reply_are_equal_and_have_equal_hashes(make):
     assert make() == read()
     assert hash(make()) == hash(read())
     assert len({make(), read()}) == 1
@@ -359,7 +359,7 @@ def test_an_order_can_be_evolved(make):
 
 
 @FRESH_OR_LOOKED_AT
-def test_the_repr_of_an_order_tells_its_money_and_its_flags(make):
+def test_the_repr_of_an_order_shows_its_money_and_its_flags(make):
     shown = repr(make())
 
     assert shown == repr(read())
@@ -387,7 +387,7 @@ def test_an_order_cannot_be_changed(make):
             setattr(order, name, None)
 
 
-def test_an_order_may_be_looked_at_from_two_threads_at_once():
+def test_an_order_can_be_read_from_two_threads_at_once():
     orders = [read() for _ in range(200)]
     gate = threading.Barrier(2)
     seen: list[list[object]] = [[], []]
@@ -432,7 +432,7 @@ def depth_of(tree):
     return depth
 
 
-def test_an_order_that_was_read_can_be_looked_at_with_little_of_the_stack_left():
+def test_a_decoded_order_can_be_read_with_little_stack_left():
     raw = samples.encode(samples.order_json())[:-1] + b',"new":' + b"[" * 600 + b"]" * 600 + b"}"
     order = Order.from_json(raw)
     bank = from_deep_down(stack_left() - 200, lambda: order.external_order)
@@ -444,7 +444,7 @@ def test_an_order_that_was_read_can_be_looked_at_with_little_of_the_stack_left()
 
 
 @each("levels", [10, 60, 64, 65, 100, 400])
-def test_whatever_depth_was_read_can_be_written_copied_and_compared(levels):
+def test_an_order_of_any_readable_depth_can_be_written_copied_and_compared(levels):
     order = paid_in(levels)
 
     assert paid_in(levels) == order
@@ -481,8 +481,8 @@ MODELS = [
 
 
 @each("model", MODELS)
-def test_no_repr_of_a_response_shows_more_than_it_may(model):
-    """Every field holds a mark of its own; only marks of what may be shown come out."""
+def test_the_repr_of_a_response_shows_only_permitted_fields(model):
+    """Every field has its own marker; only markers of fields that may be shown appear."""
     marks = {name: f"<mark of {name}>" for name in attrs.fields_dict(model)}
     shown = repr(model(**marks))
 
