@@ -1,4 +1,4 @@
-"""What comes from outside: whatever a call takes, anybody can read again; the rest is refused first."""
+"""Input from outside: a value that a call accepts can be read again later; others are refused."""
 
 import asyncio
 import enum
@@ -37,7 +37,7 @@ SAID = {"by": "ada", "reason": "seen on the statement"}
 
 
 class Text(str):
-    """As numpy's, lxml's and a template's."""
+    """A subclass of ``str``, as in numpy, lxml and template libraries."""
 
     __slots__ = ()
 
@@ -85,12 +85,12 @@ NO_TEXTS = st.sampled_from([1, 1.5, b"Ben", True, ("a",)])
 
 
 def now_and_then(odd: st.SearchStrategy[Any], good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Were every part odd at any time, no call would ever get through."""
+    """Use odd values rarely; otherwise no call would be accepted."""
     return st.sampled_from([good] * 15 + [odd]).flatmap(lambda chosen: chosen)
 
 
 def mostly(*good: str) -> st.SearchStrategy[Any]:
-    """One of ``good`` of any kind, now and then any other text, or none at all."""
+    """Draw one of ``good`` of any kind, sometimes any other text or None."""
     fine = st.builds(lambda kind, text: kind(text), KINDS, st.sampled_from(good))
     return now_and_then(TEXTS | NO_TEXTS, fine)
 
@@ -164,7 +164,7 @@ class Bench:
         writer.close()
 
     def process(self, scope: str) -> tuple[SQLiteJournal, TransferClient]:
-        """What a new process has: objects of its own, on the same file."""
+        """Return new objects on the same file, as a new process has."""
         journal = SQLiteJournal(self.path)
         hooks = [self.bank.hold]
         return journal, TransferClient(
@@ -194,7 +194,7 @@ class Bench:
             return await at.operators.waiting()
 
     async def looked_at(self, scope: str, order: Any, call: Any) -> None:
-        """A new process reads it, lists it, shows it, and ends it."""
+        """Read, list, show and resolve the key in a new process."""
         journal, client = self.process(scope)
         key = str.__str__(call["key"])
         async with journal, client:
@@ -246,10 +246,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Ru
     call={"key": "k", "send_before": Moment(2999, 1, 1, tzinfo=timezone(timedelta(hours=3, microseconds=1)))},
     receipt=None,
 )
-def test_whatever_a_call_takes_a_new_process_can_read_show_and_end(
+def test_a_new_process_can_read_show_and_resolve_any_accepted_call(
     bench: tuple[asyncio.Runner, Bench], fields: Any, call: Any, receipt: Any
 ):
-    """Otherwise a payment that was sent is in a row that nobody can read: its hold is never released."""
+    """Otherwise a sent payment is in an unreadable row and its hold is never released."""
     runner, made = bench
     runner.run(made.carry_out(fields, call, receipt))
 
@@ -258,7 +258,7 @@ def test_whatever_a_call_takes_a_new_process_can_read_show_and_end(
 
 
 @pytest.mark.parametrize("parts", [("Ben", None), (1, 2), ("Ben", "Okri", 3)], ids=told)
-def test_a_name_that_is_none_is_refused_when_it_is_made(parts: Any):
+def test_an_invalid_name_is_refused_when_it_is_created(parts: Any):
     with pytest.raises(InvalidOrder, match="is not a string"):
         PersonName(*parts)
 

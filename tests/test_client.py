@@ -1,4 +1,4 @@
-"""The session manager that callers hold: what it takes, what it says on the wire, and how it closes."""
+"""The client: its settings, its requests, and how it closes."""
 
 import asyncio
 import gc
@@ -94,7 +94,7 @@ async def observe_async(_):
         *({"timeouts": Timeouts(total=1), "retry": RetryPolicy()}, {"journal": MemoryJournal()}),
     ],
 )
-async def test_good_settings_are_taken(settings):
+async def test_valid_settings_are_accepted(settings):
     assert isinstance(TransferClient(BASE, "abc", **settings), TransferClient)
 
 
@@ -154,12 +154,12 @@ COUNT = "must be a whole number, 1 or more"
         ({"hooks": hold()}, "must be a sequence of hooks"),
     ],
 )
-async def test_a_wrong_setting_is_refused_by_name_and_rule(settings, rule):
+async def test_an_invalid_setting_is_refused_by_name_and_rule(settings, rule):
     with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: {rule}"):
         TransferClient(BASE, "abc", **settings)
 
 
-async def test_a_wrong_address_and_a_wrong_token_are_refused_by_name():
+async def test_an_invalid_address_and_token_are_refused_by_name():
     with pytest.raises(ValueError, match=r"^base_url: "):
         TransferClient("http://bank.example", "abc")
     with pytest.raises(ValueError, match=r"^token: ") as caught:
@@ -168,7 +168,7 @@ async def test_a_wrong_address_and_a_wrong_token_are_refused_by_name():
     assert "s3cr3t" not in str(caught.value)
 
 
-async def test_a_session_with_an_auth_of_its_own_is_refused():
+async def test_a_session_with_its_own_auth_is_refused():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         session = aiohttp.ClientSession(auth=aiohttp.BasicAuth("me", "s3cr3t"))
@@ -179,7 +179,7 @@ async def test_a_session_with_an_auth_of_its_own_is_refused():
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_from_env_is_typed_as_the_constructor_is():
+def test_from_env_has_the_types_of_the_constructor():
     constructor = get_type_hints(TransferClient.__init__)
 
     assert get_type_hints(ClientSettings) == {
@@ -194,13 +194,13 @@ def test_all_but_address_and_token_is_keyword_only():
         TransferClient(BASE, "abc", [])
 
 
-async def test_a_client_may_be_made_outside_a_loop():
+async def test_a_client_may_be_created_outside_a_loop():
     client = await asyncio.to_thread(TransferClient, BASE, "abc")
 
     assert isinstance(client, TransferClient)
 
 
-async def test_the_token_is_not_in_its_repr():
+async def test_the_token_is_not_in_the_clients_repr():
     assert "s3cr3t" not in repr(TransferClient(BASE, "s3cr3t"))
 
 
@@ -215,7 +215,7 @@ def environment(monkeypatch):
     return monkeypatch
 
 
-async def test_the_environment_says_where_and_who(environment, service):
+async def test_the_environment_has_the_address_and_the_token(environment, service):
     environment.setenv("TRANSFER_BASE_URL", service.base_url)
     environment.setenv("TRANSFER_API_TOKEN", "from-env")
     async with TransferClient.from_env() as client:
@@ -243,7 +243,7 @@ async def test_each_missing_variable_is_named(environment, there, missing):
         TransferClient.from_env()
 
 
-async def test_the_environments_journal_is_the_clients_own(environment, tmp_path):
+async def test_the_environments_journal_belongs_to_the_client(environment, tmp_path):
     environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
     async with TransferClient.from_env() as client:
         assert await client.known("k") is None
@@ -263,8 +263,8 @@ async def test_the_environments_journal_is_closed_with_the_client(environment):
     assert journal.closed == 1
 
 
-async def test_a_journal_that_cannot_be_opened_is_told_when_the_client_is_entered(environment, tmp_path):
-    """Not at the first payment, hours after the deployment."""
+async def test_a_journal_that_cannot_be_opened_raises_when_the_client_is_entered(environment, tmp_path):
+    """The error must not wait for the first payment, hours after the deployment."""
     environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "nowhere" / "journal.db"))
     client = TransferClient.from_env()
     with pytest.raises(JournalFailed, match=r"could not be opened \(FileNotFoundError\)"):
@@ -285,7 +285,7 @@ async def test_a_journal_that_is_given_is_opened_and_stays_open(tmp_path):
     assert (there, found) == (True, None)
 
 
-async def test_a_journal_of_the_banks_own_needs_no_step_to_open_it(world):
+async def test_a_journal_of_the_banks_own_needs_no_open_method(world):
     class Plain:
         durable = False
 
@@ -299,14 +299,14 @@ async def test_a_journal_of_the_banks_own_needs_no_step_to_open_it(world):
 
 
 @pytest.mark.parametrize("journal", ["mysql://db/journal", " ", "redis://here"])
-async def test_an_address_of_no_journal_is_not_silently_ignored(environment, journal):
+async def test_an_invalid_journal_address_is_not_silently_ignored(environment, journal):
     environment.setenv("TRANSFER_JOURNAL", journal)
 
     with pytest.raises(ValueError, match=r"^TRANSFER_JOURNAL: "):
         TransferClient.from_env()
 
 
-async def test_no_journal_given_is_no_reason_to_pass_over_the_environments(environment, tmp_path):
+async def test_journal_none_still_uses_the_environments_journal(environment, tmp_path):
     environment.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
     async with TransferClient.from_env(journal=None) as client:
         durable = client._context.journal.store.durable
@@ -314,7 +314,7 @@ async def test_no_journal_given_is_no_reason_to_pass_over_the_environments(envir
     assert durable
 
 
-async def test_a_subclass_makes_one_of_its_own(environment):
+async def test_from_env_of_a_subclass_returns_the_subclass(environment):
     class Mine(TransferClient):
         pass
 
@@ -343,7 +343,7 @@ async def test_a_wrong_token_is_unauthorized_whatever_the_status(world: World):
         '{"message": "no"}',
     ],
 )
-async def test_an_answer_that_does_not_say_who_failed(world: World, body):
+async def test_an_answer_without_a_username_fails(world: World, body):
     world.sandbox.faults.add(Status(200, body=body), path=WHO_AM_I)
     async with world.client() as client:
         error = await failure(client.who_am_i(), ServiceFailed)
@@ -351,7 +351,7 @@ async def test_an_answer_that_does_not_say_who_failed(world: World, body):
     assert error.order_may_exist is False
 
 
-async def test_what_else_is_wrong_in_it_is_not_read(world: World):
+async def test_other_errors_in_the_who_am_i_answer_are_ignored(world: World):
     world.sandbox.faults.add(Status(200, body='{"id": "usr-1", "is_active": "yes"}'), path=WHO_AM_I)
     async with world.client() as client:
         me = await client.who_am_i()
@@ -362,7 +362,7 @@ async def test_what_else_is_wrong_in_it_is_not_read(world: World):
 # --- on the wire --------------------------------------------------------------------------------
 
 
-async def test_who_am_i_on_the_wire_is_the_specifications(service):
+async def test_the_who_am_i_request_matches_the_specification(service):
     service.answer(body=b'{"id": "usr-1"}')
     async with TransferClient(service.base_url, "abc") as client:
         await client.who_am_i()
@@ -383,7 +383,7 @@ async def test_who_am_i_on_the_wire_is_the_specifications(service):
 # --- creating an order: what is checked before anything happens ---------------------------------
 
 
-async def test_every_fault_of_the_arguments_is_told_at_once_and_nothing_happens(world: World):
+async def test_all_faults_of_the_arguments_are_raised_at_once_and_nothing_happens(world: World):
     async with world.client() as client:
         error = await failure(
             client.create_order(
@@ -409,7 +409,7 @@ async def test_a_key_is_1_to_200_printable_characters(world: World, key):
 
 
 @pytest.mark.parametrize("key", ["1", "a" * 200, "payment 8731/ü✓"])
-async def test_any_other_key_is_good(world: World, key):
+async def test_any_other_key_is_accepted(world: World, key):
     async with world.client() as client:
         await client.create_order(new_order(), key=key)
 
@@ -419,8 +419,8 @@ async def test_any_other_key_is_good(world: World, key):
 # --- known --------------------------------------------------------------------------------------
 
 
-async def test_a_reply_that_no_longer_reads_is_told_by_its_id_as_create_order_does(world: World):
-    """A bank that asks before it places a hold would be told of a doubt, where its order exists."""
+async def test_a_stored_reply_that_is_no_longer_readable_is_returned_by_its_id(world: World):
+    """Otherwise a bank that checks before placing a hold sees a doubt although its order exists."""
     async with world.client() as client:
         order = await client.create_order(new_order(), key="k")
         memory = world.journal.journal
@@ -432,8 +432,8 @@ async def test_a_reply_that_no_longer_reads_is_told_by_its_id_as_create_order_do
     assert (type(again), again.order_id) == (AlreadyCreated, order.id)
 
 
-async def test_a_key_that_is_free_says_whether_it_was_refused_or_never_sent(world: World):
-    """A bank that asks first would place another hold for an order that the service has refused."""
+async def test_a_free_key_shows_whether_it_was_refused_or_never_sent(world: World):
+    """Otherwise a bank that checks first places another hold for a refused order."""
     await world.fails(Refused, refused_order(), key="refused")
     world.bank.place_error = HoldFailed("no funds")
     await world.fails(HoldFailed, key="unsent")
@@ -448,7 +448,7 @@ async def test_a_key_that_is_free_says_whether_it_was_refused_or_never_sent(worl
     assert known == [Outcome.REFUSED, Outcome.NOT_SENT, Outcome.CREATED, Outcome.UNKNOWN, None]
 
 
-async def test_a_journal_that_cannot_be_read_says_so(world: World, monkeypatch):
+async def test_a_journal_that_cannot_be_read_raises_journal_failed(world: World, monkeypatch):
     async def fail(*_):
         raise OSError("disk")
 
@@ -463,7 +463,7 @@ async def test_a_journal_that_cannot_be_read_says_so(world: World, monkeypatch):
 # --- operators ----------------------------------------------------------------------------------
 
 
-async def test_an_operator_may_end_a_doubt_through_the_client(world: World):
+async def test_an_operator_may_resolve_a_doubt_through_the_client(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
         await failure(client.create_order(new_order(), key="k"))
@@ -482,7 +482,7 @@ async def test_an_operator_may_end_a_doubt_through_the_client(world: World):
     assert forgotten == 1
 
 
-async def test_a_refutation_is_believed_after_the_clients_own_settle_after(world: World):
+async def test_a_refutation_uses_the_clients_settle_after(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client(settle_after=10) as client:
         await failure(client.create_order(new_order(), key="k"))
@@ -534,7 +534,7 @@ async def test_after_closing_many_orders_are_refused(service):
             raise result.error
 
 
-async def test_a_wrong_patience_closes_nothing(service):
+async def test_an_invalid_timeout_does_not_close_the_client(service):
     async with TransferClient(service.base_url, "abc") as client:
         with pytest.raises(ValueError, match=r"^timeout: is not a number of seconds"):
             await client.close(timeout="soon")
@@ -543,7 +543,7 @@ async def test_a_wrong_patience_closes_nothing(service):
 
 
 async def collected(live):
-    """The warnings of whatever ``live`` leaves behind."""
+    """Return the warnings about what ``live`` leaves behind."""
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     gc.collect()  # what others left behind is not told here
     told = []
@@ -558,7 +558,7 @@ async def collected(live):
     return told
 
 
-async def test_a_client_left_open_warns_and_says_what_to_do():
+async def test_a_client_left_open_warns_with_the_remedy():
     async def leave_open():
         await TransferClient(BASE, "abc").__aenter__()
 
@@ -569,7 +569,7 @@ async def test_a_client_left_open_warns_and_says_what_to_do():
     ) in heard
 
 
-async def test_a_client_left_to_recover_by_itself_warns_too_and_stops():
+async def test_an_unclosed_client_with_recovery_warns_too_and_stops():
     client = TransferClient(BASE, "abc", recover_every=60)
     await client.known("k")
     background = client._recoveries._background
@@ -581,7 +581,7 @@ async def test_a_client_left_to_recover_by_itself_warns_too_and_stops():
     assert background.cancelled()
 
 
-async def test_a_client_that_was_closed_or_never_used_or_could_not_be_made_warns_of_nothing(service):
+async def test_a_closed_unused_or_invalid_client_does_not_warn(service):
     async def leave_nothing():
         async with TransferClient(service.base_url, "abc") as client:
             await client.request("GET", "/a")
@@ -599,7 +599,7 @@ NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the fault
 
 
 @pytest.mark.parametrize("fields", [{"send_before": NAIVE}, {"held": ""}, {"beneficiary": "Ben"}])
-async def test_a_fault_beside_a_good_order_says_nothing_of_its_key(service, fields):
+async def test_a_fault_beside_a_valid_order_leaves_the_key_unknown(service, fields):
     async with TransferClient(service.base_url, "abc") as client:
         error = await failure(client.create_order(new_order(), key="k", **fields))
 
@@ -608,7 +608,7 @@ async def test_a_fault_beside_a_good_order_says_nothing_of_its_key(service, fiel
 
 @pytest.mark.parametrize("order", [None, {}, {"poster_amount": "1"}, "order", 7, object(), NewOrder, []])
 @pytest.mark.parametrize("beside", [{}, {"held": ""}])
-async def test_a_call_with_no_order_at_all_never_releases_the_hold_of_a_created_key(
+async def test_a_call_without_an_order_never_releases_the_hold_of_a_created_key(
     world: World, order: Any, beside: dict[str, str]
 ):
     async with world.client() as client:
@@ -621,7 +621,7 @@ async def test_a_call_with_no_order_at_all_never_releases_the_hold_of_a_created_
         assert (type(one), one.key, one.order_may_exist) == (InvalidOrder, "k", True)
 
 
-async def test_what_is_no_request_never_releases_the_hold_of_a_created_key(world: World):
+async def test_an_invalid_request_never_releases_the_hold_of_a_created_key(world: World):
     request: Any = {"key": "k", "order": new_order()}
     async with world.client() as client:
         await client.create_order(new_order(), key="k")
@@ -631,7 +631,7 @@ async def test_what_is_no_request_never_releases_the_hold_of_a_created_key(world
 
 
 @pytest.mark.parametrize("key", ["", " k", "k" * 201, "k\x00", 7, b"k"])
-async def test_a_key_that_is_refused_here_may_have_an_order_elsewhere(service, key: Any):
+async def test_a_key_refused_here_may_have_an_order_elsewhere(service, key: Any):
     """Another version, or a Python with another Unicode, may have accepted it."""
     async with TransferClient(service.base_url, "abc") as client:
         error = await failure(client.create_order(new_order(), key=key))

@@ -1,4 +1,4 @@
-"""What a user has set is nothing to the tests; the client asks the environment for no proxy and no login."""
+"""The user's environment does not affect the tests; the client takes no proxy or login from it."""
 
 import ast
 import json
@@ -34,7 +34,7 @@ SET = {
 
 
 def outside(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python as a user does whose environment has no more than a search path and what is given."""
+    """Run Python with an environment of only a search path and the given variables."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -49,7 +49,7 @@ def outside(*command: str, **environment: str) -> subprocess.CompletedProcess[st
 # --- the tests ----------------------------------------------------------------------------------
 
 
-def test_the_tests_see_nothing_of_what_a_user_has_set():
+def test_the_tests_do_not_see_the_users_variables():
     seen = outside("-c", "import json, os, tests; print(json.dumps(dict(os.environ)))", **SET)
 
     kept = json.loads(seen.stdout)
@@ -57,7 +57,7 @@ def test_the_tests_see_nothing_of_what_a_user_has_set():
     assert (kept["LC_ALL"], kept["TZ"]) == ("C.UTF-8", "UTC")
 
 
-def test_no_test_writes_into_the_journal_that_a_user_has_set(tmp_path: Path):
+def test_no_test_writes_to_the_users_journal(tmp_path: Path):
     journal = tmp_path / "journal.db"
     test = "tests/testing/test_both_clients.py::test_a_fake_client_can_be_made_from_the_environment"
     run = outside("-m", "pytest", "-q", "-p", "no:cacheprovider", test, TRANSFER_JOURNAL=str(journal))
@@ -66,7 +66,7 @@ def test_no_test_writes_into_the_journal_that_a_user_has_set(tmp_path: Path):
     assert not journal.exists()
 
 
-def test_without_asserts_the_tests_say_so_in_one_line():
+def test_without_asserts_the_tests_fail_with_one_line():
     run = outside("-m", "pytest", "-q", "tests/test_environment.py", PYTHONOPTIMIZE="2")
 
     assert (run.returncode, run.stderr.count("\n")) == (1, 1)
@@ -129,14 +129,14 @@ def guesses_the_encoding(call: ast.Call) -> bool:
         "a process is read": ("run(command, text=True)", True),
     },
 )
-def test_a_guessed_encoding_is_found(source: str, is_guessed: bool):
+def test_a_missing_encoding_is_found(source: str, is_guessed: bool):
     call = ast.parse(source, mode="eval").body
 
     assert isinstance(call, ast.Call)
     assert guesses_the_encoding(call) is is_guessed
 
 
-def test_text_is_read_and_written_in_the_same_encoding_on_every_machine():
+def test_every_text_file_is_opened_with_an_encoding():
     guessed = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in files()

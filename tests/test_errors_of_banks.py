@@ -1,4 +1,4 @@
-"""Whatever a bank's own code raises, a call ends in one of our errors, and the journal serves the next."""
+"""For any exception of a bank's code, a call raises a library error and the journal keeps working."""
 
 import asyncio
 import copy
@@ -129,7 +129,7 @@ class FrozenNo(PreflightFailed):
 
 
 class ReservedNo(PreflightFailed):
-    """Vouches that nothing was done, but cannot be copied, read or written."""
+    """Reports that nothing was done, but cannot be copied, read or written."""
 
     def __init__(self) -> None:
         pass
@@ -231,7 +231,7 @@ async def in_time(call: Awaitable[T]) -> T:
 
 
 async def ends(call: Awaitable[object]) -> TransferError:
-    """The error of ours that the call ends in: with a key, fit to be shown, copied and pickled."""
+    """Return the library error of the call; check that it can be shown, copied and pickled."""
     with pytest.raises(TransferError) as caught:
         await in_time(call)
     error = caught.value
@@ -243,7 +243,7 @@ async def ends(call: Awaitable[object]) -> TransferError:
 
 
 def each_error(test: Callable[..., Awaitable[None]]) -> Any:
-    """Go through `ERRORS`, each in a world of its own."""
+    """Run the test for each of `ERRORS`, each in its own world."""
 
     @each("make", ERRORS)
     async def every(make: Callable[[], BaseException], **given: Any) -> None:
@@ -255,7 +255,7 @@ def each_error(test: Callable[..., Awaitable[None]]) -> Any:
 
 
 class Steps:
-    """A hook before all others, which must be undone whatever another one does."""
+    """A hook before all others, which must be undone for any error of another one."""
 
     name = "first"
 
@@ -293,7 +293,7 @@ class Breaking:
 
 
 class _NotAwaited:
-    """What is awaited is no coroutine: it raises when it is asked for, or as it is awaited."""
+    """An awaitable that raises when it is requested or awaited."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -316,7 +316,7 @@ async def _never_sent(
 
 
 @each_error
-async def test_a_hook_that_raises_anything_frees_the_key_and_has_the_others_undone(
+async def test_any_error_of_a_hook_frees_the_key_and_undoes_the_others(
     world: World, make: Callable[[], BaseException]
 ):
     for waits in (False, True):
@@ -326,7 +326,9 @@ async def test_a_hook_that_raises_anything_frees_the_key_and_has_the_others_undo
 
 
 @each_error
-async def test_a_hook_that_is_no_coroutine_raises_anything(world: World, make: Callable[[], BaseException]):
+async def test_any_error_of_a_hook_that_is_not_a_coroutine_is_handled(
+    world: World, make: Callable[[], BaseException]
+):
     for key, call in {"a": lambda *_: _reraise(make()), "b": lambda *_: _NotAwaited(make())}.items():
         hook = Breaking(make())
         hook.before = _marked_async(call)  # type: ignore[method-assign]
@@ -344,7 +346,7 @@ def _marked_async(call: Callable[..., Any]) -> Any:
 
 
 @each_error
-async def test_a_hold_that_raises_anything_is_released(world: World, make: Callable[[], BaseException]):
+async def test_a_hold_that_raises_any_error_is_released(world: World, make: Callable[[], BaseException]):
     async def place(intent: object) -> str:
         raise make()
 
@@ -365,7 +367,7 @@ def _kinds(error: BaseException) -> list[str]:
 
 
 @each_error
-async def test_an_undo_that_raises_anything_stays_owed_and_hides_nothing(
+async def test_an_undo_that_raises_any_error_stays_pending_and_hides_nothing(
     world: World, make: Callable[[], BaseException]
 ):
     world.sandbox.faults.add(Status(422))
@@ -387,12 +389,16 @@ async def test_an_undo_that_raises_anything_stays_owed_and_hides_nothing(
 
 
 @each_error
-async def test_a_look_up_that_raises_anything_finds_nobody(world: World, make: Callable[[], BaseException]):
+async def test_a_look_up_that_raises_any_error_finds_no_person(
+    world: World, make: Callable[[], BaseException]
+):
     await _not_verified(world, make, of_the_lookup=True)
 
 
 @each_error
-async def test_a_question_that_raises_anything_is_no_yes(world: World, make: Callable[[], BaseException]):
+async def test_a_question_that_raises_any_error_is_not_an_acceptance(
+    world: World, make: Callable[[], BaseException]
+):
     await _not_verified(world, make, of_the_lookup=False)
 
 
@@ -417,7 +423,7 @@ async def _not_verified(world: World, make: Callable[[], BaseException], *, of_t
 
 
 @each_error
-async def test_a_token_that_cannot_be_had_is_no_doubt(world: World, make: Callable[[], BaseException]):
+async def test_an_unavailable_token_is_not_a_doubt(world: World, make: Callable[[], BaseException]):
     async def token() -> str:
         raise make()
 
@@ -427,7 +433,7 @@ async def test_a_token_that_cannot_be_had_is_no_doubt(world: World, make: Callab
 
 
 @each_error
-async def test_a_refusal_is_not_lost_where_no_other_token_can_be_had(
+async def test_a_refusal_is_kept_if_no_new_token_is_available(
     world: World, make: Callable[[], BaseException]
 ):
     given = [world.sandbox.token]
@@ -450,7 +456,9 @@ async def test_a_refusal_is_not_lost_where_no_other_token_can_be_had(
 
 
 @each_error
-async def test_a_resolve_that_raises_anything_knows_nothing(world: World, make: Callable[[], BaseException]):
+async def test_a_resolve_that_raises_any_error_leaves_the_doubt(
+    world: World, make: Callable[[], BaseException]
+):
     async def resolve(*_: object) -> None:
         raise make()
 
@@ -465,7 +473,7 @@ async def test_a_resolve_that_raises_anything_knows_nothing(world: World, make: 
 
 
 @each_error
-async def test_an_observer_that_raises_anything_never_touches_the_call(
+async def test_an_observer_that_raises_any_error_does_not_affect_the_call(
     world: World, make: Callable[[], BaseException]
 ):
     def observe(event: object) -> None:
@@ -478,7 +486,7 @@ async def test_an_observer_that_raises_anything_never_touches_the_call(
 
 
 @each_error
-async def test_a_journal_that_raises_anything_has_failed(world: World, make: Callable[[], BaseException]):
+async def test_any_error_of_a_journal_raises_journal_failed(world: World, make: Callable[[], BaseException]):
     for move in (Claim, MarkSending, Create):
         world.journal.fail_on, world.journal.error = move, make()
         error = await ends(world.create(key=move.__name__))
@@ -493,7 +501,9 @@ async def test_a_journal_that_raises_anything_has_failed(world: World, make: Cal
 
 
 @each_error
-async def test_a_no_that_a_journal_cannot_record_says_so(world: World, make: Callable[[], BaseException]):
+async def test_a_definite_failure_that_cannot_be_recorded_is_reported(
+    world: World, make: Callable[[], BaseException]
+):
     world.journal.fail_on, world.journal.error = Release, make()
     world.sandbox.faults.add(Status(422))
     error = await ends(world.create())
@@ -505,7 +515,9 @@ async def test_a_no_that_a_journal_cannot_record_says_so(world: World, make: Cal
 
 
 @each_error
-async def test_a_journal_that_cannot_be_read_has_failed(world: World, make: Callable[[], BaseException]):
+async def test_a_journal_that_cannot_be_read_raises_journal_failed(
+    world: World, make: Callable[[], BaseException]
+):
     def read(*_: object) -> NoReturn:
         raise make()
 
@@ -542,8 +554,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[OddSeal],
     return lambda seal: PostgresJournal(database, seal=seal)
 
 
-async def test_a_seal_that_raises_anything_stops_no_journal(world: World, store: Callable[[OddSeal], Any]):
-    """Every call of the same commit ends, and so does every later one."""
+async def test_an_encryption_that_raises_any_error_does_not_stop_the_journal(
+    world: World, store: Callable[[OddSeal], Any]
+):
+    """Otherwise every call of the same commit and every later one waits for ever."""
     for number, make in enumerate(ERRORS.values()):
         seal = OddSeal()
         async with store(seal) as journal:
@@ -568,8 +582,10 @@ async def test_a_seal_that_raises_anything_stops_no_journal(world: World, store:
                 assert await in_time(client.create_order(new_order(), key=f"{number}-0"))
 
 
-async def test_an_order_whose_reply_cannot_be_sealed_is_told(world: World, tmp_path: Path):
-    """The journal fails after the order was created: the caller gets it with the error, at once."""
+async def test_an_order_whose_reply_cannot_be_encrypted_is_returned_with_the_error(
+    world: World, tmp_path: Path
+):
+    """The journal fails after creation: the error carries the order."""
     for number, make in enumerate(ERRORS.values()):
         seal = OddSeal()
         async with SQLiteJournal(tmp_path / f"{number}.db", seal=seal) as journal:
@@ -588,7 +604,7 @@ async def test_an_order_whose_reply_cannot_be_sealed_is_told(world: World, tmp_p
 
 
 @each_error
-async def test_json_that_raises_anything_as_it_is_read_is_a_wrong_value(
+async def test_json_that_raises_any_error_on_reading_is_an_invalid_value(
     world: World, make: Callable[[], BaseException]
 ):
     class Odd(dict[str, Any]):
@@ -601,7 +617,7 @@ async def test_json_that_raises_anything_as_it_is_read_is_a_wrong_value(
 
 
 @each_error
-async def test_a_request_that_raises_anything_as_it_is_read_stops_no_other(
+async def test_a_request_that_raises_any_error_on_reading_stops_no_other(
     world: World, make: Callable[[], BaseException]
 ):
     class Odd(OrderRequest):
@@ -617,7 +633,7 @@ async def test_a_request_that_raises_anything_as_it_is_read_stops_no_other(
 
 
 @each_error
-async def test_an_input_that_raises_anything_ends_the_run(world: World, make: Callable[[], BaseException]):
+async def test_an_input_that_raises_any_error_ends_the_run(world: World, make: Callable[[], BaseException]):
     async def requests() -> AsyncIterator[OrderRequest]:
         yield OrderRequest(new_order(), "fine")
         raise make()
@@ -633,7 +649,7 @@ async def test_an_input_that_raises_anything_ends_the_run(world: World, make: Ca
 
 
 @each_error
-async def test_a_worker_says_something_of_every_message(world: World, make: Callable[[], BaseException]):
+async def test_a_worker_reports_an_outcome_for_every_message(world: World, make: Callable[[], BaseException]):
     world.journal.durable = True  # type: ignore[misc]
     async with world.client(hooks=[Breaking(make()), world.bank.hold]) as client:
         handled = await in_time(Handler(client).handle(OrderCommand(key="k", order=new_order())))
@@ -642,7 +658,7 @@ async def test_a_worker_says_something_of_every_message(world: World, make: Call
 
 
 @each("make", ERRORS)
-def test_what_is_redacted_never_fails_and_hides_what_it_must(make: Callable[[], BaseException]):
+def test_redacting_never_fails_and_hides_every_secret(make: Callable[[], BaseException]):
     found, seen = [sanitize_exception(make())], set()
     while found:
         error = found.pop()
@@ -657,7 +673,7 @@ def test_what_is_redacted_never_fails_and_hides_what_it_must(make: Callable[[], 
 
 
 @each("kind", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_program_ends_it(kind: type[BaseException]):
+def test_an_exception_that_ends_the_program_passes_through(kind: type[BaseException]):
     async def main() -> None:
         from transfer_async.sandbox import Sandbox
 

@@ -111,7 +111,7 @@ def test_no_imports_go_round_in_circles():
     assert circle_in(imports()) == []
 
 
-def test_an_arrow_that_points_up_is_told_with_both_files():
+def test_an_upward_import_is_reported_with_both_files():
     graph = {"transfer_async._http.retry": {"transfer_async._pipeline.call"}}
 
     assert arrows_that_point_up(graph) == [
@@ -119,7 +119,7 @@ def test_an_arrow_that_points_up_is_told_with_both_files():
     ]
 
 
-def test_a_circle_is_told_whole():
+def test_an_import_circle_is_reported_in_full():
     assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
@@ -143,7 +143,7 @@ def test_no_two_modules_have_one_name():
 
 
 @each("name", [name for name, path in FILES.items() if path.name == "__init__.py"])
-def test_every_package_says_what_it_is_for(name: str):
+def test_every_package_has_a_docstring(name: str):
     doc = ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))
 
     assert doc

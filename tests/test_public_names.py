@@ -1,4 +1,4 @@
-"""What is public, what it costs to import, and that imports point one way."""
+"""Public names, their signatures, and the cost of importing them."""
 
 import ast
 import importlib
@@ -45,20 +45,20 @@ def by_case(name):
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-def test_the_names_are_sorted_and_each_is_there_once():
+def test_the_names_are_sorted_and_unique():
     assert transfer_async.__all__ == sorted(set(transfer_async.__all__), key=by_case)
 
 
 @each("module", [*PROMISED])
-def test_a_public_module_has_the_names_that_are_promised_and_no_others(module):
+def test_a_public_module_has_exactly_the_listed_names(module):
     there = importlib.import_module(module)
 
     assert list(there.__all__) == PROMISED[module]
     assert [name for name in there.__all__ if not hasattr(there, name)] == []
 
 
-def test_whatever_has_a_list_of_names_is_public():
-    """A package without an underscore on the way to it promises something, or is none."""
+def test_only_public_modules_have_a_list_of_names():
+    """A package without an underscore in its path is public, so it must list its names."""
     packages = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in PACKAGE.rglob("__init__.py")
@@ -68,7 +68,7 @@ def test_whatever_has_a_list_of_names_is_public():
     assert packages == set(PROMISED)
 
 
-def test_no_other_name_is_imported_there():
+def test_a_public_module_imports_no_other_name():
     modules = {path.stem for path in PACKAGE.iterdir()}
     names = {name for name in vars(transfer_async) if not name.startswith(("_", "@"))}  # "@": pytest's own
 
@@ -92,7 +92,7 @@ def test_there_is_no_logic_in_the_table_of_contents():
 
 
 @each("name", transfer_async.__all__)
-def test_each_name_is_there_and_says_what_it_is(name):
+def test_each_name_exists_and_has_a_docstring(name):
     one = getattr(transfer_async, name)
 
     assert one is not None
@@ -101,7 +101,7 @@ def test_each_name_is_there_and_says_what_it_is(name):
 
 
 @each("package", ["transfer_async", "transfer_async.testing"])
-def test_a_name_that_is_not_public_is_an_attribute_error(package):
+def test_a_name_that_is_not_public_raises_attribute_error(package):
     there = importlib.import_module(package)
 
     assert set(there.__all__) <= set(dir(there))
@@ -112,7 +112,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error(package):
 # --- what it costs to import --------------------------------------------------------------------
 
 
-def test_a_package_alone_imports_nothing_heavy():
+def test_importing_a_package_alone_imports_nothing_heavy():
     code = "import sys, transfer_async.testing; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
@@ -121,7 +121,7 @@ def test_a_package_alone_imports_nothing_heavy():
     assert {"aiohttp", "attrs", "cattrs", "pytest"} & set(done.stdout.split()) == set()
 
 
-def test_importing_it_imports_neither_an_extra_nor_the_sandbox():
+def test_importing_the_package_imports_neither_an_extra_nor_the_sandbox():
     code = "import sys; from transfer_async import *; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
@@ -134,7 +134,7 @@ def test_importing_it_imports_neither_an_extra_nor_the_sandbox():
     assert {name for name in there if name.startswith("transfer_async._cli.")} == set()
 
 
-def test_what_an_import_leaves_out_is_there_once_a_client_is_made():
+def test_modules_left_out_on_import_are_loaded_with_the_first_client():
     code = """if True:
         import sys, transfer_async
         before = {"cattrs", "tenacity"} & {*sys.modules}
@@ -165,7 +165,7 @@ def signatures():
 
 
 @each(("name", "signature"), [*signatures()])
-def test_no_public_signature_shows_a_librarys_type_but_the_borrowed_session(name, signature):
+def test_public_signatures_use_no_librarys_type_except_the_borrowed_session(name, signature):
     told = signature.replace("aiohttp.ClientSession", "")
 
     assert not any(
@@ -173,7 +173,7 @@ def test_no_public_signature_shows_a_librarys_type_but_the_borrowed_session(name
     )
 
 
-def test_a_clients_signature_is_the_contracts():
+def test_the_clients_signature_matches_the_contract():
     parameters = inspect.signature(transfer_async.TransferClient).parameters
     keywords = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
 
@@ -187,5 +187,5 @@ def test_a_clients_signature_is_the_contracts():
     assert parameters["max_response_bytes"].default == 1 << 20
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_is_marked_as_typed():
     assert (PACKAGE / "py.typed").exists()

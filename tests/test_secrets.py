@@ -1,4 +1,4 @@
-"""No secret comes out: not in an error, in what it is chained to, in its pickle, or in a log line."""
+"""No secret appears in an error, in its chained errors, in its pickle, or in a log line."""
 
 import asyncio
 import base64
@@ -73,7 +73,7 @@ ONCE = RetryPolicy(attempts=1)
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """``error`` and all that it is chained to, suppressed or not."""
+    """Return ``error`` and all chained errors, suppressed or not."""
     seen, left = set(), [error]
     while left:
         if (one := left.pop()) is None or id(one) in seen:
@@ -84,7 +84,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def shown(error: BaseException) -> Iterator[tuple[str, str]]:
-    """Every place of one error where something may be read, and what is there."""
+    """Return every readable part of one error and its content."""
     own = {name: value for name, value in vars(error).items() if name not in DOCUMENTED}
     yield "str", str(error)
     yield "repr", repr(error)
@@ -97,7 +97,7 @@ def shown(error: BaseException) -> Iterator[tuple[str, str]]:
 
 
 def pickled(error: BaseException) -> str:
-    """Its pickle, if it has one."""
+    """Return the pickle of an error, if it has one."""
     try:
         return pickle.dumps(error).decode("latin-1")
     except (TypeError, AttributeError, pickle.PicklingError):
@@ -105,7 +105,7 @@ def pickled(error: BaseException) -> str:
 
 
 def leaks(error: BaseException) -> list[str]:
-    """Where a secret came out."""
+    """Return the places where a secret appears."""
     found = [
         f"{type(one).__name__}: {place}: {text[:300]}"
         for one in chain(error)
@@ -276,7 +276,7 @@ async def tokens(bank: Bank) -> AsyncIterator[BaseException]:
 
 
 async def the_journal(bank: Bank) -> AsyncIterator[BaseException]:
-    """A database whose words have the values of a row, and of an address."""
+    """Use a database whose errors contain the values of a row and of an address."""
     said = {"C": "23505", "M": 'duplicate key "s3cr3t"', "D": "Key (key)=(s3cr3t) exists", "S": "ERROR"}
     denied = {"C": "28P01", "M": 'password authentication failed for user "cr3dential"', "S": "FATAL"}
     for words in (said, denied):
@@ -315,7 +315,7 @@ async def unreadable(_: Bank) -> AsyncIterator[BaseException]:
 
 @define
 class _Quote:
-    """A class of the bank's own, which shows what it cannot take."""
+    """A class of the bank whose error shows the refused value."""
 
     bvn: str = ""
 
@@ -360,7 +360,7 @@ BROKEN: dict[str, Callable[[Bank], AsyncIterator[BaseException]]] = {
 }
 
 
-async def test_no_secret_comes_out_of_any_error_or_log(caplog: pytest.LogCaptureFixture):
+async def test_no_secret_is_in_any_error_or_log(caplog: pytest.LogCaptureFixture):
     """A token in a cause's ``request_info`` is in every error tracker that a bank uses."""
     caplog.set_level(logging.DEBUG)
     for name, broken in BROKEN.items():
@@ -390,7 +390,7 @@ def _in_frames(error: BaseException) -> Iterator[str]:
 @pytest.mark.parametrize(
     "name", ["a refusal", "no answer", "the bank's own requests", "tokens", "the journal"]
 )
-def test_no_token_is_in_what_the_frames_of_an_error_hold(name: str):
+def test_no_token_is_in_any_frame_of_an_error(name: str):
     drawn = [text for error in asyncio.run(_errors(name)) for text in _in_frames(error)]
 
     assert any(text.startswith("ClaimedKey") or "ClaimedKey object" in text for text in drawn)
@@ -462,8 +462,8 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
 
 
 @each("mistake", MISTAKES)
-def test_a_wrong_setting_leaves_no_secret_in_any_frame(mistake: Any):
-    """The first start with a token from a file with a line's end is where an error tracker sees it."""
+def test_an_invalid_setting_leaves_no_secret_in_any_frame(mistake: Any):
+    """A token from a file that ends in a line break would be seen by an error tracker."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as path:
         with pytest.raises((ValueError, TypeError)) as caught:
             mistake(patch, Path(path))
@@ -523,7 +523,7 @@ async def bank_order(url: str) -> BaseException:
         },
     ],
 )
-async def test_no_person_that_was_looked_up_is_in_any_frame_of_an_error(found: dict[str, Any]):
+async def test_no_looked_up_person_is_in_any_frame_of_an_error(found: dict[str, Any]):
     answer = json.dumps(found).encode()
     async with serving(replies(http(200, answer))) as server:
         hooks = [BeneficiaryVerification(UserLookup("/users/{username}"))]
@@ -535,7 +535,7 @@ async def test_no_person_that_was_looked_up_is_in_any_frame_of_an_error(found: d
     assert [text for text in drawn(error) if "s3cr3t" in text.lower()] == []
 
 
-async def test_whom_a_look_up_asked_for_is_in_no_frame_of_its_error():
+async def test_the_username_of_a_look_up_is_in_no_frame_of_its_error():
     async with serving(replies(http(422, WORDS))) as server:
         for look_up in (UserLookup("/users/{username}"), UserLookup("/users/{username}")):
             async with Bank().client(server.url, hooks=[BeneficiaryVerification(look_up)]):
@@ -544,9 +544,7 @@ async def test_whom_a_look_up_asked_for_is_in_no_frame_of_its_error():
             assert [text for text in drawn(error) if "s3cr3t-ben" in text] == []
 
 
-async def test_no_row_is_in_what_the_frames_of_a_stores_error_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_no_row_is_in_any_frame_of_a_stores_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sqlite, "_ADD", f"INSERT INTO nowhere VALUES ({', '.join('?' * 10)})")
     async with SQLiteJournal(tmp_path / "journal") as journal:
         error = await Bank().order("http://127.0.0.1:1", journal=journal)
@@ -555,7 +553,7 @@ async def test_no_row_is_in_what_the_frames_of_a_stores_error_hold(
     assert not [text for text in _in_frames(error) if "s3cr3t" in text]
 
 
-def test_no_order_is_shown_with_what_a_journal_is_asked_for():
+def test_no_order_is_shown_with_the_arguments_of_a_journal():
     entry = Entry(**{**dict.fromkeys(Entry.__struct_fields__), "reply": WORDS})
     for one in (entry, transitions.Create(attempt="a", order_id="tx-1", reply=WORDS)):
         assert "s3cr3t" not in repr(one) + pretty_repr(one)
@@ -581,8 +579,8 @@ strict = pytest.mark.skipif(
         *("a proxy that refuses to connect", "the bank's own requests", "the journal"),
     ],
 )
-async def test_a_cause_that_is_chained_as_it_is_is_caught(name: str, monkeypatch: pytest.MonkeyPatch):
-    """A deliberate fault: were aiohttp's and asyncpg's errors not replaced, the test above would say so."""
+async def test_a_cause_that_is_chained_unchanged_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
+    """A deliberate fault: if errors of aiohttp and asyncpg are not replaced, the test above fails."""
     monkeypatch.setattr(causes, "_carries", lambda _: False)
 
     assert any([leaks(error) async for error in BROKEN[name](Bank())])
@@ -620,8 +618,8 @@ def _filled(kind: Any) -> Any:
 
 
 @each("kind", CLASSES)
-def test_rich_shows_of_an_object_what_its_repr_shows_and_no_more(kind: type):
-    """Some draw every traceback with rich, which looks at the fields by itself."""
+def test_rich_shows_no_more_of_an_object_than_its_repr(kind: type):
+    """Some show every traceback with rich, which reads the fields by itself."""
     one = _filled(kind)
     shown = [
         [name for name in _field_names(kind) if f"<{name}>" in text] for text in (repr(one), pretty_repr(one))
@@ -646,7 +644,7 @@ def test_rich_shows_of_an_object_what_its_repr_shows_and_no_more(kind: type):
         "ExchangeResult": {"body"},
     }.items(),
 )
-def test_what_is_stored_or_received_is_not_shown(name: str, hidden: set[str]):
+def test_stored_or_received_data_is_not_shown(name: str, hidden: set[str]):
     kinds = [kind for kind in CLASSES if kind.__name__ == name]
 
     assert kinds

@@ -1,4 +1,4 @@
-"""A service that answers what a test tells it to, and remembers exactly what came over the wire."""
+"""A service that returns the answers of a test and records exactly what it received."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 @frozen(kw_only=True)
 class Came:
-    """One request, as it came."""
+    """One request as received."""
 
     method: str
     target: str
@@ -21,7 +21,7 @@ class Came:
 
 @frozen(kw_only=True)
 class Answer:
-    """What is answered: ``lost`` not at all, ``cut`` not to its end, ``gate`` not before it is open."""
+    """An answer: ``lost`` sends nothing, ``cut`` stops before the end, ``gate`` delays it until open."""
 
     status: int = 200
     body: bytes = b"{}"

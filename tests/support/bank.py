@@ -1,4 +1,4 @@
-"""A bank that remembers all that is asked of it, and time and a journal that a test holds in its hands."""
+"""A bank that records all calls, and a clock and a journal that a test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -58,12 +58,12 @@ def other_order() -> NewOrder:
 
 
 def refused_order() -> NewOrder:
-    """An order that the sandbox refuses: nobody of that name is registered."""
+    """An order that the sandbox refuses, because its username is not registered."""
     return new_order(poster_recipient_username="nobody@example.com")
 
 
 class Time:
-    """A clock that stands still until a test moves it, or somebody waits."""
+    """A clock that stands still until a test moves it or code sleeps."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -93,7 +93,7 @@ class Time:
 
 
 class Bank:
-    """Holds by intent, placed once and released once, however often it is asked; and the order of it all."""
+    """Holds by intent, each placed and released once for repeated calls, and a log of their order."""
 
     def __init__(self) -> None:
         self.open: dict[str, str] = {}
@@ -162,7 +162,7 @@ class StepHook:
 
 
 class Gate:
-    """Holds whoever comes until it is opened; a test waits for them to come."""
+    """Holds every caller until it is opened; a test can wait for their arrival."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -178,14 +178,14 @@ class Gate:
         self._open.set()
 
     async def catches(self, call: Awaitable[T]) -> asyncio.Future[T]:
-        """Begin a call; its task, once somebody stands at the gate."""
+        """Start a call and return its task once a caller waits at the gate."""
         task = asyncio.ensure_future(call)
         await self.reached.wait()
         return task
 
 
 class SpiedJournal:
-    """A journal in front of another: it remembers the moves, and fails or waits where a test says so."""
+    """A journal that wraps another, records its transitions, and fails or waits as a test sets it."""
 
     durable = False
 
@@ -253,11 +253,11 @@ class SpiedJournal:
 
 
 class Gone(BaseException):
-    """What a journal raises where a worker dies: the call writes nothing after it."""
+    """The journal's error that stands for a worker's death: the call writes nothing after it."""
 
 
 class World:
-    """A sandbox, a bank, a time and a journal; and clients between them."""
+    """A sandbox, a bank, a clock and a journal, with clients between them."""
 
     def __init__(self, sandbox: Sandbox, journal: Journal | None = None) -> None:
         self.sandbox = sandbox
@@ -285,7 +285,7 @@ class World:
         return TransferClient(self.sandbox.base_url, options.pop("token"), **options)
 
     async def create(self, order: NewOrder | None = None, *, key: str | None = "k", **words: Any) -> Order:
-        """One call by a client of its own; `words` are the call's, or the client's settings."""
+        """Make one call with its own client; `words` are arguments of the call or settings of the client."""
         call = {name: words.pop(name) for name in CALL if name in words}
         async with self.client(**words) as client:
             wish = new_order() if order is None else order
@@ -294,13 +294,13 @@ class World:
     async def fails(
         self, kind: type[E], order: NewOrder | None = None, *, match: str | None = None, **words: Any
     ) -> E:
-        """The same where it ends in an error, which is given back."""
+        """Make one call that must fail, and return its error."""
         with pytest.raises(kind, match=match) as caught:
             await self.create(order, **words)
         return caught.value
 
     async def recover(self, **settings: Any) -> RecoveryReport:
-        """A run of recover by a client of its own."""
+        """Run recover with its own client."""
         async with self.client(**settings) as client:
             return await client.recover()
 
@@ -313,7 +313,7 @@ class World:
         return await self.journal.read(self.scope, key)
 
     async def move(self, move: Move, key: str = "k") -> TransitionResult | None:
-        """A move made by somebody else."""
+        """Make a transition as another worker."""
         return await self.journal.journal.move(self.scope, key, of_key(move, key))
 
     async def ended(self, key: str = "k") -> None:
@@ -322,12 +322,12 @@ class World:
             await asyncio.sleep(0)
 
     async def told(self, key: str = "k") -> list[str]:
-        """The key's history, in short."""
+        """Return a summary of the key's history."""
         steps = await self.journal.history(self.scope, key)
         return [f"{step.move}: {step.state.value}" for step in steps]
 
     async def crash(self, at: type, *, key: str = "k", **settings: Any) -> str:
-        """A worker that dies just before a move; the id of its intent."""
+        """Let a worker die just before a transition. Return the id of its intent."""
 
         async def die(_: object) -> None:
             raise Gone
@@ -339,7 +339,7 @@ class World:
         return (await self.entry(key)).intent_id
 
     async def abandoned(self, at: type, **settings: Any) -> str:
-        """The same, and its lease is over."""
+        """Do the same and let its lease expire. Return the id of its intent."""
         intent_id = await self.crash(at, **settings)
         self.time.pass_(60.0)
         return intent_id
@@ -356,14 +356,14 @@ class World:
         self.bank.release_error = None
 
     async def stalled(self, call: Awaitable[T]) -> asyncio.Future[T]:
-        """Begin a call; its task, once its order was created and its answer is held back."""
+        """Start a call and return its task once its order is created and its answer held back."""
         self.sandbox.faults.add(StallAfterProcessing())
         task = asyncio.ensure_future(call)
         await self.sandbox.stalled()
         return task
 
     def meanwhile(self, at: type, work: Callable[[], Awaitable[object]]) -> None:
-        """Somebody else does this just before the next move of a kind."""
+        """Do this as another worker just before the next transition of a kind."""
 
         async def work_once(_: object) -> None:
             del self.journal.before[at]
@@ -392,7 +392,7 @@ class World:
         )
 
     async def refute(self, key: str = "k") -> None:
-        """An operator was certain that the order will never be: its undos are owed from now on."""
+        """Refute the order as an operator: its undos are pending from now on."""
         attempt = await self._doubted(key)
         owed = undos_on_failure(await self.entry(key))
         settings: dict[str, Any] = {"settle_after": -60.0, "pending_undos": owed, "lease": 0.0}
@@ -439,7 +439,7 @@ async def world_in_a_file(
 async def failure(
     call: Awaitable[object], kind: type[BaseException] = TransferError, *, match: str | None = None
 ) -> Any:
-    """The error that a call ends in: any of ours, or one of this very kind."""
+    """Return the error of a call: any library error, or one of exactly this class."""
     with pytest.raises(kind, match=match) as caught:
         await call
     assert kind in (TransferError, type(caught.value))
@@ -447,7 +447,7 @@ async def failure(
 
 
 def connects_slowly(client: TransferClient, time: Time, seconds: float) -> None:
-    """Every request of this client waits so long for its connection."""
+    """Make every request of this client wait ``seconds`` for its connection."""
     transport: Any = client._context.transport
 
     def slowly(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -467,5 +467,5 @@ async def turns(count: int) -> None:
 
 
 def owed_hooks(entry: Entry) -> list[str]:
-    """The names of the hooks whose undo is owed, in order."""
+    """Return the names of the hooks whose undo is pending, in order."""
     return [one.hook for one in entry.pending_undos]

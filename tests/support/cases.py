@@ -1,4 +1,4 @@
-"""A table of cases in one test, where a test for each row would cost more in set-up than in checking."""
+"""A table of cases in one test, for rows whose set-up would cost more than their checks."""
 
 import functools
 import inspect
@@ -51,7 +51,7 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
 
 @contextmanager
 def told_of(row: Any) -> Iterator[None]:
-    """A failure within it says at which row, or turn, it was."""
+    """Add the row or turn to a failure within the block."""
     try:
         yield
     except BaseException as error:  # pytest's own failures are no Exception

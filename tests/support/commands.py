@@ -35,7 +35,7 @@ async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testi
 
 
 def refused(*words: Any, answers: str | bytes | None = None) -> str:
-    """The one line that somebody is told who asks for what cannot be."""
+    """Return the one-line error of a refused command."""
     result = invoke(*words, answers=answers)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
     return result.stderr

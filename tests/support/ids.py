@@ -1,8 +1,8 @@
-"""The ids of parametrized tests: the same in every process, or they could not share the tests."""
+"""The ids of parametrized tests: equal in every process, as sharing the tests requires."""
 
 import re
 
 
 def told(value: object) -> str:
-    """What a value is, without the place in memory that a bare object tells."""
+    """Return the repr of a value without the memory address of a plain object."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

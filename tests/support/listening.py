@@ -11,7 +11,7 @@ _ACCEPTING = 5
 
 
 async def stop_listening(server: asyncio.Server) -> None:
-    """Close ``server``, once whatever it has accepted has its transport and its task.
+    """Close ``server`` once every accepted connection has its transport and its task.
 
     asyncio leaves open the socket that was accepted in the very turn in which the server is closed.
     """

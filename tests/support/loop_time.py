@@ -1,4 +1,4 @@
-"""A loop's time that runs ahead of the clock: what is due later is due at once, and nobody waits for it."""
+"""A loop's time that runs ahead of the clock, so that timers fire at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LoopTime:
             )
 
     async def pass_(self, seconds: float) -> None:
-        """Let so many seconds have gone by, and whoever waited for them act."""
+        """Advance by so many seconds and run the timers that are due."""
         self.passed += seconds
         now = asyncio.get_running_loop().time()
         for timer in [timer for timer in self._timers if timer.when() <= now]:

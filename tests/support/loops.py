@@ -11,7 +11,7 @@ OPTION = "--loop"
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Let whoever runs the tests choose."""
+    """Add the option that chooses the loop."""
     parser.addoption(OPTION, choices=["asyncio", "uvloop"], default="asyncio", help="what async tests run on")
 
 

@@ -1,4 +1,4 @@
-"""Pairs of names, what a careful clerk says of each, and why. All people are made up.
+"""Pairs of names, the verdict of a careful clerk on each, and why. All people are fictitious.
 
 They are those of a longer table that see most: of 1,346 small changes of the matcher that it noticed, each
 is noticed by four of these pairs, or by all that had noticed it.

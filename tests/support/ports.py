@@ -1,4 +1,4 @@
-"""Ports at which nobody listens. One that was merely freed may be given to another server at once."""
+"""Ports without a listener. A port that was merely freed may be given to another server at once."""
 
 import socket
 from collections.abc import Iterator

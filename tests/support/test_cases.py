@@ -11,7 +11,7 @@ def failing(test, error, **fixtures):
     return caught.value.__notes__
 
 
-def test_every_combination_is_tried():
+def test_every_combination_runs():
     tried = []
 
     @each("one", [1, 2])
@@ -36,7 +36,7 @@ async def test_an_async_test_is_awaited_at_every_row():
     assert tried == [1, 2]
 
 
-def test_a_failure_says_at_which_row():
+def test_a_failure_names_its_row():
     @each("one", {"small": 1, "large": 2})
     @each("two", [3, 4])
     def test(one, two):
@@ -45,7 +45,7 @@ def test_a_failure_says_at_which_row():
     assert failing(test, AssertionError) == ["at the row {'two': 4}", "at the row 'large'"]
 
 
-def test_so_does_a_failure_of_pytests_own():
+def test_a_failure_of_pytest_itself_names_the_row():
     @each("kind", [KeyError, ValueError])
     def test(kind):
         with pytest.raises(KeyError):

@@ -10,7 +10,7 @@ from tests.support.listening import stop_listening
 
 
 @pytest.mark.parametrize("after", range(6))
-async def test_no_socket_is_left_open_in_whatever_turn_it_is_accepted(after: int):
+async def test_no_socket_is_left_open_for_any_turn_of_its_acceptance(after: int):
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()

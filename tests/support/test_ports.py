@@ -10,17 +10,17 @@ from transfer_async import TransferClient
 from transfer_async.sandbox import Sandbox
 
 
-def test_it_refuses():
+def test_a_held_port_refuses_connections():
     with held_port() as port, pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
 
-def test_it_is_taken_for_whoever_does_not_share():
+def test_a_held_port_is_unavailable_without_address_sharing():
     with held_port() as port, socket.socket() as another, pytest.raises(OSError, match="in use"):
         another.bind(("127.0.0.1", port))
 
 
-async def test_a_sandbox_may_come_and_go_there():
+async def test_a_sandbox_may_start_and_stop_on_a_held_port():
     with held_port() as port:
         for _ in range(2):
             async with (

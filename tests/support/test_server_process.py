@@ -55,7 +55,7 @@ def test_a_restart_keeps_the_port(server: ServerProcess, at_once: bool):
     connected(server)
 
 
-def test_a_stopped_server_listens_to_nobody(server: ServerProcess):
+def test_a_stopped_server_refuses_connections(server: ServerProcess):
     server.stop()
 
     with pytest.raises(ConnectionRefusedError):
@@ -70,7 +70,7 @@ def test_a_closed_server_is_gone_with_its_files(server: ServerProcess):
         connected(server)
 
 
-def test_a_server_that_does_not_start_says_why(kind: type[ServerProcess]):
+def test_a_server_that_does_not_start_reports_why(kind: type[ServerProcess]):
     server = kind()
     with socket.socket() as thief:
         thief.bind(("127.0.0.1", server.port))
@@ -98,7 +98,7 @@ def test_a_server_is_gone_with_its_files_when_its_process_was_killed(kind: type[
     assert not Path(directory).exists()
 
 
-def test_a_server_that_is_given_up_takes_nothing_from_the_others(server: ServerProcess):
+def test_collecting_an_abandoned_server_leaves_the_others_intact(server: ServerProcess):
     """Its watchdog, whose pipe is closed when it is collected, is for its own files."""
     lost = type(server)()
     with socket.socket() as thief:
@@ -115,7 +115,7 @@ def test_a_server_that_is_given_up_takes_nothing_from_the_others(server: ServerP
     shutil.rmtree(lost_directory)
 
 
-def test_a_server_that_never_answers_is_gone_when_this_is_told(
+def test_a_server_that_never_answers_is_stopped_when_this_is_reported(
     kind: type[ServerProcess], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(kind, "_answers", lambda _: False)

@@ -19,7 +19,7 @@ OPTION = "--trials"
 
 
 def add_option(parser: pytest.Parser) -> None:
-    """Let whoever runs the tests say how large the trials shall be."""
+    """Add the option for the size of the trials."""
     parser.addoption(
         OPTION,
         choices=LEVELS,
