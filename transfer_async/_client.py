@@ -452,7 +452,7 @@ class TransferClient:
                 aware time.
             Expired: ``deadline`` passed before anything was sent.
             Refused: the service refused the request.
-            ServiceFailed: with ``safe``: no usable response came, after the retries.
+            ServiceFailed: a ``safe`` request got no usable response, even after retries.
             OutcomeUnknown: without ``safe``: the request may have been processed.
             ConnectionFailed: nothing was sent.
         """

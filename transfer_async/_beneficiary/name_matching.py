@@ -368,7 +368,7 @@ class _Comparison:
 
     @_once
     def aligned(self, ours: Words, theirs: Words) -> bool:
-        """Return whether both are the same words in one order, joined or separated in any way."""
+        """Return whether both have the same words in the same order, however joined or separated."""
         if len(ours) == len(theirs) == 1:
             return self.same(ours[0], theirs[0])
         seen: set[tuple[int, int]] = set()
@@ -394,7 +394,7 @@ class _Comparison:
                 yield end
 
     def is_same(self, one: NameParts, other: NameParts) -> bool:
-        """Return whether one name is the other in an order that is usual in some country."""
+        """Return whether the names are the same, possibly in another usual order of their parts."""
         return (
             any(self.aligned(one.words, order) for order in other.orders())
             or any(self.aligned(order, other.words) for order in one.orders())

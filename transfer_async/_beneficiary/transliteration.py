@@ -3,7 +3,7 @@
 A word consists of units, and each unit may have several spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as
 ``shch``, ``sch`` or ``sc``. Two words are the same if one of them is a spelling of the other, so no scheme of
 transliteration has to be chosen. Letters that names do not use, and words that mix scripts, are refused,
-because they allow look-alikes.
+because they could imitate another name.
 """
 
 from __future__ import annotations

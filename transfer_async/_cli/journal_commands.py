@@ -1,4 +1,4 @@
-"""The commands that look after a journal: their options, what they ask, and their exit codes."""
+"""The commands that manage a journal: their options, prompts and exit codes."""
 
 from __future__ import annotations
 

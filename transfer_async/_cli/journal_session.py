@@ -106,7 +106,7 @@ def usage(option: str | None = None) -> AbstractContextManager[None]:
 
 
 def _as_option(why: str, option: str | None) -> str:
-    """Return ``why`` with the option in place of the argument's name at its beginning."""
+    """Return ``why`` with the argument name at its beginning replaced by ``option``."""
     return why if option is None else f"{option}:{why.partition(':')[2]}"
 
 

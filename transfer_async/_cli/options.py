@@ -95,7 +95,7 @@ _TYPED = frozenset(
 
 
 def as_typed(why: str) -> str:
-    """Return ``why`` with the options' names in place of the arguments' names that it begins with."""
+    """Return ``why`` with the argument names at its beginning replaced by option names."""
     names, colon, rest = why.partition(":")
     if not _TYPED.issuperset(names.split(", ")):
         return why

@@ -385,7 +385,7 @@ def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_OR
 
 
 def request_ids(responses: Iterable[Response]) -> tuple[str, ...]:
-    """Return the headers that are named like an id and have another value in each response."""
+    """Return the headers whose name looks like an id and whose value differs in each response."""
     values: dict[str, list[str]] = {}
     for response in responses:
         for name, value in response.headers.items():

@@ -65,7 +65,7 @@ _WIDE = Context(prec=100)
 
 @frozen
 class Case:
-    """One thing that the probe tries with an order.
+    """One test of the probe: an order that it sends, and why.
 
     Args:
         name: the case's name, which is part of the order's key.

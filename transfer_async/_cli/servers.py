@@ -112,7 +112,7 @@ async def serve_sandbox(sandbox: Sandbox, *, say: Say, log: Say) -> None:
         log: receives one line for each request.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: the server cannot listen on the address.
     """
     stop = asyncio.Event()
     with (

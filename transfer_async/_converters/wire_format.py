@@ -46,7 +46,7 @@ EVERY_DIGIT = decimal.Context(
 
 
 def exactly(text: str) -> Decimal:
-    """Return the number in ``text`` with all its digits.
+    """Return the number in ``text`` exactly, without rounding.
 
     Raises:
         ValueError: a `Decimal` cannot hold the number without rounding.

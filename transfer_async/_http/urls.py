@@ -93,7 +93,7 @@ def _url(text: object) -> URL | None:
 
 
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
-    """Return a proxy's address without user and password, and the header value with them.
+    """Return a proxy's address without user and password, and the header value that holds these.
 
     They are separated because aiohttp shows the address in its errors and logs.
 

@@ -1,4 +1,4 @@
-"""The exceptions that a call can raise, and what each one says about the order.
+"""The exceptions that a call can raise, and what each one means for the order.
 
 ::
 

@@ -288,7 +288,7 @@ _COUNTRY = _text_rule(r"[A-Z]{2}", "two letters, upper case")
 _METHOD = _text_rule(None, "a payment method type's name")
 _PRICE = {"problem": _price_problem, "is_number": True}
 _FEE = {"problem": _fee_problem, "is_number": True}
-_BALANCE = {"problem": number_problem, "is_number": True, "is_reread": True}  # a redelivery reads it anew
+_BALANCE = {"problem": number_problem, "is_number": True, "is_reread": True}  # may change before a redelivery
 
 
 @functools.cache
@@ -301,7 +301,7 @@ def _checks(kind: Any) -> tuple[tuple[str, Callable[[Any], str | None], bool], .
 
 
 def is_optional(item: attrs.Attribute[Any]) -> bool:
-    """Whether there is a model without this field of it."""
+    """Return whether the field may be left out."""
     return item.default is not attrs.NOTHING
 
 
@@ -567,8 +567,8 @@ def _amounts_agree(new: NewOrder) -> bool:
 def fingerprint(order: NewOrder) -> str:
     """Return a digest of an order's fields: numbers by value, usernames without their ASCII case.
 
-    Fields that a redelivery reads anew (``is_reread``) are left out. An optional field counts only if it is
-    set, so adding an optional field to the model does not change stored digests.
+    Fields that may change before a redelivery (``is_reread``) are left out. An optional field counts
+    only if it is set, so adding an optional field to the model does not change stored digests.
     """
     external = order.external_order
     parts = [*_parts(order, NewOrder), *_parts(external, NewExternalOrder)]

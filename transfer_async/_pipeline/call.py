@@ -242,7 +242,7 @@ else:
 
 
 # --- cancellation ------------------------------------------------------------------------------------
-# A call stops only where nothing is lost by it, or when the client stops waiting as it closes.
+# A call stops only where that is safe, or when the closing client stops waiting for it.
 
 
 class Cancellation(MutableStruct, kw_only=True):
@@ -281,7 +281,7 @@ class Cancellation(MutableStruct, kw_only=True):
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
     def abandon(self) -> None:
-        """Record that the caller no longer waits: begin nothing new, and stop if nothing is lost by it."""
+        """Record that the caller no longer waits: begin no new step, and stop the call if that is safe."""
         self.abandoned = True
         waiting = self.on_the_way is not None and not self.on_the_way.handed_over
         if self.on_the_way is not None and waiting:

@@ -32,7 +32,7 @@ from transfer_async.journal.operator_transitions import Amend, Look, Propose, Ta
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
-"""Returns what a decision causes: of a key, by a verb, with names of hold hooks, for an order's id."""
+"""Returns a decision's effects; the arguments are the key, a verb, the hold hooks' names and the order id."""
 
 # --- what a decision causes -------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
 
 
 def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
-    """Return what the next recovery undoes for the key, and which hold the bank itself must release."""
+    """Return a sentence: what the next recovery undoes, and which hold the bank itself must release."""
     entry = view.entry
     undone = _listed("the next recovery", entry.pending_undos, holds)
     if entry.held is None:
@@ -189,7 +189,7 @@ class DecisionRow:
         applies_to: the state of the keys that it applies to: in doubt (also those with a corrupt record),
             created by an id that a person gave, or free for the rule of dual control (`FOUR_EYES`).
         names_order: whether it needs an order's id.
-        frees_key: whether it says that no order exists. Then it is accepted only ``settle_after`` seconds
+        frees_key: whether it records that no order exists. Then it is accepted only ``settle_after`` seconds
             after the last possible send, and the person is asked for confirmation.
         outcome: the outcome that observers receive; None for no event.
         effects: see `Effects`.
@@ -199,10 +199,10 @@ class DecisionRow:
             hooks.
         propose: the text of the button under dual control.
         verb: the subject of the sentences about its effects.
-        proposed: names it in a proposal, with ``{}`` for the order's id.
-        explained: the same as a clause on the page.
-        history: the line in the history.
-        done: its name in the address to which the page sends the browser after it.
+        proposed: its text in a proposal, with ``{}`` for the order's id.
+        explained: the text of the proposal as a clause, for the page.
+        history: its text in the key's history.
+        done: its name in the address that the page redirects to afterwards.
         saved: the page's confirmation.
     """
 
@@ -389,8 +389,7 @@ def effects_of(
 def transition_of(
     row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, said: dict[str, Any]
 ) -> Move:
-    """Return the transition of a decision about ``entry``: it gets each of these values that it has a field
-    for.
+    """Return the transition of a decision about ``entry``, with those of the values that it has fields for.
 
     Args:
         row: the decision.

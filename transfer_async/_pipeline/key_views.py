@@ -370,7 +370,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
 
 
 def too_early(wait: float) -> ValueError:
-    """Return the error for a refutation that is accepted only in ``wait`` seconds."""
+    """Return the error for a refutation that is ``wait`` seconds too early."""
     left = math.ceil(wait) if wait < _LONGEST_WAIT else math.inf
     return ValueError(f"key: it is too early, a request may still take effect; try again in {left} s")
 

@@ -2,8 +2,8 @@
 
 The journal returns its keys in pages, with the whole record of each. A row keeps only what the list shows, a
 few hundred bytes, and nothing about a person. So the cost of a request does not grow with the number of keys.
-The more there is to read, the less often the journal is read again, and a list that is too old is not shown.
-A decision on this page replaces one row without another reading. A key's own page always reads the journal.
+A large journal is read less often, and a list that is too old is not shown. A decision on this page replaces
+one row without reading the journal again. A key's own page always reads the journal.
 `COLUMNS` defines the list's columns.
 """
 
@@ -198,7 +198,7 @@ class PendingKeysCache:
         return self._snapshot
 
     async def at_hand(self) -> PendingKeysSnapshot:
-        """Return the list as it is, without an error; wait only if there is none yet."""
+        """Return the last list, and raise no error; wait only if there is none yet."""
         if self._snapshot.is_complete:
             self._read_again()
         else:

@@ -345,7 +345,7 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
     Args:
         run: runs one, on the caller's event loop.
         count: the number of sequences.
-        seed: repeats the same sequences.
+        seed: the same seed draws the same sequences.
 
     Raises:
         ModuleNotFoundError: hypothesis is not installed.
@@ -427,7 +427,7 @@ async def verify_hooks(
             ``close()``. The factory, ``held`` and ``balance`` may be async. It is called again for each
             restarted worker, in a process of its own if it can be imported there, and must find the same
             ledger. Use a ledger for tests with funds for six holds, that no other program uses.
-        seed: repeats the same random sequences.
+        seed: the same seed draws the same random sequences.
         sequences: the number of random sequences; 0 for none.
         late: seconds to wait, once, for holds that appear late.
         patience: the timeout of one call of a hook in seconds.

@@ -113,8 +113,8 @@ class JetStreamBroker(Broker):
     def _note_failed(self, error: Exception, *, servers: int) -> None:
         """Count the driver's failures to connect, and stop the first connecting when every server refused.
 
-        Otherwise the driver would try for ever, in silence. A connection that breaks later is retried for
-        ever.
+        Otherwise the driver would retry forever without logging. A connection that breaks later is retried
+        forever.
 
         Raises:
             OSError: ``error``, if none of the ``servers`` accepts a connection, and there is none yet.

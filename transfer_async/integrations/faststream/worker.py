@@ -9,10 +9,10 @@ is a `Broker`::
         await OrderWorker(client, broker).run(stop)
 
 FastStream's own subscription loops are not used, for three reasons. They fetch messages ahead, and buffered
-messages get no heartbeats. They take a deleted consumer, or a connection that is closed for good, for an
-empty queue, and ask again without a pause. On Redis they end for ever when the group is deleted. The
-subscribers' ``get_one`` has none of these problems. On NATS the slots share their requests: see
-`transfer_async.integrations.faststream.nats`.
+messages get no heartbeats. If a consumer is deleted or the connection is closed for good, they behave as if
+the queue were empty, and poll without a pause. On Redis they end when the group is deleted, and never
+restart. The subscribers' ``get_one`` has none of these problems. On NATS the slots share their requests:
+see `transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
