@@ -1,9 +1,9 @@
 """What a key costs in a journal that holds many keys, compared with one that holds few.
 
-No service is involved: the journal's own transitions claim, mark and create each key, with a reply as large as
-the service's. The many keys were written before, by SQL of our own with small replies, so that the disk's size
-is not measured. Order ids are random, so each new one may belong on any page of its index. New keys are either
-random, too, or ascending, as if a bank numbered its payments.
+No service is involved: the journal's own transitions claim, mark and create each key, with a reply as large
+as the service's. The many keys were written before, by SQL of our own with small replies, so that the disk's
+size is not measured. Order ids are random, so each new one may belong on any page of its index. New keys are
+either random, too, or ascending, as if a bank numbered its payments.
 """
 
 from __future__ import annotations
