@@ -1,4 +1,4 @@
-"""Our own back ends."""
+"""Fixtures for our own journals."""
 
 import uuid
 
@@ -7,7 +7,7 @@ from transfer_async.testing.journal_contract import JournalTime
 
 
 class TimedPostgresJournal(PostgresJournal):
-    """PostgreSQL, with a schema for each test, on the test's time."""
+    """A PostgreSQL journal with a schema of its own for each test and the test's clock."""
 
     def __init__(self, dsn: str, time: JournalTime, *, schema: str | None = None) -> None:
         self.schema: str = schema or f"test_{uuid.uuid4().hex}"

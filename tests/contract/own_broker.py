@@ -1,4 +1,4 @@
-"""A line as a bank writes one, over a table that any number of processes share: here of SQLite."""
+"""A broker as a bank would write it: an SQLite table that any number of processes share."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from transfer_async import OrderOutcome
 from transfer_async.integrations.faststream import Broker, WorkerSettings
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks for a message: a table tells nobody."""
+"""Seconds between two queries for a message: a table sends no notifications."""
 
 TABLE = """CREATE TABLE IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY, subject TEXT, body BLOB, headers TEXT,
@@ -23,11 +23,11 @@ SEND = "INSERT INTO messages (subject, body, headers) VALUES (?, ?, ?)"
 TAKE = """UPDATE messages SET deliveries = deliveries + 1, due = ?
     WHERE id = (SELECT id FROM messages WHERE subject = ? AND due <= ? ORDER BY id LIMIT 1)
     RETURNING id, body, headers, deliveries"""
-MINE = "id = ? AND deliveries = ?"  # once it has gone to another worker, it is that one's
+MINE = "id = ? AND deliveries = ?"  # after a redelivery the message belongs to the other worker
 
 
-class TableBroker:
-    """The table, as a worker knows a broker: it is started, stopped and looked at."""
+class TableConnection:
+    """The connection to the table, with the start, stop and ping that a worker needs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class TableBroker:
         await self.run((TABLE, ()))
 
     async def stop(self) -> None:
-        """Every transaction has a connection of its own, which has ended."""
+        """Do nothing: every transaction opens and closes its own connection."""
 
     async def ping(self, timeout: float) -> bool:  # noqa: ASYNC109 - as it is called
         async with asyncio.timeout(timeout):
@@ -44,7 +44,7 @@ class TableBroker:
         return True
 
     async def run(self, *statements: tuple[str, tuple[Any, ...]]) -> list[Any]:
-        """Run all of them or none; what the last one gives. They are on the disk when this returns."""
+        """Run all statements in one durable transaction, and return the rows of the last one."""
         return await asyncio.to_thread(self._run, statements)
 
     def _run(self, statements: tuple[tuple[str, tuple[Any, ...]], ...]) -> list[Any]:
@@ -55,15 +55,15 @@ class TableBroker:
         return rows[-1]
 
 
-class TableLine(Broker):
+class TableBroker(Broker):
     def __init__(self, path: Path, settings: WorkerSettings) -> None:
-        self.broker, self.settings = TableBroker(path), settings
+        self.broker, self.settings = TableConnection(path), settings
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
         await self.broker.start()
 
-    def subscriber(self) -> "TableLane":
-        return TableLane(self)
+    def subscriber(self) -> "TableSlot":
+        return TableSlot(self)
 
     def delivery(self, message: tuple[int, bytes, str, int]) -> "TableDelivery":
         return TableDelivery(self, message)
@@ -75,9 +75,9 @@ class TableLine(Broker):
         await self.broker.run((SEND, (subject, body, json.dumps(dict(headers)))))
 
 
-class TableLane:
-    def __init__(self, line: TableLine) -> None:
-        self.line = line
+class TableSlot:
+    def __init__(self, broker: TableBroker) -> None:
+        self.broker = broker
 
     async def start(self) -> None: ...
 
@@ -91,31 +91,31 @@ class TableLane:
         return None
 
     async def taken(self) -> list[Any]:
-        now, settings = time.time(), self.line.settings
-        return await self.line.broker.run((TAKE, (now + settings.ack_wait, settings.commands, now)))
+        now, settings = time.time(), self.broker.settings
+        return await self.broker.broker.run((TAKE, (now + settings.ack_wait, settings.commands, now)))
 
 
 class TableDelivery:
-    def __init__(self, line: TableLine, message: tuple[int, bytes, str, int]) -> None:
-        self.line = line
+    def __init__(self, broker: TableBroker, message: tuple[int, bytes, str, int]) -> None:
+        self.broker = broker
         number, self.body, headers, self.deliveries = message
         self.headers: Mapping[str, str] = json.loads(headers)
         self.mine = (number, self.deliveries)
 
     async def ack(self) -> None:
-        await self.line.broker.run((f"DELETE FROM messages WHERE {MINE}", self.mine))
+        await self.broker.broker.run((f"DELETE FROM messages WHERE {MINE}", self.mine))
 
     async def retry(self, after: float) -> None:
         await self.due_in(after)
 
     async def dead_letter(self, reason: str) -> None:
         headers = json.dumps({**self.headers, "Transfer-Reason": reason})
-        copy = (SEND, (self.line.settings.dead_letters, self.body, headers))
-        await self.line.broker.run(copy, (f"DELETE FROM messages WHERE {MINE}", self.mine))
+        copy = (SEND, (self.broker.settings.dead_letters, self.body, headers))
+        await self.broker.broker.run(copy, (f"DELETE FROM messages WHERE {MINE}", self.mine))
 
     async def beat(self) -> None:
-        await self.due_in(self.line.settings.ack_wait)
+        await self.due_in(self.broker.settings.ack_wait)
 
     async def due_in(self, seconds: float) -> None:
         due = (time.time() + seconds, *self.mine)
-        await self.line.broker.run((f"UPDATE messages SET due = ? WHERE {MINE}", due))
+        await self.broker.broker.run((f"UPDATE messages SET due = ? WHERE {MINE}", due))

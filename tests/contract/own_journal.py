@@ -1,4 +1,4 @@
-"""A journal as a bank writes one: by what `transfer_async.journal` promises, and nothing else."""
+"""A journal as a bank would write it, from the documentation of `transfer_async.journal` alone."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime

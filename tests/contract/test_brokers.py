@@ -1,4 +1,4 @@
-"""Every line of ours keeps the contract, by the door that others take, and so does one that a bank writes."""
+"""Each of our brokers, and one that a bank would write, keeps the public contract."""
 
 import asyncio
 import multiprocessing
@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.contract.own_broker import TableLine
+from tests.contract.own_broker import TableBroker
 from transfer_async import ClientClosed
 from transfer_async.integrations.faststream.nats import JetStreamBroker
 from transfer_async.integrations.faststream.redis import RedisStreamsBroker
@@ -24,7 +24,7 @@ from transfer_async.testing.broker_contract.killed_worker import (
 
 
 def stopping(server):
-    """A server that is stopped at once, and started again."""
+    """Return a context manager that stops a server at once and starts it again."""
 
     @asynccontextmanager
     async def away():
@@ -36,7 +36,7 @@ def stopping(server):
 
 
 def moving(directory):
-    """A directory with all that is in it, which is elsewhere meanwhile."""
+    """Return a context manager that moves a directory away and back."""
 
     @asynccontextmanager
     async def away():
@@ -49,7 +49,7 @@ def moving(directory):
 
 
 class OurContract(BrokerContract):
-    """Many more deaths than one."""
+    """The contract with many kills instead of one."""
 
     @pytest.mark.timeout(3000)
     @pytest.mark.trial(ci=3, long=300)
@@ -79,12 +79,12 @@ class TestRedis(OurContract):
 
 
 class TestTable(OurContract):
-    kills = 0  # those who are killed one after the other work at a table, too
+    kills = 0  # the other tests with kills use a table, too
 
     @pytest.fixture
     def new_line(self, tmp_path):
         (tmp_path / "broker").mkdir()
-        return partial(TableLine, tmp_path / "broker/messages.db")
+        return partial(TableBroker, tmp_path / "broker/messages.db")
 
     @pytest.fixture
     def broker_away(self, tmp_path):
@@ -115,7 +115,7 @@ async def test_a_test_without_its_fixture_is_skipped_with_the_reason():
 @pytest.fixture
 async def workers(tmp_path):
     async with (
-        BrokerHarness(partial(TableLine, tmp_path / "messages.db"), ack_wait=0.5) as harness,
+        BrokerHarness(partial(TableBroker, tmp_path / "messages.db"), ack_wait=0.5) as harness,
         WorkerGroup(harness, tmp_path) as workers,
     ):
         yield workers
@@ -130,9 +130,9 @@ async def test_a_broker_that_cannot_be_pickled_is_reported(workers):
 
 async def test_a_worker_that_does_not_stop_is_cancelled_and_its_client_closed(workers, monkeypatch):
     worker = await workers.start(is_awaited=False)
-    monkeypatch.setattr(worker.worker, "run", lambda _: asyncio.Event().wait())  # it hears of no stop
+    monkeypatch.setattr(worker.worker, "run", lambda _: asyncio.Event().wait())  # it never stops
     await asyncio.sleep(0)  # it begins
-    monkeypatch.setattr(broker_harness, "TIMEOUT", 0.1)  # which must run out
+    monkeypatch.setattr(broker_harness, "TIMEOUT", 0.1)  # this timeout must expire
 
     with pytest.raises(AssertionError, match="the worker has stopped: not within"):
         await worker.stop()
@@ -144,7 +144,7 @@ async def test_a_worker_that_does_not_stop_is_cancelled_and_its_client_closed(wo
 async def test_a_worker_whose_connection_is_closed_for_good_is_restarted(workers, tmp_path):
     made = []
 
-    class ClosedAtFirst(TableLine):
+    class ClosedAtFirst(TableBroker):
         is_closed = property(lambda self: self is made[0])
 
         def __init__(self, settings):

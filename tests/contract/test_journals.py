@@ -1,4 +1,4 @@
-"""Every back end of ours keeps the contract, by the door that others take; and what is ours beyond it."""
+"""Each of our journals keeps the public contract, and what we require of them beyond it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -39,7 +39,7 @@ LetPass = Callable[[float], None]
 
 
 def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-    """What ``work`` gives in a loop, and a thread, of its own."""
+    """Return the result of ``work``, run in an event loop and a thread of its own."""
 
     async def done() -> Any:
         return await work()
@@ -48,18 +48,18 @@ def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
 
 
 class OurContract(JournalContract):
-    """What we ask of every back end beyond it."""
+    """What we require of each of our journals beyond the contract."""
 
     @pytest.fixture(autouse=True)
     def short_pages(self, monkeypatch: pytest.MonkeyPatch):
-        """So that a few keys are more than one page."""
+        """Make pages short, so that a few keys fill more than one."""
         monkeypatch.setattr(sqlite, "HISTORY_PAGE", 2)
         monkeypatch.setattr(postgres, "HISTORY_PAGE", 5)
 
     async def test_a_journal_with_keys_of_other_scopes_only_warns_once(
         self, journal: Journal, caplog: pytest.LogCaptureFixture
     ):
-        """After a change of the service's address every key would be free, each old order be paid again."""
+        """After a change of the base URL every key would be free, and each old order could be paid again."""
         await made(journal, claim(), release(None))
         await made(journal, claim(), key="k2")
         quiet = list(caplog.messages)
@@ -74,7 +74,7 @@ class OurContract(JournalContract):
             assert f"pass scope={SCOPE!r}" in told
 
     async def test_scopes_lists_every_scope_that_has_keys(self, journal: Any):
-        """With a wrong scope an operator would read that nothing waits."""
+        """With a wrong scope an operator would see no pending keys."""
         if not hasattr(journal, "scopes"):
             pytest.skip("a journal without scopes(): nobody is warned of a wrong one")
         none = await journal.scopes()
@@ -110,7 +110,7 @@ class OurContract(JournalContract):
             await ScopedJournal(journal, SCOPE).refuted()
 
     async def test_every_resolved_key_is_listed_over_several_pages(self, journal: Journal):
-        """For those who compare it with the service's books: who gave an order's id may have been wrong."""
+        """Reconciliation needs them all: an order id from an operator may be wrong."""
         resolved = {f"k{number}": f"tx-{number}" for number in range(5)}
         await made(journal, claim(), mark(), doubt(), key="in doubt")
         for key, order_id in resolved.items():
@@ -135,10 +135,10 @@ class OurContract(JournalContract):
 
 
 class OurDurableContract(OurContract):
-    """What we ask besides of those that are not in memory."""
+    """What we require in addition of durable journals."""
 
     async def test_a_journal_open_in_one_event_loop_fails_at_once_in_another(self, journal: Journal):
-        """Else a call waits for ever for what the other loop would have to do."""
+        """Otherwise a call would wait forever for the other event loop."""
         await made(journal, claim())
         for call in (
             lambda: journal.move(SCOPE, "k", mark()),
@@ -234,7 +234,7 @@ async def test_listing_orders_is_optional_for_a_journal():
 
 
 async def test_the_contract_sets_every_field_of_an_entry():
-    """A field that is added later, and that no way fills, could be lost by any journal."""
+    """Otherwise any journal could lose a field that is added later."""
     journal, filled = (
         MemoryJournal(),
         {"unread", "quarantined", "four_eyes", "reply", "pending_notifications"},

@@ -1,4 +1,4 @@
-"""The state machine of a key, tried through the journal in memory: what each rule records.
+"""The state machine of a key, tested through the memory journal: what each rule records.
 
 `JournalContract` compares every other journal with the same rules.
 """

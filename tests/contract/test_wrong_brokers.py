@@ -1,4 +1,4 @@
-"""The contract finds wrong lines: each is the one that a bank might write, but for one thing."""
+"""The contract finds wrong brokers: each is one that a bank might write, with a single fault."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from tests.contract.own_broker import MINE, SEND, TableBroker, TableDelivery, TableLane, TableLine
+from tests.contract.own_broker import MINE, SEND, TableBroker, TableConnection, TableDelivery, TableSlot
 from tests.contract.test_brokers import moving
 from transfer_async.testing.broker_contract import BrokerContract
 from transfer_async.testing.broker_contract.broker_harness import BrokerHarness, WorkerGroup
@@ -19,59 +19,59 @@ from transfer_async.testing.broker_contract.broker_harness import BrokerHarness,
 NEVER = 1e12
 
 
-class WrongLine(TableLine):
-    """A line whose lanes, deliveries and broker may be others."""
+class WrongBroker(TableBroker):
+    """A broker whose slots, deliveries and connection can be replaced by wrong ones."""
 
-    Lane, Delivery, Broker = TableLane, TableDelivery, TableBroker
+    Slot, Delivery, Connection = TableSlot, TableDelivery, TableConnection
 
     def __init__(self, path, settings):
         super().__init__(path, settings)
-        self.broker = self.Broker(path)
+        self.broker = self.Connection(path)
 
     def subscriber(self):
-        return self.Lane(self)
+        return self.Slot(self)
 
     def delivery(self, message):
         return self.Delivery(self, message)
 
 
-# --- how messages come ------------------------------------------------------------------------------
+# --- how messages are delivered ---------------------------------------------------------------------
 
 
-class AcknowledgesWhatItTakes(WrongLine):
-    """As a consumer with automatic acknowledgement."""
+class AcknowledgesWhatItTakes(WrongBroker):
+    """Like a consumer with automatic acknowledgement."""
 
-    class Lane(TableLane):
+    class Slot(TableSlot):
         async def taken(self):
             found = await super().taken()
             for number, *_ in found:
-                await self.line.broker.run(("DELETE FROM messages WHERE id = ?", (number,)))
+                await self.broker.broker.run(("DELETE FROM messages WHERE id = ?", (number,)))
             return found
 
 
-class GivesEachMessageOnlyOnce(WrongLine):
-    class Lane(TableLane):
+class GivesEachMessageOnlyOnce(WrongBroker):
+    class Slot(TableSlot):
         async def taken(self):
             found = await super().taken()
             for number, *_ in found:
-                await self.line.broker.run(("UPDATE messages SET due = ? WHERE id = ?", (NEVER, number)))
+                await self.broker.broker.run(("UPDATE messages SET due = ? WHERE id = ?", (NEVER, number)))
             return found
 
 
-class GivesAMessageToTwo(WrongLine):
-    class Lane(TableLane):
+class GivesAMessageToTwo(WrongBroker):
+    class Slot(TableSlot):
         async def taken(self):
             found = await super().taken()
             for number, *_, deliveries in found:
                 if deliveries == 1:
-                    await self.line.broker.run(("UPDATE messages SET due = 0 WHERE id = ?", (number,)))
+                    await self.broker.broker.run(("UPDATE messages SET due = 0 WHERE id = ?", (number,)))
             return found
 
 
-class FetchesAhead(WrongLine):
-    """As a consumer with a prefetch count of its own."""
+class FetchesAhead(WrongBroker):
+    """Like a consumer with its own prefetch count."""
 
-    class Lane(TableLane):
+    class Slot(TableSlot):
         ahead = ()
 
         async def taken(self):
@@ -81,14 +81,14 @@ class FetchesAhead(WrongLine):
             return found
 
 
-class TellsNobodyThatItWaited(WrongLine):
-    class Lane(TableLane):
+class TellsNobodyThatItWaited(WrongBroker):
+    class Slot(TableSlot):
         async def get_one(self, *, timeout):  # noqa: ASYNC109 - as it is called
             return next(iter(await self.taken()), None)
 
 
-class HearsOnlyWhatIsSentWhileItListens(WrongLine):
-    """As a subscription without a queue."""
+class HearsOnlyWhatIsSentWhileItListens(WrongBroker):
+    """Like a subscription without a queue."""
 
     async def prepare(self, *, only_to_send=False):
         await super().prepare()
@@ -96,7 +96,7 @@ class HearsOnlyWhatIsSentWhileItListens(WrongLine):
             await self.broker.run(("DELETE FROM messages WHERE deliveries = 0", ()))
 
 
-class MakesItsQueueAnew(WrongLine):
+class MakesItsQueueAnew(WrongBroker):
     prepared = 0
 
     async def prepare(self, *, only_to_send=False):
@@ -106,112 +106,112 @@ class MakesItsQueueAnew(WrongLine):
             await self.broker.run(("UPDATE messages SET due = 0", ()))
 
 
-class CarriesTextOnly(WrongLine):
+class CarriesTextOnly(WrongBroker):
     async def send(self, subject, body, headers):
         await super().send(subject, body.decode(errors="replace").encode(), headers)
 
 
-class DropsHeaders(WrongLine):
+class DropsHeaders(WrongBroker):
     async def send(self, subject, body, headers):
         await super().send(subject, body, {})
 
 
-class CountsNoDeliveries(WrongLine):
+class CountsNoDeliveries(WrongBroker):
     def delivery(self, message):
         made = TableDelivery(self, message)
         made.deliveries = 1
         return made
 
 
-class GivesUpAfterFive(WrongLine):
-    """As a broker with a largest number of deliveries."""
+class GivesUpAfterFive(WrongBroker):
+    """Like a broker with a maximum number of deliveries."""
 
-    class Lane(TableLane):
+    class Slot(TableSlot):
         async def taken(self):
             return [one for one in await super().taken() if one[3] <= 5]
 
 
-class TakesAMessageAlong(WrongLine):
-    """Whoever is cancelled has asked for a message, which nobody will ever answer, nor leave alone."""
+class TakesAMessageAlong(WrongBroker):
+    """A cancelled consumer still takes a message, which is then neither handled nor released."""
 
-    class Lane(TableLane):
+    class Slot(TableSlot):
         async def get_one(self, *, timeout):  # noqa: ASYNC109 - as it is called
             asking = asyncio.create_task(super().get_one(timeout=timeout))
             try:
                 return await asyncio.shield(asking)
             except asyncio.CancelledError:
                 for number, *_ in filter(None, [await asking]):
-                    await self.line.broker.run(("DELETE FROM messages WHERE id = ?", (number,)))
+                    await self.broker.broker.run(("DELETE FROM messages WHERE id = ?", (number,)))
                 raise
 
 
-# --- what is said of them -----------------------------------------------------------------------------
+# --- how messages are acknowledged ---------------------------------------------------------------------
 
 
-class SaysThatItAcknowledged(WrongLine):
+class SaysThatItAcknowledged(WrongBroker):
     class Delivery(TableDelivery):
         async def ack(self):
             pass
 
 
-class NeverBeats(WrongLine):
+class NeverBeats(WrongBroker):
     class Delivery(TableDelivery):
         async def beat(self):
             pass
 
 
-class ForgetsTheDelay(WrongLine):
+class ForgetsTheDelay(WrongBroker):
     class Delivery(TableDelivery):
         async def retry(self, after):
             await super().retry(0.0)
 
 
-class SleepsThroughTheDelay(WrongLine):
+class SleepsThroughTheDelay(WrongBroker):
     class Delivery(TableDelivery):
         async def retry(self, after):
             await asyncio.sleep(after)
             await super().retry(0.0)
 
 
-class KeepsTheDelayInMind(WrongLine):
-    """It sends the message anew, later; its process may be gone by then."""
+class KeepsTheDelayInMind(WrongBroker):
+    """It sends the message again later, but its process may have ended by then."""
 
     class Delivery(TableDelivery):
         async def retry(self, after):
             await self.ack()
 
 
-class LosesTheBodyOfWhatIsParked(WrongLine):
+class LosesTheBodyOfWhatIsParked(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             self.body = b""
             await super().dead_letter(reason)
 
 
-class LosesTheHeadersOfWhatIsParked(WrongLine):
+class LosesTheHeadersOfWhatIsParked(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             self.headers = {}
             await super().dead_letter(reason)
 
 
-class ParksWithoutAReason(WrongLine):
+class ParksWithoutAReason(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
-            copy = (SEND, (self.line.settings.dead_letters, self.body, "{}"))
-            await self.line.broker.run(copy, (f"DELETE FROM messages WHERE {MINE}", self.mine))
+            copy = (SEND, (self.broker.settings.dead_letters, self.body, "{}"))
+            await self.broker.broker.run(copy, (f"DELETE FROM messages WHERE {MINE}", self.mine))
 
 
-class RejectsWithoutACopy(WrongLine):
-    """Its broker has no queue for dead letters."""
+class RejectsWithoutACopy(WrongBroker):
+    """Its broker has no dead-letter queue."""
 
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             await self.ack()
 
 
-class AcknowledgesThenParks(WrongLine):
-    """Cut off in between, it leaves the message nowhere."""
+class AcknowledgesThenParks(WrongBroker):
+    """If it is cancelled between the two steps, the message is lost."""
 
     class Delivery(TableDelivery):
         async def ack(self):
@@ -220,11 +220,11 @@ class AcknowledgesThenParks(WrongLine):
         async def dead_letter(self, reason):
             await self.ack()
             headers = {**self.headers, "Transfer-Reason": reason}
-            await self.line.send(self.line.settings.dead_letters, self.body, headers)
+            await self.broker.send(self.broker.settings.dead_letters, self.body, headers)
 
 
 class FinishesWhatItParks(AcknowledgesThenParks):
-    """It does so even when it is cut off; but whoever is killed finishes nothing."""
+    """It finishes even when cancelled, but not when its process is killed."""
 
     class Delivery(AcknowledgesThenParks.Delivery):
         async def dead_letter(self, reason):
@@ -232,28 +232,28 @@ class FinishesWhatItParks(AcknowledgesThenParks):
 
 
 async def distance(broker):
-    """Make a broker distant: each of its steps takes many round trips."""
+    """Make a broker slow: each of its steps takes many round trips."""
     for _ in range(10):
         await broker.run(("SELECT 1", ()))
 
 
-class DeletesWaitsThenParks(WrongLine):
-    """Its broker is some way off: whoever is cut off is, mostly, not where anything has been done yet."""
+class DeletesWaitsThenParks(WrongBroker):
+    """Its broker is slow, so a cancellation mostly comes before anything was done."""
 
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
-            await distance(self.line.broker)
+            await distance(self.broker.broker)
             await self.ack()
-            await distance(self.line.broker)
+            await distance(self.broker.broker)
             headers = {**self.headers, "Transfer-Reason": reason}
-            await self.line.send(self.line.settings.dead_letters, self.body, headers)
+            await self.broker.send(self.broker.settings.dead_letters, self.body, headers)
 
 
 AGAIN = "INSERT INTO messages (subject, body, headers, deliveries, due) VALUES (?, ?, ?, ?, ?)"
 
 
-class DeletesThenGivesBack(WrongLine):
-    """As a broker without a delay of its own: a copy is sent, once the message has been acknowledged."""
+class DeletesThenGivesBack(WrongBroker):
+    """Like a broker without delayed delivery: it acknowledges the message and then sends a copy."""
 
     class Delivery(TableDelivery):
         async def ack(self):
@@ -262,45 +262,45 @@ class DeletesThenGivesBack(WrongLine):
         async def retry(self, after):
             await self.ack()
             copy = json.dumps(dict(self.headers)), self.deliveries, time.time() + after
-            await self.line.broker.run((AGAIN, (self.line.settings.commands, self.body, *copy)))
+            await self.broker.broker.run((AGAIN, (self.broker.settings.commands, self.body, *copy)))
 
 
 class DeletesWaitsThenGivesBack(DeletesThenGivesBack):
     class Delivery(DeletesThenGivesBack.Delivery):
         async def ack(self):
-            await distance(self.line.broker)
+            await distance(self.broker.broker)
             await super().ack()
-            await distance(self.line.broker)
+            await distance(self.broker.broker)
 
 
-class ParksAndKeeps(WrongLine):
+class ParksAndKeeps(WrongBroker):
     class Delivery(TableDelivery):
         async def ack(self):
             await super().ack()
 
         async def dead_letter(self, reason):
-            await self.line.send(
-                self.line.settings.dead_letters, self.body, {"Transfer-Reason": reason, **self.headers}
+            await self.broker.send(
+                self.broker.settings.dead_letters, self.body, {"Transfer-Reason": reason, **self.headers}
             )
 
 
-class TakesAReasonForAHeader(WrongLine):
+class TakesAReasonForAHeader(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             assert reason.isascii(), "a header is ASCII"
             await super().dead_letter(reason)
 
 
-# --- what is published, and a broker that goes --------------------------------------------------------
+# --- publishing, and lost connections --------------------------------------------------------
 
 
-class PublishesWithoutAQueue(WrongLine):
+class PublishesWithoutAQueue(WrongBroker):
     async def publish(self, outcome, headers):
         pass
 
 
-class TellsOneOutcomeOfAnIntent(WrongLine):
-    """As a broker that takes the intent's id for the message's."""
+class TellsOneOutcomeOfAnIntent(WrongBroker):
+    """Like a broker that uses the intent's id as the message id."""
 
     async def publish(self, outcome, headers):
         there = "SELECT 1 FROM messages WHERE subject = ? AND instr(body, ?)"
@@ -308,30 +308,30 @@ class TellsOneOutcomeOfAnIntent(WrongLine):
             await super().publish(outcome, headers)
 
 
-class SwallowsWhatCouldNotBePublished(WrongLine):
+class SwallowsWhatCouldNotBePublished(WrongBroker):
     async def publish(self, outcome, headers):
         with contextlib.suppress(sqlite3.OperationalError):
             await super().publish(outcome, headers)
 
 
-class AcknowledgesWithoutAConfirmation(WrongLine):
+class AcknowledgesWithoutAConfirmation(WrongBroker):
     class Delivery(TableDelivery):
         async def ack(self):
             with contextlib.suppress(sqlite3.OperationalError):
                 await super().ack()
 
 
-class KeepsWhatItParksInMemory(WrongLine):
+class KeepsWhatItParksInMemory(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             with contextlib.suppress(sqlite3.OperationalError):
                 await super().dead_letter(reason)
 
 
-class StaysBrokenOnce(WrongLine):
-    """Its connection is never made again, and it does not say that it is closed."""
+class StaysBrokenOnce(WrongBroker):
+    """It never reconnects, and does not report its connection as closed."""
 
-    class Broker(TableBroker):
+    class Connection(TableConnection):
         is_broken = False
 
         async def run(self, *statements):
@@ -344,16 +344,16 @@ class StaysBrokenOnce(WrongLine):
                 raise
 
 
-class SaysThatItIsThere(WrongLine):
-    """It knows that it was connected once."""
+class SaysThatItIsThere(WrongBroker):
+    """It reports a connection because it was connected once."""
 
-    class Broker(TableBroker):
+    class Connection(TableConnection):
         async def ping(self, timeout):  # noqa: ASYNC109 - likewise
             return True
 
 
-class CannotBeLookedAt(WrongLine):
-    class Broker(TableBroker):
+class CannotBeLookedAt(WrongBroker):
+    class Connection(TableConnection):
         async def ping(self, timeout):  # noqa: ASYNC109 - likewise
             return None
 
@@ -399,7 +399,7 @@ WRONG = {
     SaysThatItIsThere: "test_everything_that_the_broker_does_not_confirm_is_an_error",
     CannotBeLookedAt: "test_a_command_is_carried_out_and_its_outcome_published",
 }
-"""By each wrong line, a test that finds it."""
+"""For each wrong broker, a test that finds it."""
 
 
 KILLED = WRONG[FinishesWhatItParks]
@@ -407,9 +407,9 @@ EXPIRE = "UPDATE messages SET due = 0 WHERE deliveries > 0 AND due > ?"
 
 
 class ExpiringHarness(BrokerHarness):
-    """Whatever is in hand comes again with the next hand, however slow the machine is; by the clock, never.
+    """Redelivers every pending message when the next consumer starts, and never because of time.
 
-    Where messages come again meanwhile, few are in hand when their worker is cut off or killed.
+    If messages were redelivered by time, few would be pending when their worker is cancelled or killed.
     """
 
     def __init__(self, new_line):
@@ -422,7 +422,7 @@ class ExpiringHarness(BrokerHarness):
 
 
 async def passes(kind, name, directory):
-    """Whether a line passes one test of the contract."""
+    """Return whether a broker passes one test of the contract."""
     contract, here = BrokerContract(), directory / "broker"
     await asyncio.to_thread(here.mkdir)
     new_line = partial(kind, here / "messages.db")
@@ -447,12 +447,12 @@ async def passes(kind, name, directory):
 
 @pytest.mark.parametrize("name", [f"{CUT_OFF}[dead_letter]", f"{CUT_OFF}[retry]", KILLED])
 async def test_a_right_broker_passes_when_messages_are_redelivered_to_the_next_consumer(name, tmp_path):
-    assert await passes(TableLine, name, tmp_path)
+    assert await passes(TableBroker, name, tmp_path)
 
 
 def test_every_wrong_broker_is_tested():
     assert set(WRONG) == {
-        *WrongLine.__subclasses__(),
+        *WrongBroker.__subclasses__(),
         *AcknowledgesThenParks.__subclasses__(),
         *DeletesThenGivesBack.__subclasses__(),
     }

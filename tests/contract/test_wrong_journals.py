@@ -1,4 +1,4 @@
-"""The contract finds wrong journals: each is the one that a bank might write, but for one thing."""
+"""The contract finds wrong journals: each is one that a bank might write, with a single fault."""
 
 import asyncio
 import copy

@@ -251,12 +251,12 @@ def test_the_journal_contract_runs_in_strict_mode_and_shows_failures(here):
 def test_the_broker_contract_runs_in_strict_mode_and_shows_failures(here):
     test = """
     import pytest
-    from tests.contract.own_broker import TableLine
+    from tests.contract.own_broker import TableBroker
     from transfer_async.testing.broker_contract import BrokerContract
 
     class Trial(BrokerContract):
         ack_wait = 0.5
-        kind = TableLine
+        kind = TableBroker
 
         @pytest.fixture
         def new_line(self, tmp_path):
@@ -265,7 +265,7 @@ def test_the_broker_contract_runs_in_strict_mode_and_shows_failures(here):
     class TestRight(Trial):
         kills = 0
 
-    class NoHeaders(TableLine):
+    class NoHeaders(TableBroker):
         async def send(self, subject, body, headers):
             await super().send(subject, body, {})
 

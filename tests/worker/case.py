@@ -1,4 +1,4 @@
-"""One worker, or several, at a real broker, with a sandbox, a bank and a journal that a test can spoil."""
+"""Workers on a real broker, with a sandbox, a bank and a journal whose faults a test controls."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ LABELS = [
     row.reason + " (again)" * [other.reason for other in RULES[:number]].count(row.reason)
     for number, row in enumerate(RULES)
 ]
-"""The rows of the table by their reasons, and the second of two with the same one so marked."""
+"""The reasons of the table's rows; a repeated reason is marked "(again)"."""
 
 DELAYS = Delays(first=0.05, longest=0.1)
 
@@ -37,7 +37,7 @@ class Spied(SpiedJournal):
 
 
 class Seen:
-    """One handling: what became of it, the delivery's number, and when."""
+    """One handled command: its result, the delivery's number, and its times."""
 
     def __init__(self, result, handled, deliveries):
         self.result, self.handled, self.deliveries = result, handled, deliveries
@@ -66,11 +66,11 @@ class Watched(Handler):
 
 
 class Case:
-    """What a test of workers has in its hands.
+    """What a test of workers controls.
 
     Attributes:
-        heal: called once, after the first handling, before anything is said to the broker.
-        utc: where the journal's time stands still, if it does.
+        heal: called once, after the first handling and before the broker receives anything.
+        utc: the journal's fixed time, or None for the real time.
     """
 
     def __init__(self, side, tmp_path):
@@ -119,7 +119,7 @@ class Case:
         return run
 
     def client(self):
-        """A client as the workers have one."""
+        """Return a client with the settings of the workers' clients."""
 
         async def token():
             return self.good_token if self.token is None else self.token()
@@ -153,7 +153,7 @@ class Run:
         await self.client.close()
 
     async def kill(self):
-        """End it as a second signal does."""
+        """Cancel the worker, as a second signal does."""
         self.task.cancel()
         await asyncio.wait([self.task])
         await self.client.close(timeout=0)

@@ -8,7 +8,7 @@ from transfer_async.integrations.faststream import worker as workers
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """A worker looks again after less time than a bank's may take."""
+    """Shorten the worker's polling intervals."""
     monkeypatch.setattr(workers, "BACK_OFF", 0.05)
     monkeypatch.setattr(redis, "MOVE_EVERY", 0.05)
 

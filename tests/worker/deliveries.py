@@ -1,4 +1,4 @@
-"""A message, a handler and a publisher that write down in one log what is done, and fail on demand."""
+"""A message, a handler and a publisher that record their steps in one log and fail on demand."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from transfer_async.worker.handler import Handled
 
 @define
 class Log:
-    """What was done, in order; a step in ``faults`` raises, before or after it is done."""
+    """The steps in order; a step named in ``before`` or ``after`` raises then."""
 
     steps: list = field(factory=list)
     before: dict = field(factory=dict)
@@ -55,7 +55,7 @@ class FakeDelivery:
 
 @define
 class FakeHandler:
-    """Gives back what the result of a command comes to."""
+    """A handler that returns the disposition of a given result."""
 
     log: Log
     result: object
@@ -84,7 +84,7 @@ AN_OUTCOME = OrderOutcome(
 
 
 class Beats:
-    """A sleep whose every waiting is ended by the test."""
+    """A sleep function whose every wait the test ends."""
 
     def __init__(self):
         self.asked = []
@@ -97,6 +97,6 @@ class Beats:
         await passed
 
     async def pass_(self):
-        """End the next waiting, once somebody waits."""
+        """End the next wait, once there is one."""
         waiting = await self._waiting.get()
         waiting.set_result(None)

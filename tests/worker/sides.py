@@ -1,4 +1,4 @@
-"""The other side of each broker: who sends commands to a worker, and reads what it publishes."""
+"""The other side of each broker: it sends commands to a worker and reads what the worker publishes."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ PATIENCE = 60.0
 
 
 async def until(true, *, patience=PATIENCE):
-    """Return once ``await true()`` is; looks again and again."""
+    """Return once ``await true()`` is true; poll until then."""
     deadline = time.monotonic() + patience
     while not await true():
         assert time.monotonic() < deadline, "it did not come to pass"
@@ -24,7 +24,7 @@ async def until(true, *, patience=PATIENCE):
 
 
 class Side:
-    """Somebody else at the broker; with names of its own, so that tests do not meet there."""
+    """A program on the other side of the broker, with unique names so that tests do not interfere."""
 
     def __init__(self, server, **settings):
         self.server = server
@@ -38,15 +38,15 @@ class Side:
         return self.server.address
 
     async def outcome(self):
-        """The next outcome, as a tree."""
+        """Return the next outcome as decoded JSON."""
         return json.loads((await self._next(self.settings.outcomes))[0])
 
-    async def parked(self):
-        """The next parked message: its body and its headers."""
+    async def dead_letter(self):
+        """Return the next dead-lettered message: its body and its headers."""
         return await self._next(self.settings.dead_letters)
 
     async def gone(self):
-        """Return once the broker has no command any more."""
+        """Return once the broker has no commands left."""
 
         async def none():
             return await self.left() == 0
@@ -93,19 +93,19 @@ class NatsSide(Side):
             return 0
 
     async def published(self):
-        """How many outcomes there are."""
+        """Return the number of published outcomes."""
         return await self._count(self.settings.outcomes)
 
     async def left(self):
-        """How many commands the broker still has."""
+        """Return the number of commands that the broker still has."""
         return (await self._jetstream.stream_info(self._streams[self.settings.commands])).state.messages
 
     async def forget(self):
-        """Lose the workers' consumer."""
+        """Delete the workers' consumer."""
         await self._jetstream.delete_consumer(self._streams[self.settings.commands], self.settings.group)
 
     async def wipe(self):
-        """Lose the outcomes' stream."""
+        """Delete the outcomes' stream."""
         await self._jetstream.delete_stream(self._streams[self.settings.outcomes])
 
 

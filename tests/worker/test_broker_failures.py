@@ -1,4 +1,4 @@
-"""Brokers that restart and forget, workers that die: nothing is lost, and no order is created twice."""
+"""Brokers that restart and lose state, workers that die: nothing is lost or created twice."""
 
 import asyncio
 from functools import partial
@@ -34,7 +34,7 @@ async def test_a_worker_waiting_for_its_broker_can_be_stopped(case, closed_port)
 
 
 class Deaf:
-    """Opens no line, and hears not before it was told so often: Python 3.11's ``wait_for`` loses some."""
+    """An open() that hangs and ignores ``times`` cancellations, as Python 3.11's ``wait_for`` can."""
 
     def __init__(self, times):
         self.times, self.reached, self.ended = times, asyncio.Event(), asyncio.Event()
@@ -119,11 +119,11 @@ async def test_outcomes_are_published_to_a_new_stream_if_theirs_was_deleted(case
 
 
 async def test_a_connection_that_the_broker_closed_for_good_ends_the_running_worker(nats, tmp_path):
-    """It never comes back, whatever is tried: whoever runs the worker starts it again."""
+    """The connection cannot be restored: the worker's supervisor must restart it."""
     async with Case(NatsSide(nats, concurrency=1), tmp_path) as case:
         run = await case.worker()
         await case.side.send(case.body)
-        await case.side.outcome()  # its lane is beyond the driver's own questions, which wait for seconds
+        await case.side.outcome()  # its slot is past the driver's own requests, which take seconds
         connection = await run.line.broker.connect()
 
         async def closed_or_connected_again(before):
@@ -155,10 +155,10 @@ async def test_a_connection_closed_for_good_at_the_start_ends_the_worker(case):
 
 @on_nats
 async def test_messages_of_a_recreated_stream_are_dead_lettered(case):
-    """Their numbers begin anew, too."""
+    """The sequence numbers of a recreated stream start again."""
     await case.worker()
     await case.side.send(b"first")
-    assert (await case.side.parked())[0] == b"first"
+    assert (await case.side.dead_letter())[0] == b"first"
     await case.side.gone()
 
     commands = case.side.settings.commands
@@ -168,12 +168,12 @@ async def test_messages_of_a_recreated_stream_are_dead_lettered(case):
     )
     await case.side.send(b"second")
 
-    assert (await case.side.parked())[0] == b"second"
+    assert (await case.side.dead_letter())[0] == b"second"
 
 
 @pytest.fixture
 async def taken(redis, tmp_path):
-    """A message in hand, at Redis, and the case."""
+    """A case on Redis, its broker, and a delivered message."""
     async with Case(RedisSide(redis), tmp_path) as case:
         line = broker_at(case.side.address, case.side.settings)
         await line.open()

@@ -41,7 +41,7 @@ def nothing_in_the_environment(monkeypatch):
 
 
 async def in_a_shell(line):
-    """The exit code of ``line``, and what it said, in a shell with no environment activated."""
+    """Run ``line`` in a plain shell, and return its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *("sh", "-c", line),
         stdout=asyncio.subprocess.PIPE,
@@ -84,7 +84,7 @@ async def test_the_trial_worker_creates_an_order_and_publishes_its_outcome(tmp_p
 
 
 async def unacknowledged(broker, subject):
-    """How much each reader of a subject's stream would get again."""
+    """Return the number of unacknowledged messages of each consumer of a subject's stream."""
     connection = await nats.connect(broker)
     try:
         manager = connection.jetstream()
@@ -155,7 +155,7 @@ def make():
 
 @pytest.fixture
 async def there(side):
-    """The other side, at work."""
+    """The other side of the broker, connected."""
     async with side:
         yield side
 
@@ -333,7 +333,7 @@ async def test_send_sends_to_a_broker_without_a_worker(there, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["nats", "redis"])
 def test_a_closed_broker_port_is_reported_at_once(scheme, monkeypatch):
-    """Told that it did not answer, an operator would look for a slow network in place of the port."""
+    """With "no response", an operator would look for a slow network instead of the closed port."""
     monkeypatch.setattr(worker_command, "SEND_TIMEOUT", 60.0)
 
     result = invoke("send", "--broker", f"{scheme}://me:secret@127.0.0.1:1", "-", answers=command().to_json())
@@ -364,7 +364,7 @@ def test_a_broker_that_does_not_respond_is_reported(monkeypatch):
 
 
 async def test_one_running_server_of_a_cluster_is_enough(nats, tmp_path):
-    """One of three is being restarted: nothing is lost by it."""
+    """The restart of one server of a cluster loses nothing."""
     settings = NatsSide(nats).settings
     servers = ",".join(["nats://127.0.0.1:1", nats.address, "nats://127.0.0.1:2"])
     for number in range(3):  # the driver shuffles them
@@ -445,7 +445,7 @@ def test_a_missing_journal_library_is_reported_at_the_start(monkeypatch):
 
 
 class Journal:
-    """One whose reading ends with an error, or never."""
+    """A journal whose read fails or hangs."""
 
     def __init__(self, error=None):
         self.error = error
@@ -517,7 +517,7 @@ async def test_a_trial_prints_each_step_and_ends_when_stopped(nats, tmp_path):
 
 @pytest.fixture
 async def plan(there, tmp_path):
-    """What a worker in this process is to do."""
+    """The plan of a worker that runs in this process."""
     async with Sandbox() as sandbox:
         yield worker_process.WorkerPlan(
             broker=there.address,

@@ -1,4 +1,4 @@
-"""What is done with a message: every row of the table, against one that was written from the design."""
+"""The disposition of a message: every row of the table, against a table written from the design."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ ACK, RETRY, DEAD_LETTER, LEAVE = Action.ACK, Action.RETRY, Action.DEAD_LETTER, A
 
 
 def public(of: type) -> set[type]:
-    """``of`` and every class of errors beneath it that callers may meet by name."""
+    """Return ``of`` and all its public subclasses."""
     found = {of}.union(*map(public, of.__subclasses__()))
     return {kind for kind in found if kind.__module__ == e.__name__}
 

@@ -17,7 +17,7 @@ from transfer_async.worker.disposition import RULES, Action
 LEASE = 60.0
 """Seconds: however busy the machine, it is not over by the worker's own time."""
 
-# --- how each comes about ---------------------------------------------------------------------------
+# --- how each result arises ---------------------------------------------------------------------------
 
 
 async def created(case):
@@ -25,7 +25,7 @@ async def created(case):
 
 
 async def already_created(case):
-    """In doubt, and an operator has found its order."""
+    """Put the key in doubt and have an operator resolve it."""
     await in_doubt(case)
     async with case.client() as client:
         with pytest.raises(Exception, match="processed"):
@@ -80,7 +80,7 @@ async def too_late(case):
 
 
 async def busy(case):
-    """Somebody else is at work on the key, until the worker has been sent away.
+    """Another worker holds the key until this worker's first attempt is rejected.
 
     By the journal's time, which stands still, their lease has a moment left: for so long it is sent away.
     """
@@ -113,7 +113,7 @@ async def no_token(case):
 
 
 async def out_of_reach(case):
-    """The service is down, and comes up later."""
+    """The service is down and starts later."""
     port = case._stack.enter_context(held_port())
     case.base_url = f"http://127.0.0.1:{port}"
 
@@ -251,7 +251,7 @@ async def test_each_row_of_the_table_on_a_real_broker(case, label):
     if row.action is Action.ACK:
         await expect_acked(case, first)
     elif row.action is Action.DEAD_LETTER:
-        await expect_parked(case, row)
+        await expect_dead_letter(case, row)
         assert len(case.sandbox.orders) == orders_before
     else:
         await expect_again(case, run, row, first)
@@ -260,7 +260,7 @@ async def test_each_row_of_the_table_on_a_real_broker(case, label):
 
 
 async def expect_acked(case, first):
-    """The outcome is published; and the same again for a redelivery, without a request."""
+    """Expect an outcome, and the same one for a redelivery without another request."""
     told = await case.side.outcome()
     assert told["outcome"] == first.handled.outcome.outcome.value
     assert told["key"] == "k"
@@ -268,8 +268,8 @@ async def expect_acked(case, first):
     await case.side.gone()
 
 
-async def expect_parked(case, row):
-    body, headers = await case.side.parked()
+async def expect_dead_letter(case, row):
+    body, headers = await case.side.dead_letter()
     assert body == case.body
     assert headers["Transfer-Reason"].startswith(row.reason)
     assert headers["x-origin"] == "a test"

@@ -1,4 +1,4 @@
-"""What others send: messages of FastStream, of plain clients, and of nobody's making."""
+"""Messages from other programs: FastStream, plain clients, and invalid ones."""
 
 import pytest
 from faststream.nats import NatsBroker
@@ -46,7 +46,7 @@ async def test_a_dictionary_encoded_by_faststream_is_a_command(case, worker):
 
     await published_by_faststream(case, tree)
 
-    _, headers = await case.side.parked()
+    _, headers = await case.side.dead_letter()
     assert headers["Transfer-Reason"] == "the command is not valid: order: is not an object"
 
 
@@ -54,7 +54,7 @@ async def test_a_dictionary_encoded_by_faststream_is_a_command(case, worker):
 async def test_a_message_with_headers_that_the_broker_rejects_is_still_dead_lettered(case, worker):
     await case.side.send(b"", {"näme": "Ada\r\nOkafor " + "x" * 70_000, b"\xff": b"\x00\xff"})
 
-    _, headers = await case.side.parked()
+    _, headers = await case.side.dead_letter()
     assert headers["n\\xe4me"].startswith("Ada  Okafor x")
     assert len(headers["n\\xe4me"]) == MAX_LENGTH
 
@@ -64,7 +64,7 @@ async def test_an_entry_without_a_body_is_dead_lettered(case, worker):
     fields = {"order": "x", "transfer-deliveries": "often"}
     await case.side._client.xadd(case.side.settings.commands, fields)
 
-    body, headers = await case.side.parked()
+    body, headers = await case.side.dead_letter()
     assert body == b""
     assert headers["order"] == "x"
 
@@ -91,9 +91,9 @@ async def test_a_header_that_the_client_mistakes_for_the_servers_does_not_hide_a
 )
 @on_nats
 async def test_server_headers_are_renamed_in_a_dead_letter(case, worker, sent, parked):
-    """So that whoever fetches dead letters gets them."""
+    """Otherwise a consumer of the dead letters could not fetch them."""
     await case.side.send(b"x", sent)
-    _, headers = await case.side.parked()
+    _, headers = await case.side.dead_letter()
     so_far = case.side._seen[case.side.settings.dead_letters]
     reader = await case.side._jetstream.pull_subscribe(case.side.settings.dead_letters)
 
@@ -105,12 +105,12 @@ async def test_server_headers_are_renamed_in_a_dead_letter(case, worker, sent, p
 @each("room", [0, 1, 200, 1200, 5000])
 @on_nats
 async def test_a_message_almost_too_large_is_dead_lettered_and_the_worker_continues(case, worker, room):
-    """With the reason, where there is room for it; the server would close the connection otherwise."""
+    """The reason is added only if there is room; otherwise the server would close the connection."""
     body = b"x" * (case.side._connection.max_payload - room)
 
     await case.side.send(body, {"x-origin": "t" * 1000} if room > 1100 else None)
 
-    parked, headers = await case.side.parked()
+    parked, headers = await case.side.dead_letter()
     assert parked == body
     assert ("Transfer-Reason" in headers) == (room > 1100)
     assert ("x-origin" in headers) == (room > 3000)
@@ -134,7 +134,7 @@ async def test_a_message_that_is_too_large_is_not_sent(case, worker):
 async def test_a_message_that_only_resembles_faststreams_is_dead_lettered_unchanged(case, worker, data):
     await case.side._client.xadd(case.side.settings.commands, {"__data__": data, "x-origin": "a test"})
 
-    body, headers = await case.side.parked()
+    body, headers = await case.side.dead_letter()
     assert body == data
     assert headers["x-origin"] == "a test"
     await case.side.gone()
@@ -145,7 +145,7 @@ async def test_fields_of_other_programs_are_dead_lettered_unchanged(case, worker
     fields = {b"payload": b"\xff\n" * 5000, b"n\xc3\xa4me": b"Ada", b"body": b"{}"}
 
     await case.side._client.xadd(case.side.settings.commands, {**fields, "transfer-deliveries": 3})
-    _, headers = await case.side.parked()
+    _, headers = await case.side.dead_letter()
 
     ((_, parked),) = await case.side._client.xrange(case.side.settings.dead_letters)
     del parked[b"__data__"]

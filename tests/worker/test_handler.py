@@ -1,4 +1,4 @@
-"""Messages that come more than once: at most one order, an answer each time, and every doubt's end told."""
+"""Redelivered messages: at most one order, an outcome each time, and every doubt's end published."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -97,7 +97,7 @@ async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, h
 async def test_not_sent_is_never_published_after_another_worker_published_created(
     world: World, monkeypatch: pytest.MonkeyPatch, no: str
 ):
-    """The message was delivered twice: one worker was refused, and the other created the order meanwhile."""
+    """The message was delivered twice: one worker failed, and the other created the order."""
     published: list[tuple[Outcome, bool]] = []
     check, moment = world.bank.step("check"), None
     world.bank.place_error = HoldFailed("too little on the account")
@@ -192,7 +192,7 @@ async def test_a_command_with_a_busy_key_is_retried_when_the_lease_ends(world: W
 async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
     world: World, handler: Handler
 ):
-    """Another worker has taken the intent over, and may be sending its order at this moment."""
+    """Another worker has taken over the intent and may be sending its order at this moment."""
 
     async def slept(_: object) -> None:
         world.time.pass_(70.0)
@@ -212,7 +212,7 @@ async def test_a_failure_of_a_call_that_lost_its_claim_is_retried_not_published(
 
 
 async def test_a_hooks_refusal_is_replayed_while_the_command_names_the_same_hold(world: World):
-    """It may have let go of it when it heard of the no."""
+    """The bank may have released the hold after the refusal."""
     refusals = [PreflightFailed("over the limit")]
 
     async def check(_: object) -> None:
@@ -245,11 +245,11 @@ async def test_a_command_that_is_never_sent_is_dead_lettered_after_max_deliverie
 
 
 class _LimitsDown(PreflightFailed):
-    """The bank's own error: what knows the limits does not answer."""
+    """The bank's own error: its limits service does not respond."""
 
 
 class _NobodyToAsk(HoldFailed):
-    """Another: it says so itself, and that nothing was placed."""
+    """A bank's hold error that states that nothing was placed."""
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ class _NobodyToAsk(HoldFailed):
 async def test_a_failing_hook_counts_by_the_class_of_its_error_not_by_its_name(
     world: World, error: PreflightFailed
 ):
-    """A bank's own subclass would otherwise be retried for ever, a hold placed and released each time."""
+    """Otherwise a bank's own subclass would be retried forever, with a hold placed and released each time."""
     hook = world.bank.step("check", error=error)
     async with world.client(hooks=[hook, world.bank.hold]) as client:
         handler = Handler(client, max_deliveries=2)
@@ -275,7 +275,7 @@ async def test_a_failing_hook_counts_by_the_class_of_its_error_not_by_its_name(
 
 
 async def test_earlier_refusals_by_a_hook_do_not_count_as_failures(world: World):
-    """The customer was told no, and asks again later: one short break of a hook must not park that."""
+    """After earlier refusals, one short failure of a hook must not dead-letter a customer's retry."""
     hook = world.bank.step("check", error=PreflightFailed("over the limit"))
     async with world.client(hooks=[hook, world.bank.hold]) as client:
         handler = Handler(client, max_deliveries=1)
@@ -288,7 +288,7 @@ async def test_earlier_refusals_by_a_hook_do_not_count_as_failures(world: World)
 
 
 async def test_only_failures_that_the_order_may_cause_are_counted(world: World):
-    """Neither a token that is not good, nor a lease, nor a journal that was down."""
+    """Bad tokens, leases and journal failures do not count."""
     async with world.client(retry=ONCE) as client:
         handler = Handler(client, max_deliveries=1)
         world.sandbox.faults.add(Status(401), times=10)
@@ -350,7 +350,7 @@ async def in_doubt(world: World) -> OrderOutcome:
 
 
 def finding(world: World) -> Any:
-    """The bank's means to end a doubt: it knows the one order that there is."""
+    """Return a resolve callback that finds the only order."""
 
     async def find(*_: object) -> Order:
         (order,) = world.sandbox.orders.values()
@@ -391,7 +391,7 @@ async def test_the_end_that_a_resolve_callback_found_includes_the_amounts(world:
 
 
 async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(world: World):
-    """It is for brokers that know what they had before; readers have an outcome as any other."""
+    """Only brokers use it to detect duplicates; readers receive an ordinary outcome."""
     await in_doubt(world)
     async with world.client() as client:
         await client.resolve("k", order_id="tx-1", by="op", reason="seen")
@@ -409,7 +409,7 @@ async def test_the_time_when_a_doubt_ended_is_neither_serialized_nor_compared(wo
 async def test_an_order_is_published_although_its_stored_response_is_unreadable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """As after a version that read more loosely: the order exists, and its id is known."""
+    """An older version may have accepted this response: the order exists, and its id is known."""
     await in_doubt(world)
 
     async with world.client(resolve=finding(world)) as client:
@@ -445,7 +445,7 @@ async def test_a_refutation_is_published_as_refused_for_the_same_intent(world: W
 async def test_a_suspected_duplicate_is_published_even_if_its_worker_stops(
     world: World, outcome: Outcome, cancelled: bool, taken_again: bool
 ):
-    """Two orders may exist for one wish, and the systems that read the outcomes would not know of it."""
+    """Otherwise readers of the outcomes would not learn that two orders may exist for one payment."""
     at = transitions.Create if outcome is Outcome.CREATED else transitions.GoInDoubt
     if outcome is Outcome.UNKNOWN:
         world.sandbox.faults.add(CloseAfterProcessing())
@@ -477,7 +477,7 @@ async def test_a_suspected_duplicate_is_published_even_if_its_worker_stops(
 
 
 async def test_a_direct_call_of_create_order_leaves_no_notification_pending(world: World):
-    """Its key would wait for a worker for ever."""
+    """Otherwise its key would wait for a worker forever."""
     world.sandbox.faults.add(CloseAfterProcessing())
     world.meanwhile(transitions.GoInDoubt, world.refute)
     await world.fails(OutcomeUnknown)
@@ -486,7 +486,7 @@ async def test_a_direct_call_of_create_order_leaves_no_notification_pending(worl
 
 
 async def test_a_late_notified_mark_for_an_earlier_end_does_not_cover_the_last(world: World):
-    """Two that sweep: the slower one's word comes after an id was amended, and amended back."""
+    """Of two sweepers, the slower one reports after an id was amended and amended back."""
     await in_doubt(world)
     said_by: Any = {"by": "op", "reason": "sure"}
     async with world.client() as client:
@@ -541,7 +541,7 @@ async def test_a_doubt_that_ends_before_its_notification_is_recorded_is_publishe
 
 
 async def test_the_sweeper_does_not_publish_a_doubt_of_a_direct_call(world: World):
-    """A service that called create_order itself heard of it there."""
+    """A program that called create_order received the doubt as an error."""
     world.sandbox.faults.add(CloseAfterProcessing())
     async with world.client() as client:
         with pytest.raises(OutcomeUnknown):

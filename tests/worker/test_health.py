@@ -44,7 +44,7 @@ async def test_a_worker_that_has_ended_is_neither_live_nor_ready():
 
 
 async def test_a_failed_health_check_shows_only_the_type_of_its_error():
-    """But for one of the package's own errors, whose text shows nothing."""
+    """The package's own errors are an exception: their text shows nothing confidential."""
 
     def failing(error):
         async def fail():

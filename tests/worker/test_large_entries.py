@@ -1,4 +1,4 @@
-"""Entries of more fields than a script of Redis can pass on: they come to an end, and keep none back."""
+"""Entries with more fields than a Redis script can pass on are processed and block no others."""
 
 import pytest
 from redis.exceptions import ResponseError
@@ -9,7 +9,7 @@ from transfer_async.integrations.faststream import broker_at
 from transfer_async.integrations.faststream.redis import DELIVERIES, FORGET_AFTER, PUT_BACK
 
 MANY = 5000
-"""Fields, where Lua passes on no more than 8000 names and values."""
+"""A number of fields; Lua passes on at most 8000 names and values."""
 
 MORE_THAN_AN_ENVELOPE_TAKES = 66_000
 
@@ -17,7 +17,7 @@ ODD = bytes(range(256))
 
 
 def fields(count):
-    """So many headers, with any byte in them."""
+    """Return ``count`` headers that contain every byte."""
     return {b"h%d" % number: b"v" for number in range(count - 1)} | {b"odd" + ODD: ODD}
 
 
@@ -37,7 +37,7 @@ async def line(case):
 
 @pytest.fixture
 async def taken(case, line):
-    """Takes the next message, as a worker that says nothing more."""
+    """A function that takes the next message, as a worker that then stops responding."""
     subscriber = line.subscriber()
     await subscriber.start()
 
@@ -49,7 +49,7 @@ async def taken(case, line):
 
 
 async def put_back(line):
-    """Put back whatever anybody has in hand."""
+    """Put back all pending entries."""
     await line.run(PUT_BACK, line._keys[:1], [line.settings.group, 0, DELIVERIES, FORGET_AFTER])
 
 
@@ -69,12 +69,12 @@ async def test_a_large_entry_is_dead_lettered_with_its_reason_and_others_are_pro
     await case.side.send(b"no command", fields(count))
     await case.side.send(case.body)
 
-    body, headers = await case.side.parked()
+    body, headers = await case.side.dead_letter()
     assert body == b"no command"
     assert headers["Transfer-Reason"].startswith("the command is not valid: ")
     assert (await case.side.outcome())["outcome"] == "created"
     await case.side.gone()
-    await until(lambda: nothing_is_pending(case))  # what took long has been parked more than once
+    await until(lambda: nothing_is_pending(case))  # a slow one was dead-lettered more than once
 
 
 async def test_a_dead_lettered_large_entry_has_its_headers_packed_into_one_field(case, line, taken, caplog):
@@ -125,7 +125,7 @@ async def test_a_delayed_large_entry_is_redelivered_complete_and_blocks_no_other
 
 
 async def test_a_large_entry_that_an_older_version_delayed_is_redelivered(case, line, taken):
-    """By a worker of an older version."""
+    """A worker of an older version delayed it."""
     put_aside = "redis.call('ZADD', KEYS[1], 0, cmsgpack.pack({'0-1', ARGV}))"
     parts = [part for field in {b"body": b"x", DELIVERIES: b"1", **fields(MANY)}.items() for part in field]
     await case.side._client.eval(put_aside, 1, line._keys[1], *parts)
@@ -137,7 +137,7 @@ async def test_a_large_entry_that_an_older_version_delayed_is_redelivered(case, 
 
 
 async def test_a_delayed_entry_that_cannot_be_decoded_stays_and_blocks_no_other(case, line, taken):
-    """What is put aside by somebody else is no entry."""
+    """Another program wrote the delayed item, which is not an entry."""
     await case.side._client.zadd(line._keys[1], {b"nobody's": 0, b"": 0})
     await case.side.send(b"x")
     await (await taken()).retry(0.0)

@@ -1,4 +1,4 @@
-"""What a line of NATS reads of a message, and what it sends along with an outcome, without a server."""
+"""What the NATS broker reads from a message and sends with an outcome, without a server."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_message_from_no_stream_has_no_delivery_count(reply):
 
 
 class Publisher:
-    """Keeps what it is asked to publish: a stream's client, or FastStream's broker."""
+    """A stream's client or FastStream's broker that records what is published."""
 
     def __init__(self) -> None:
         self.published: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ class Publisher:
 
 
 class Broker(Publisher):
-    """A broker of FastStream's, and the client beneath it."""
+    """A FastStream broker with the client beneath it."""
 
     def __init__(self, *middlewares: object) -> None:
         super().__init__()
@@ -68,12 +68,12 @@ OUTCOME: dict[str, Any] = {
 
 
 def given_back(**changes: Any) -> OrderOutcome:
-    """What is said to whoever asks for a key again."""
+    """Return the outcome published for a redelivered command."""
     return OrderOutcome(**OUTCOME, order_id="tx-1", **changes)
 
 
 def ended(**changes: Any) -> EndOfDoubt:
-    """What a sweeper tells."""
+    """Return the outcome that a sweeper publishes."""
     return EndOfDoubt(**{**OUTCOME, "order_id": "tx-1", "ended_at": 1.0, **changes})
 
 
@@ -107,7 +107,7 @@ async def test_an_outcome_is_correlated_by_its_intent_or_by_the_commands_header(
         (ended(), ended(ended_at=2.0), False),  # amended, and back
         (ended(ended_at=None), ended(ended_at=None), False),  # which may be either
         (given_back(), given_back(), False),  # amended, and back, between two deliveries of the command
-        (given_back(state=NEW), given_back(state=NEW), True),  # the service said so: it is never amended
+        (given_back(state=NEW), given_back(state=NEW), True),  # the service confirmed it: it is never amended
         (ended(state=NEW), given_back(state=NEW), True),
     ],
 )

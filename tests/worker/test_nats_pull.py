@@ -1,4 +1,4 @@
-"""How lanes ask for messages together: what is sent to the server, and who is given what comes of it."""
+"""How slots request messages together: what is sent to the server, and which slot gets each message."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ class Message:
 
 @define(eq=False)
 class Connection:
-    """As the client's, with a server whose answers the test gives."""
+    """A client's connection to a server whose responses the test gives."""
 
     is_connected: bool = True
     fails: Exception | None = None
@@ -55,15 +55,15 @@ class Connection:
 
 
 class Desk:
-    """A pull that is open, and lanes that wait for its messages."""
+    """An open pull, and slots that wait for its messages."""
 
     def __init__(self, time):
         self.time, self.connection = time, Connection()
         self.pull = SharedPull(self.connection, lambda: "next.of.consumer")
-        self.pull.slots = 9  # the others are at work
+        self.pull.slots = 9  # the other slots are busy
 
-    async def lanes(self, count=1):
-        """So many more lanes, whose request has been sent."""
+    async def slots(self, count=1):
+        """Return ``count`` more waiting slots, whose request has been sent."""
         if self.connection.subject is None:
             await self.pull.open()
         tasks = [asyncio.create_task(self.pull.next(PATIENCE)) for _ in range(count)]
@@ -78,40 +78,40 @@ def desk(loop_time: LoopTime):
 
 
 async def test_slots_that_become_free_together_share_a_request(desk):
-    lanes = await desk.lanes(3)
+    slots = await desk.slots(3)
 
     assert desk.connection.asked == [("next.of.consumer", {"batch": 3, "expires": 1_000_000_000}, "inbox.0")]
     assert desk.connection.subject == "inbox.*"
     await desk.connection.answer("408")
-    assert await asyncio.gather(*lanes) == [None] * 3
+    assert await asyncio.gather(*slots) == [None] * 3
 
 
 async def test_a_message_goes_to_the_slot_that_has_waited_longest(desk):
     first, second = Message(), Message()
-    lanes = [*await desk.lanes(), *await desk.lanes()]
+    slots = [*await desk.slots(), *await desk.slots()]
 
     await desk.connection.come(first)
     await desk.connection.come(second)
 
-    assert await asyncio.gather(*lanes) == [first, second]
+    assert await asyncio.gather(*slots) == [first, second]
     assert [first.given_back, second.given_back] == [False, False]
 
 
 async def test_a_slot_that_becomes_free_requests_one_message(desk):
-    lanes = await desk.lanes(2)
+    slots = await desk.slots(2)
     await desk.connection.come(Message())
-    await lanes[0]
-    lanes += await desk.lanes()
+    await slots[0]
+    slots += await desk.slots()
 
     assert [asked["batch"] for _, asked, _ in desk.connection.asked] == [2, 1]
-    for lane in lanes[1:]:
-        lane.cancel()
+    for slot in slots[1:]:
+        slot.cancel()
 
 
 async def test_a_message_that_no_slot_waits_for_is_returned(desk):
-    (lane,) = await desk.lanes()
-    lane.cancel()
-    await asyncio.wait([lane])
+    (slot,) = await desk.slots()
+    slot.cancel()
+    await asyncio.wait([slot])
     message = Message()
 
     await desk.connection.come(message)
@@ -120,7 +120,7 @@ async def test_a_message_that_no_slot_waits_for_is_returned(desk):
 
 
 async def test_a_message_that_arrives_as_one_request_expires_goes_to_the_next_slot(desk):
-    early, late = [*await desk.lanes(), *await desk.lanes()]
+    early, late = [*await desk.slots(), *await desk.slots()]
     message = Message()
 
     await desk.connection.answer("408", request=0)
@@ -130,7 +130,7 @@ async def test_a_message_that_arrives_as_one_request_expires_goes_to_the_next_sl
 
 
 async def test_an_expired_request_ends_only_its_own_slots_wait(desk):
-    early, late = [*await desk.lanes(), *await desk.lanes()]
+    early, late = [*await desk.slots(), *await desk.slots()]
 
     await desk.connection.answer("408", request=0)
 
@@ -141,7 +141,7 @@ async def test_an_expired_request_ends_only_its_own_slots_wait(desk):
 
 @pytest.mark.parametrize("status", ["409", "503"])
 async def test_a_missing_consumer_raises_only_in_the_slots_that_asked(desk, status):
-    early, late = [*await desk.lanes(), *await desk.lanes()]
+    early, late = [*await desk.slots(), *await desk.slots()]
 
     await desk.connection.answer(status, request=1)
 
@@ -153,28 +153,28 @@ async def test_a_missing_consumer_raises_only_in_the_slots_that_asked(desk, stat
 
 async def test_a_request_that_cannot_be_sent_raises_in_its_slot(desk):
     desk.connection.fails = OSError("no way")
-    (lane,) = await desk.lanes()
+    (slot,) = await desk.slots()
 
     with pytest.raises(OSError, match="no way"):
-        await lane
+        await slot
 
 
 async def test_without_a_connection_nothing_is_requested_and_the_wait_still_ends(desk):
     desk.connection.is_connected = False
-    (lane,) = await desk.lanes()
+    (slot,) = await desk.slots()
 
     await desk.time.pass_(PATIENCE + LATE)
 
-    assert await lane is None
+    assert await slot is None
     assert desk.connection.asked == []
 
 
 async def test_a_slot_cancelled_before_the_request_is_not_counted(desk):
     await desk.pull.open()
-    lane = asyncio.create_task(desk.pull.next(PATIENCE))
+    slot = asyncio.create_task(desk.pull.next(PATIENCE))
     await asyncio.sleep(0)
-    lane.cancel()
-    await asyncio.wait([lane])
+    slot.cancel()
+    await asyncio.wait([slot])
     await desk.time.pass_(LONGEST)
 
     assert desk.connection.asked == []
@@ -185,15 +185,15 @@ async def test_the_request_is_sent_at_once_when_all_slots_wait(desk):
     desk.pull.note(60.0)
     await desk.pull.open()
 
-    lanes = [asyncio.create_task(desk.pull.next(PATIENCE)) for _ in range(2)]
+    slots = [asyncio.create_task(desk.pull.next(PATIENCE)) for _ in range(2)]
     for _ in range(3):
         await asyncio.sleep(0)
 
     assert [asked["batch"] for _, asked, _ in desk.connection.asked] == [2]
     await desk.time.pass_(LONGEST)
     assert len(desk.connection.asked) == 1
-    for lane in lanes:
-        lane.cancel()
+    for slot in slots:
+        slot.cancel()
 
 
 @pytest.mark.parametrize(("usual", "wait"), [(0.0, 0.0), (0.04, SHARE * 0.04), (60.0, LONGEST)])
@@ -203,12 +203,12 @@ async def test_a_slot_waits_for_others_for_a_share_of_the_usual_handling_time(de
     loop = asyncio.get_running_loop()
 
     before = loop.time()
-    lane = asyncio.create_task(desk.pull.next(PATIENCE))
+    slot = asyncio.create_task(desk.pull.next(PATIENCE))
     await asyncio.sleep(0)
     due = desk.pull._asking.when() if desk.pull._asking else before
 
     assert before + 0.999 * wait <= due <= loop.time() + wait
-    lane.cancel()
+    slot.cancel()
 
 
 async def test_handling_time_runs_from_a_messages_arrival_to_the_next_request(desk):
@@ -219,18 +219,18 @@ async def test_handling_time_runs_from_a_messages_arrival_to_the_next_request(de
         await desk.pull.open()
         return desk.pull
 
-    lane = PullSlot(opened)
-    await lane.start()
+    slot = PullSlot(opened)
+    await slot.start()
     assert desk.pull.slots == 10
     for answer in (Message(), None, None):
-        asking = asyncio.create_task(lane.get_one(timeout=PATIENCE))
+        asking = asyncio.create_task(slot.get_one(timeout=PATIENCE))
         await asyncio.sleep(0)
         await desk.time.pass_(LONGEST)
         await (desk.connection.answer("408", -1) if answer is None else desk.connection.come(answer))
         assert await asking is answer
-    await lane.stop()
-    await lane.stop()
+    await slot.stop()
+    await slot.stop()
 
     assert desk.pull.slots == 9
-    assert len(noted) == 1  # that nothing came takes no time
+    assert len(noted) == 1  # an empty response takes no time
     assert noted[0] >= 0

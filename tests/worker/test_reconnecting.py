@@ -1,4 +1,4 @@
-"""Connections to NATS that break, and are refused for a while: they come back, or the worker ends."""
+"""NATS connections that break and are refused for a while: they recover, or the worker ends."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # the driver
 INFO = b'INFO {"server_id":"door","version":"2.12.0","max_payload":1048576,"headers":true}\r\n'
 
 FINAL = ["Authorization Violation", "maximum connections exceeded", "Authorization Timeout"]
-"""Reasons that FastStream raises on; a server has each of them for a while only."""
+"""Refusals that FastStream treats as final, although a server sends each of them only for a while."""
 
 
 class Door:
-    """Stands before a server: lets connections through, breaks them, and refuses the next ones.
+    """A proxy for a server: it forwards connections, breaks them, and refuses the next ones.
 
     Attributes:
-        reasons: what the next ones are refused for, one each.
-        refused: how many were.
+        reasons: the errors that the next connections are refused with, one each.
+        refused: how many connections were refused.
     """
 
     def __init__(self, server):
@@ -43,7 +43,7 @@ class Door:
         await self._listening.wait_closed()
 
     def slam(self, *reasons):
-        """Break all connections; refuse so many of the next ones."""
+        """Break all connections, and refuse one of the next ones for each reason."""
         self.reasons += reasons
         for writer in self._writers:
             writer.close()
@@ -86,19 +86,19 @@ async def _carry(reader, writer):
 async def door(nats):
     async with Door(nats) as door:
         yield door
-    gc.collect()  # what the driver forgot would be found in another test
+    gc.collect()  # otherwise the driver's leaks would be reported in another test
 
 
 @pytest.fixture
 async def case(nats, door, tmp_path):
-    """A case whose workers go through the door; the other side does not."""
+    """A case whose workers connect through the proxy, unlike the other side."""
     async with Case(NatsSide(nats, publish_timeout=0.5), tmp_path) as case:
         case.side.server = door
         yield case
 
 
 async def working(case):
-    """A worker whose lanes wait for messages, and its connection."""
+    """Return a worker whose slots wait for messages, and its connection."""
     run = await case.worker()
     await case.side.send(command("before").to_json())
     assert (await case.side.outcome())["key"] == "before"
@@ -108,7 +108,7 @@ async def working(case):
 
 
 async def test_a_worker_refused_while_reconnecting_recovers(case, door):
-    """And its connection is never taken for closed."""
+    """Its connection is never reported as closed."""
     run, connection = await working(case)
     seen = set()
 
@@ -151,7 +151,7 @@ async def test_the_configured_error_callback_is_still_called(case, door):
 
 
 async def test_a_connection_that_is_not_reconnected_ends_the_worker(case, door, monkeypatch):
-    monkeypatch.setattr(JetStreamBroker, "chores", [])  # the lanes see it by themselves, and sooner
+    monkeypatch.setattr(JetStreamBroker, "chores", [])  # the slots notice it by themselves, and sooner
     run, connection = await working(case)
 
     async def break_down():

@@ -60,14 +60,14 @@ def test_a_missing_broker_library_is_reported_with_its_extra(scheme, monkeypatch
 
 
 class ServiceUnavailableError(Exception):
-    """As the driver's, which names what kept a server from answering."""
+    """Like the driver's error, which has the code of the server's problem."""
 
     def __init__(self, err_code=None):
         self.err_code = err_code
 
 
 def caused_by(error):
-    """As a driver's own, whose text has the address."""
+    """Return an error like the driver's, whose text contains the address."""
     try:
         raise ConnectionError("Error 111 connecting to me:secret@host") from error
     except ConnectionError as told:
@@ -111,7 +111,7 @@ async def test_a_worker_task_that_ends_unexpectedly_ends_the_worker(case, monkey
 
 
 def spoilt(case, spoil):
-    """A worker, not started yet, whose lanes take their messages by way of ``spoil``."""
+    """Return a worker, not started yet, whose slots take their messages through ``spoil``."""
     run = Run(case)
     case.runs.append(run)
     made = run.line.subscriber
@@ -126,7 +126,7 @@ def spoilt(case, spoil):
 
 
 async def says(run, word):
-    """Return once the worker's health has that word."""
+    """Return once the worker's health contains ``word``."""
 
     async def said():
         return any(word in why for why in await run.health.not_ready())
@@ -163,7 +163,7 @@ async def test_a_broker_that_returns_nothing_without_waiting_counts_as_lost(case
     await says(run, "broker: delivers no messages (ConnectionError)")
 
 
-# --- how a doubt ended, told more than once ---------------------------------------------------------
+# --- ends of doubts, published more than once ---------------------------------------------------------
 
 
 async def in_doubt(case, handler):
@@ -172,7 +172,7 @@ async def in_doubt(case, handler):
 
 
 async def sweep(handler, line):
-    """Tell what is to be told; what was told."""
+    """Publish all pending ends of doubts and return them."""
     ends = [end async for end in handler.untold()]
     for end in ends:
         await line.publish(end, {})
@@ -181,7 +181,7 @@ async def sweep(handler, line):
 
 
 async def test_the_last_published_id_is_the_recorded_one_even_if_published_before(case):
-    """A person amends an id, and amends it back: readers go by the last that they are told."""
+    """An operator amends an id and amends it back: readers use the last one that they receive."""
     async with case.client() as client:
         handler, line = Handler(client), broker_at(case.side.address, case.side.settings)
         await line.open()

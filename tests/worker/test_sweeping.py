@@ -13,7 +13,7 @@ from transfer_async.worker.handler import Handler
 
 
 class Desk:
-    """A handler whose doubts have ended, and a publisher that remembers, or fails."""
+    """A handler whose doubts have ended, and a publisher that records outcomes or fails."""
 
     def __init__(self, client, **settings):
         self.client = client
@@ -31,7 +31,7 @@ class Desk:
         self.headers.append(headers)
 
     async def ended_doubt(self, key):
-        """A command whose outcome was told as unknown, and whose order an operator has found since."""
+        """Publish a command's outcome as unknown, then have an operator resolve it."""
         handled = await self.handler.handle(OrderCommand(key=key, order=new_order()))
         assert isinstance(handled.result, OutcomeUnknown)
         await self.client.resolve(key, order_id=f"tx-{key}", by="ops", reason="seen")

@@ -29,7 +29,7 @@ STEPS = {
 
 
 class Desk:
-    """A worker with fakes all around it, and a clock that the test holds."""
+    """A worker with fakes and a clock that the test controls."""
 
     def __init__(self, result=ORDER, **settings):
         self.log = Log()
@@ -49,15 +49,15 @@ class Desk:
 
     @asynccontextmanager
     async def at(self, step):
-        """A message that is taken, and has come to that step for as long as the block lasts."""
+        """Hold a message at ``step`` while the block runs."""
         gate = self.log.gates[step] = Gate()
         task = await gate.catches(self.take())
         yield task
         gate.open()
         await task
 
-    async def beaten(self, times=1):
-        """Let one pause between heart-beats after the other pass, until so many have gone out."""
+    async def heartbeats_sent(self, times=1):
+        """End the pauses between heartbeats until ``times`` heartbeats were sent."""
         for _ in range(times):
             await self.beats.pass_()
         while self.log.names.count("beat") < times:  # noqa: ASYNC110
@@ -78,7 +78,7 @@ async def test_each_result_leads_to_its_steps_in_order(result, steps):
     [(result, step, steps[: steps.index(step)]) for result, steps in STEPS.values() for step in steps],
 )
 async def test_no_step_follows_a_failed_step(result, step, done, when):
-    """Handled and not published, or published and not acknowledged; never the other way round."""
+    """A message may be handled but not published, or published but not acknowledged, never the reverse."""
     desk = Desk(result)
     getattr(desk.log, when)[step] = OSError("gone")
 
@@ -135,13 +135,13 @@ async def test_a_message_is_never_redelivered_earlier_than_requested(chance, aft
     assert desk.log.steps[-1] == ("retry", pytest.approx(after))
 
 
-# --- heart-beats ------------------------------------------------------------------------------------
+# --- heartbeats ------------------------------------------------------------------------------------
 
 
 async def test_heartbeats_are_sent_only_while_a_command_is_carried_out():
     desk = Desk(beat_every=7.0)
     async with desk.at("handle"):
-        await desk.beaten(2)
+        await desk.heartbeats_sent(2)
 
     assert desk.log.names == ["beat", "beat", "handle", "publish", "ack"]
     assert set(desk.beats.asked) == {7.0}
@@ -150,7 +150,7 @@ async def test_heartbeats_are_sent_only_while_a_command_is_carried_out():
 async def test_heartbeats_continue_while_an_outcome_is_published():
     desk = Desk()
     async with desk.at("publish"):
-        await desk.beaten()
+        await desk.heartbeats_sent()
 
     assert desk.log.names == ["handle", "beat", "publish", "ack"]
 
@@ -163,7 +163,7 @@ async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(caplog):
         while "a heartbeat failed" not in caplog.text:  # noqa: ASYNC110
             await asyncio.sleep(0)
         del desk.log.before["beat"]
-        await desk.beaten()
+        await desk.heartbeats_sent()
 
     assert desk.log.names == ["beat", "handle", "publish", "ack"]
     assert "a heartbeat failed (OSError)" in caplog.text
@@ -175,7 +175,7 @@ async def test_heartbeats_continue_for_the_second_message_when_the_first_is_done
     async with desk.at("handle"):
         del desk.log.gates["handle"]
         await desk.take()
-        await desk.beaten()
+        await desk.heartbeats_sent()
 
     assert desk.log.names == ["handle", "publish", "ack", "beat", "handle", "publish", "ack"]
 
@@ -188,7 +188,7 @@ async def test_a_hanging_heartbeat_does_not_block_the_others():
         await hanging.reached.wait()
         del desk.log.gates["beat"]
         async with desk.at("handle"):
-            await desk.beaten()
+            await desk.heartbeats_sent()
 
     assert desk.log.names.count("beat") == 1
     assert desk.log.names.count("ack") == 2
