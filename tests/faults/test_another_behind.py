@@ -133,7 +133,7 @@ CHECKS: list[Check] = [
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_a_no_with_another_answer_behind_it_is_a_doubt(check: Check, bank: Bank):
+async def test_a_refusal_followed_by_another_response_is_a_doubt(check: Check, bank: Bank):
     await check(bank)
 
 
@@ -189,7 +189,9 @@ async def test_a_deliberate_fault_is_caught(
 # --- over TLS, and what is no other answer ------------------------------------------------------
 
 
-async def test_over_tls_it_is_the_same(bank: Bank, certificates: Certificates):
+async def test_a_refusal_followed_by_another_response_is_a_doubt_over_tls(
+    bank: Bank, certificates: Certificates
+):
     script = answered(lambda _: REFUSALS[422], order_reply)
     async with serving(script, tls=certificates.server) as server:
         is_in_doubt(bank, server, await second_order(bank, server, ssl=certificates.client))
@@ -197,7 +199,7 @@ async def test_over_tls_it_is_the_same(bank: Bank, certificates: Certificates):
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("headers", [{}, {"Connection": "close"}], ids=["silently", "as told"])
-async def test_a_server_that_closes_after_its_no_has_said_no(
+async def test_a_refusal_counts_if_the_server_closes_after_it(
     bank: Bank, certificates: Certificates, tls: bool, headers: dict[str, str]
 ):
     """Otherwise every refusal of such a service would be a doubt, and every hold kept."""
@@ -214,14 +216,14 @@ async def test_a_server_that_closes_after_its_no_has_said_no(
     assert bank.funds.state == "released"
 
 
-async def test_line_ends_after_a_no_are_no_answer(bank: Bank):
+async def test_line_ends_after_a_refusal_are_not_a_response(bank: Bank):
     async with serving(answered(lambda _: REFUSALS[422] + b"\r\n")) as server:
         error = await second_order(bank, server)
 
     assert type(error) is Refused
 
 
-async def test_a_no_that_is_looked_at_while_the_client_closes_is_a_doubt(
+async def test_a_refusal_checked_while_the_client_closes_is_a_doubt(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
     """Otherwise the hold of an order that was sent would be released."""
@@ -262,7 +264,7 @@ def accounts(first: bytes) -> Script:
 @pytest.mark.parametrize(
     "first", [REFUSALS[401], REFUSALS[422], http(200, b'{"id": "usr-FOREIGN"}')], ids=["401", "422", "200"]
 )
-async def test_a_read_asks_again_elsewhere(bank: Bank, first: bytes):
+async def test_a_read_is_retried_on_another_connection(bank: Bank, first: bytes):
     """A beneficiary would be checked against somebody else's account."""
     async with serving(accounts(first)) as server, bank.client(server.url) as client:
         await client.who_am_i()
@@ -272,7 +274,7 @@ async def test_a_read_asks_again_elsewhere(bank: Bank, first: bytes):
     assert [request.connection for request in server.requests] == [1, 1, 2]
 
 
-async def test_a_read_goes_on_elsewhere_after_an_answer_of_a_service_in_trouble(bank: Bank):
+async def test_a_read_uses_another_connection_after_a_503(bank: Bank):
     """Who says 503 may have a proxy before it whose own answer comes later."""
 
     async def script(connection: Connection) -> None:

@@ -164,7 +164,7 @@ async def test_a_deliberate_fault_is_caught(monkeypatch: pytest.MonkeyPatch):
         await nothing_behind_a_pack_is_taken()
 
 
-async def test_an_answer_of_just_the_limit_is_read_and_one_byte_more_is_cut_and_a_doubt(bank: Bank):
+async def test_a_response_of_the_size_limit_is_read_and_one_byte_more_is_a_doubt(bank: Bank):
     sizes: list[int] = []
 
     async def measure(connection: Connection) -> None:
@@ -185,7 +185,7 @@ async def test_an_answer_of_just_the_limit_is_read_and_one_byte_more_is_cut_and_
     assert bank.funds.state == "kept"
 
 
-async def test_a_refusal_longer_than_the_limit_is_a_refusal_all_the_same(bank: Bank):
+async def test_a_refusal_longer_than_the_size_limit_is_still_a_refusal(bank: Bank):
     async with serving(replies(http(422, b'{"message": "' + b"x" * 5000 + b'"}'))) as server:
         error = await bank.try_order(server.url, max_response_bytes=100)
 
@@ -238,7 +238,7 @@ LONG = head(200, {"Content-Length": "100000"})
         pytest.param(b"", b"HTTP/1.1 102 Processing\r\n\r\n", None, id="interim answers"),
     ],
 )
-async def test_what_dribbles_ends_at_the_total_time(
+async def test_a_response_sent_in_small_pieces_ends_at_the_total_timeout(
     bank: Bank, loop_time: LoopTime, start: bytes, piece: bytes, status: int | None
 ):
     async with serving(dribbles(loop_time, start=start, piece=piece)) as server:
@@ -251,7 +251,7 @@ async def test_what_dribbles_ends_at_the_total_time(
     assert loop_time.passed < 20.0
 
 
-async def test_a_read_that_dribbles_ends_at_the_total_time(bank: Bank, loop_time: LoopTime):
+async def test_a_read_sent_in_small_pieces_ends_at_the_total_timeout(bank: Bank, loop_time: LoopTime):
     async with (
         serving(dribbles(loop_time, start=LONG)) as server,
         bank.client(server.url, timeouts=Timeouts(total=2.0), retry=RetryPolicy(attempts=1)) as client,

@@ -62,7 +62,7 @@ def says(status: int) -> Callable[[Any], bytes]:
         pytest.param(says(429), "free", "released", id="429"),
     ],
 )
-async def test_a_cancelled_caller_hears_at_once_and_what_is_answered_then_is_recorded(
+async def test_a_cancelled_caller_returns_at_once_and_a_later_response_is_recorded(
     bank: Bank, answer: Any, state: str, funds: str
 ):
     gate = Gate(answer)
@@ -113,7 +113,7 @@ async def test_a_caller_cancelled_at_any_turn_leaves_journal_hold_and_service_in
         pytest.param(lambda _: http(422, b"x" * 1000)[:-500], Outcome.REFUSED, "free", id="422"),
     ],
 )
-async def test_of_an_answer_that_is_being_read_when_patience_ends_only_a_refusal_stands(
+async def test_only_a_refusal_counts_if_its_response_is_cut_off_by_the_grace_period(
     bank: Bank, begun: Callable[[Any], bytes], outcome: Outcome, state: str
 ):
     reading = asyncio.Event()
@@ -138,7 +138,7 @@ async def test_of_an_answer_that_is_being_read_when_patience_ends_only_a_refusal
     assert bank.funds.state == ("released" if state == "free" else "kept")
 
 
-async def test_a_call_that_is_connecting_when_patience_ends_was_never_sent(bank: Bank):
+async def test_a_call_still_connecting_when_the_grace_period_ends_was_never_sent(bank: Bank):
     connected = asyncio.Event()
 
     async def say_nothing(connection: Connection) -> None:
@@ -182,7 +182,7 @@ async def test_a_call_cut_off_when_its_connection_went_bad_is_not_sent_on_anothe
     assert bank.funds.state == "released"
 
 
-async def test_a_total_time_that_ends_while_nobody_waits_is_recorded_as_a_doubt(
+async def test_a_timeout_after_the_caller_was_cancelled_is_recorded_as_a_doubt(
     bank: Bank, loop_time: LoopTime
 ):
     never = Connection.gone_after_request

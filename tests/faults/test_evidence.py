@@ -178,7 +178,7 @@ def mismatches(posted: list[Posted], server: Server) -> list[Posted]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("beside", [False, True], ids=["one loop", "beside"])
 @pytest.mark.parametrize("over", ["plain", "TLS"])
-async def test_what_is_said_never_to_be_sent_never_arrived(
+async def test_requests_reported_as_never_sent_never_arrived(
     certificates: Certificates,
     over: str,
     beside: bool,
@@ -409,7 +409,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Check]] = [
 
 
 @pytest.mark.parametrize("check", dict.fromkeys(check for _, check in FAULTS), ids=lambda one: one.__name__)
-async def test_what_must_hold_holds(check: Check, bank: Bank, loop_time: LoopTime):
+async def test_each_rule_holds_for_the_real_code(check: Check, bank: Bank, loop_time: LoopTime):
     await check(bank, loop_time)
 
 
@@ -422,7 +422,7 @@ async def test_a_deliberate_fault_is_found(
         await check(bank, loop_time)
 
 
-async def test_a_body_that_tells_too_late_is_found_by_the_trial_too(monkeypatch: pytest.MonkeyPatch):
+async def test_the_trial_finds_a_body_that_reports_too_late(monkeypatch: pytest.MonkeyPatch):
     tell_once_it_is_written(monkeypatch)
     for seed in range(20, 120):  # how many cancellations meet a body half written is the machine's doing
         if mismatches(*await Trial().run(200, seed=seed)):
@@ -430,7 +430,7 @@ async def test_a_body_that_tells_too_late_is_found_by_the_trial_too(monkeypatch:
     pytest.fail("the trial does not notice")
 
 
-async def test_an_unknown_outcome_in_the_table_of_what_may_go_again_is_not_enough_to_send_twice(
+async def test_an_unknown_outcome_in_the_retry_table_does_not_cause_a_second_send(
     bank: Bank, loop_time: LoopTime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("transfer_async._http.classify.RETRYABLE", RETRYABLE | {Classification.UNKNOWN})

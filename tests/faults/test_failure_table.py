@@ -110,7 +110,7 @@ async def sent_to(bank: Bank, service: Script | bytes, **settings: Any) -> Trans
 # --- no connection is had: nothing was sent -----------------------------------------------------
 
 
-async def test_a_refused_connection_is_not_sent_and_tried_again(bank: Bank, closed_port: int):
+async def test_a_refused_connection_is_not_sent_and_is_retried(bank: Bank, closed_port: int):
     error = await bank.try_order(f"http://127.0.0.1:{closed_port}")
 
     expect_not_sent(error, bank)
@@ -343,7 +343,7 @@ async def test_a_request_that_was_read_and_not_answered_leaves_a_doubt(bank: Ban
     expect_unknown(error, bank)
 
 
-async def test_over_long_headers_are_no_refusal_although_aiohttp_says_400(bank: Bank):
+async def test_too_long_headers_are_no_refusal_although_aiohttp_reports_400(bank: Bank):
     error = await sent_to(bank, long_header(1 << 20))
 
     expect_unknown(error, bank)
@@ -559,7 +559,7 @@ async def test_a_compression_that_was_not_offered_leaves_a_doubt(bank: Bank):
 
 
 @pytest.mark.parametrize("status", REFUSED)
-async def test_a_status_that_refuses_is_a_certain_no(bank: Bank, status: int):
+async def test_a_refusing_status_is_a_definite_failure(bank: Bank, status: int):
     error: Any = await sent_to(bank, http(status, JSON_NO))
 
     expect_refused(error, bank, status=status)
@@ -669,7 +669,7 @@ async def test_a_1xx_is_waited_past(bank: Bank, status: int):
 
 
 @pytest.mark.parametrize("status", [425, 429])
-async def test_what_was_not_processed_is_sent_again_when_the_service_says(bank: Bank, status: int):
+async def test_an_unprocessed_order_is_retried_when_retry_after_says(bank: Bank, status: int):
     async def first_no_then_yes(connection: Connection) -> None:
         while request := await connection.request():
             again = len(connection.server.requests) > 1
@@ -687,7 +687,7 @@ async def test_what_was_not_processed_is_sent_again_when_the_service_says(bank: 
 
 
 @pytest.mark.parametrize(("status", "kind", "attempts"), [(425, Refused, 4), (429, RateLimited, 3)])
-async def test_what_was_never_processed_ends_in_a_no(
+async def test_an_order_that_is_never_processed_ends_in_a_definite_failure(
     bank: Bank, status: int, kind: type[Refused], attempts: int
 ):
     async with serving(replies(http(status, JSON_NO, headers={"Retry-After": "3"}))) as server:
@@ -726,7 +726,7 @@ async def test_a_lost_answer_after_a_429_is_a_doubt(bank: Bank):
         (409, b'{"message": "Unauthorized"}'),
     ],
 )
-async def test_a_wrong_token_is_a_certain_no(bank: Bank, status: int, body: bytes):
+async def test_a_wrong_token_is_a_definite_failure(bank: Bank, status: int, body: bytes):
     error = await sent_to(bank, replies(http(status, body)))
 
     expect_refused(error, bank, kind=Unauthorized, status=status)
@@ -748,7 +748,7 @@ WHOLE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("form", WHOLE.values(), ids=WHOLE)
-async def test_an_order_is_read_in_whatever_form_it_comes(bank: Bank, form: Callable[[bytes], bytes]):
+async def test_an_order_is_read_in_every_encoding(bank: Bank, form: Callable[[bytes], bytes]):
     async with serving(order_as(form)) as server:
         order = await bank.send_order(server.url)
 

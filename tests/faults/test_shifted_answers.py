@@ -30,7 +30,7 @@ def shifting(first: bytes, late: asyncio.Event) -> object:
 
 
 @pytest.mark.parametrize("first", [foreign_reply(), http(200, b"{}")], ids=["another order", "no order"])
-async def test_the_next_order_is_not_sent_where_the_last_answer_was_not_ours(bank: Bank, first: bytes):
+async def test_the_next_order_avoids_a_connection_with_a_foreign_response(bank: Bank, first: bytes):
     late = asyncio.Event()
     async with serving(shifting(first, late)) as server, bank.client(server.url) as client:
         with pytest.raises(UnreadableOrder):
@@ -42,7 +42,7 @@ async def test_the_next_order_is_not_sent_where_the_last_answer_was_not_ours(ban
     assert len({request.connection for request in server.requests}) == 2
 
 
-async def test_without_that_the_next_order_would_have_got_the_refusal_of_the_one_before(
+async def test_on_the_same_connection_the_next_order_would_get_the_earlier_refusal(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ConnectionState, "distrust", ConnectionState.trust)
@@ -54,7 +54,7 @@ async def test_without_that_the_next_order_would_have_got_the_refusal_of_the_one
             await client.create_order(samples.new_order(), key="k2")
 
 
-async def test_an_order_with_another_keys_id_ends_the_trust_in_its_connection(bank: Bank):
+async def test_an_order_with_another_keys_id_retires_its_connection(bank: Bank):
     async def script(connection: Connection) -> None:
         while request := await connection.request():
             connection.send(http(200, order_body(request, id="tx-same")))

@@ -164,7 +164,9 @@ async def test_a_408_on_an_idle_connection_says_nothing_about_a_read_either(bank
     assert len(server.requests) == server.accepted == 2
 
 
-async def test_an_answer_that_overtakes_the_body_does_not_count(bank: Bank, monkeypatch: pytest.MonkeyPatch):
+async def test_a_response_before_the_end_of_the_body_does_not_count(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+):
     # Before Python 3.12 the body is written by a task that starts a turn after aiohttp begins to read.
     def swallow(*_: object) -> Any:
         return asyncio.sleep(0, result=False)
@@ -217,9 +219,7 @@ async def test_many_connections_that_went_bad_together_are_all_left(bank: Bank):
 # --- fresh connections --------------------------------------------------------------------------
 
 
-async def test_a_server_that_greets_every_connection_with_unasked_bytes_is_never_believed(
-    bank: Bank, sides: Any
-):
+async def test_a_server_that_sends_unrequested_bytes_first_is_never_believed(bank: Bank, sides: Any):
     # A greeting may also come after the look; then the order has left, and it is a doubt.
     async def greet(connection: Connection) -> None:
         connection.send(foreign_reply())
@@ -426,7 +426,7 @@ def closes_when_idle(*, inject: bool) -> Any:
 @pytest.mark.trial(short=15, ci=50, long=5_000)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("inject", [False, True], ids=["closing", "closing and injecting"])
-async def test_orders_on_a_busy_loop_are_never_doubled_and_never_anothers(
+async def test_orders_on_a_busy_loop_are_never_duplicated_or_mixed_up(
     sides: Any, inject: bool, size: int, record_property: Callable[[str, object], None]
 ):
     tls, trust = sides
@@ -445,7 +445,7 @@ async def test_orders_on_a_busy_loop_are_never_doubled_and_never_anothers(
     assert tally.created
 
 
-async def test_a_borrowed_pool_that_forgets_its_idle_time_is_looked_at_all_the_same(bank: Bank):
+async def test_a_borrowed_pool_without_idle_times_is_still_checked(bank: Bank):
     async with serving(answers) as server:
         connector = aiohttp.TCPConnector(keepalive_timeout=3600)
         async with (

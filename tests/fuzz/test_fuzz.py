@@ -45,7 +45,7 @@ def test_a_reply_of_any_bytes_keeps_the_promises(target: int, raw: bytes):
 @pytest.mark.trial(ci=5, long=600)
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is not installed")
-def test_a_search_guided_by_coverage_finds_no_promise_broken(tmp_path: Path, size: int):
+def test_a_coverage_guided_search_finds_no_broken_promise(tmp_path: Path, size: int):
     command = [sys.executable, "-m", "tests.fuzz", "--seconds", str(size), "--found", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, encoding="utf-8")
 
@@ -53,7 +53,7 @@ def test_a_search_guided_by_coverage_finds_no_promise_broken(tmp_path: Path, siz
     assert int(ended.stdout.split()[1]) > 0  # how many there are in a second is the machine's doing
 
 
-def test_a_broken_promise_is_kept_and_told(tmp_path, monkeypatch, capsys):
+def test_a_broken_promise_is_saved_and_reported(tmp_path, monkeypatch, capsys):
     from tests.fuzz import __main__ as program
 
     monkeypatch.setattr(targets, "SECONDS", -1.0)

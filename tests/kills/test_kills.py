@@ -42,7 +42,7 @@ def count(table: str, row: str) -> int:
 
 
 @pytest.mark.trial(short=8, ci=50, long=5_000)
-def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_lost(size: int):
+def test_killed_and_stopped_workers_on_a_file_lose_or_duplicate_no_order(size: int):
     kills, pauses = size, size // 50
 
     table = kept("workers", "--journal", "sqlite", "--kills", kills, "--pauses", pauses, "--seed", 1)
@@ -54,7 +54,7 @@ def test_workers_on_a_file_are_killed_and_stopped_and_no_order_is_doubled_or_los
 
 @needs_postgres
 @pytest.mark.trial(short=4, ci=12, long=1_000)
-def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled_or_lost(size: int):
+def test_killed_workers_and_stopped_postgres_lose_or_duplicate_no_order(size: int):
     kills, stops = size, max(1, size // 5)
 
     table = kept("workers", "--journal", "postgres", "--kills", kills, "--stops", stops, "--seed", 2)
@@ -65,7 +65,7 @@ def test_workers_on_postgres_are_killed_and_robbed_of_it_and_no_order_is_doubled
 
 @needs_postgres
 @pytest.mark.trial(ci=4, long=200)
-def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_or_lost(size: int):
+def test_paused_workers_on_postgres_lose_or_duplicate_no_order(size: int):
     table = kept("workers", "--journal", "postgres", "--pauses", size, "--seed", 3)
 
     assert count(table, "pauses") >= size
@@ -75,7 +75,7 @@ def test_workers_on_postgres_sleep_beyond_their_leases_and_no_order_is_doubled_o
 @needs_postgres
 @needs_nats
 @pytest.mark.trial(ci=20, long=3_000)
-def test_every_command_on_a_broker_is_answered_and_no_order_is_doubled_or_lost(size: int):
+def test_every_command_gets_an_outcome_and_no_order_is_lost_or_duplicated(size: int):
     kills, restarts = size, 1 + size // 50
 
     table = kept("broker", "--kills", kills, "--restarts", restarts, "--seed", 1)
@@ -88,9 +88,7 @@ def test_every_command_on_a_broker_is_answered_and_no_order_is_doubled_or_lost(s
 
 @pytest.mark.trial(ci=600, long=100_000)
 @pytest.mark.parametrize("faults", [(), ("close-after-processing=0.02", "status=0.02:status=429")])
-def test_a_bulk_command_that_is_killed_again_and_again_loses_no_order_and_creates_none_twice(
-    faults: tuple[str, ...], size: int
-):
+def test_a_repeatedly_killed_bulk_command_loses_or_duplicates_no_order(faults: tuple[str, ...], size: int):
     kills = 5 if size < 100_000 else 20
 
     table = kept("bulk", "--lines", size, "--kills", kills, *(f"--fault={fault}" for fault in faults))
@@ -100,7 +98,7 @@ def test_a_bulk_command_that_is_killed_again_and_again_loses_no_order_and_create
 
 
 @pytest.mark.trial(short=8, ci=15, long=200)
-def test_a_probe_that_is_killed_again_and_again_sends_no_order_beyond_its_cap(size: int):
+def test_a_repeatedly_killed_probe_never_exceeds_its_cap(size: int):
     table = kept("probe", "--kills", size, "--seed", 1)
 
     assert count(table, "kills") == size

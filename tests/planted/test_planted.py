@@ -23,17 +23,17 @@ def test_the_names_are_unique():
     assert [name for name, count in Counter(fault.name for fault in FAULTS).items() if count > 1] == []
 
 
-def test_the_tests_that_are_asked_are_there():
+def test_the_named_tests_exist():
     asked = {path for place in PLACES.values() for path in place.asked} | set(PROMISE)
 
     assert [path for path in sorted(asked) if not (HERE / path).exists()] == []
 
 
-def test_what_was_caught_is_on_record_for_every_fault():
+def test_every_fault_has_a_recorded_test_that_catches_it():
     assert set(recorded()) == {fault.name for fault in FAULTS}
 
 
-def test_a_fault_that_does_not_fit_is_told():
+def test_a_fault_that_does_not_match_the_source_is_reported():
     fault = Fault("odd", "states", "now < then", "now <= then", "nothing")
 
     with pytest.raises(SnippetNotFound, match="odd: found 0 times"):

@@ -67,7 +67,7 @@ def test_the_seeds_have_every_kind_of_trouble(tally: Tally):
 
 
 @pytest.mark.parametrize("seed", [3, 14, 159])
-def test_a_seed_tells_the_same_story_twice(seed: int):
+def test_a_seed_always_gives_the_same_story(seed: int):
     assert trials.traced(seed) == trials.traced(seed)
 
 

@@ -43,7 +43,7 @@ def somebody() -> Iterator[None]:
         os.seteuid(user)
 
 
-async def test_a_worker_that_may_not_write_the_journal_sends_nothing_and_holds_nothing(path: Path):
+async def test_a_worker_with_a_read_only_journal_sends_and_holds_nothing(path: Path):
     async with SQLiteJournal(path):
         pass
     make_read_only(path)

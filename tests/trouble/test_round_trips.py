@@ -38,7 +38,7 @@ async def carried_out(journal: PostgresJournal, key: str) -> None:
     await made(journal, claim(), mark(), create(order_id=f"tx-{key}"), key=key)
 
 
-async def test_an_order_costs_three_round_trips_and_a_key_that_comes_again_a_look(
+async def test_an_order_costs_three_round_trips_and_a_known_key_one(
     journal: PostgresJournal, counter: Counter
 ):
     await carried_out(journal, "k")

@@ -29,15 +29,13 @@ async def keep_prepared(journal: PostgresJournal) -> bool:
 
 
 @pytest.mark.parametrize(("prepared", "keeps"), [(None, True), (True, True), (False, False)])
-async def test_whether_statements_are_prepared_is_found_out(
-    database: str, prepared: bool | None, keeps: bool
-):
+async def test_prepared_statements_are_detected(database: str, prepared: bool | None, keeps: bool):
     async with PostgresJournal(database, prepared=prepared) as journal:
         assert await keep_prepared(journal) is keeps
 
 
 @pytest.mark.parametrize("prepared", [None, True])
-async def test_behind_a_proxy_that_pools_transactions_all_works_and_nothing_is_prepared_whatever_was_said(
+async def test_behind_transaction_pooling_nothing_is_prepared_whatever_the_setting(
     database: str, prepared: bool | None
 ):
     async with PoolingProxy(database) as proxy, PostgresJournal(proxy.dsn, prepared=prepared) as journal:
@@ -61,9 +59,7 @@ def bouncer(restartable: PostgresServer) -> Iterator[PgBouncer]:
         yield bouncer
 
 
-async def test_behind_pgbouncer_nothing_is_prepared_and_all_is_as_it_should_be(
-    database: str, bouncer: PgBouncer
-):
+async def test_behind_pgbouncer_nothing_is_prepared_and_orders_work(database: str, bouncer: PgBouncer):
     async with PostgresJournal(bouncer.through(database)) as journal:
         keys = [f"k-{number}" for number in range(100)]
         entries = await asyncio.gather(
@@ -74,9 +70,7 @@ async def test_behind_pgbouncer_nothing_is_prepared_and_all_is_as_it_should_be(
         assert await asyncio.gather(*(journal.read(SCOPE, key) for key in keys)) == entries
 
 
-async def test_two_journals_that_prepare_behind_pgbouncer_all_the_same_keep_apart(
-    database: str, bouncer: PgBouncer
-):
+async def test_two_preparing_journals_behind_pgbouncer_do_not_interfere(database: str, bouncer: PgBouncer):
     """Its newer versions keep track of what is prepared; with an older one, both give it up."""
     dsn = bouncer.through(database)
     journals = [PostgresJournal(dsn, schema=schema, prepared=True) for schema in ("one", "other")]

@@ -64,7 +64,7 @@ async def test_a_claim_that_fails_leaves_nothing_behind(world: World, trouble: T
 
 
 @pytest.mark.parametrize("at", BEFORE_THE_REQUEST)
-async def test_nothing_is_sent_that_could_not_be_marked_and_its_hold_goes_once_the_lease_is_over(
+async def test_an_unmarked_order_is_not_sent_and_its_hold_is_released_after_the_lease(
     world: World, trouble: Trouble, at: type
 ):
     call = await struck(world, trouble, at)
@@ -86,7 +86,7 @@ async def test_nothing_is_sent_that_could_not_be_marked_and_its_hold_goes_once_t
         (transitions.Release, Outcome.REFUSED),
     ],
 )
-async def test_what_was_sent_is_in_doubt_afterwards_and_is_not_sent_again(
+async def test_a_sent_order_is_in_doubt_afterwards_and_is_not_sent_again(
     world: World, trouble: Trouble, at: type, certain: Outcome
 ):
     call = await struck(world, trouble, at)
@@ -102,7 +102,7 @@ async def test_what_was_sent_is_in_doubt_afterwards_and_is_not_sent_again(
     assert (call.requests, len(world.sandbox.requests), len(world.bank.open)) == (1, 2, 1)
 
 
-async def test_what_was_recorded_before_is_there_afterwards(world: World, trouble: Trouble):
+async def test_records_written_before_the_trouble_remain(world: World, trouble: Trouble):
     await struck(world, trouble, transitions.Create)
     async with world.client() as client:
         order = await client.create_order(new_order(), key="an earlier one")

@@ -114,7 +114,7 @@ async def test_a_move_whose_commit_was_cut_is_made_once_and_believed(
 
 
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.LATE])
-async def test_a_claim_that_somebody_else_made_meanwhile_is_not_believed(database: str, cut: Cut):
+async def test_another_workers_simultaneous_claim_is_not_believed(database: str, cut: Cut):
     choose = Once(cut)
     async with PostgresJournal(database) as other, CuttingProxy(database, choose) as proxy:
         journal = RecordedJournal(proxy.dsn)
@@ -141,7 +141,7 @@ async def test_a_commit_that_arrives_while_it_is_looked_for_is_believed(database
         assert await wrong_beliefs(database, [journal]) == []
 
 
-async def test_a_journal_whose_connection_is_cut_while_it_opens_is_opened_all_the_same(database: str):
+async def test_a_journal_whose_connection_is_cut_while_opening_still_opens(database: str):
     choose = Once(Cut.BEFORE)
     choose.armed = True
     async with CuttingProxy(database, choose) as proxy:
@@ -226,7 +226,7 @@ async def test_under_random_cuts_there_is_no_wrong_belief_and_no_move_is_made_tw
     assert (steps, wrong) == (3 * keys, 0)
 
 
-async def test_a_journal_that_does_not_read_back_is_found_out(database: str):
+async def test_a_journal_that_does_not_read_back_is_detected(database: str):
     choose = Once(Cut.AFTER)
     async with CuttingProxy(database, choose) as proxy, Credulous(proxy.dsn) as journal:
         choose.armed = True
