@@ -413,7 +413,8 @@ BY_HAND = (
         "settle",
         "    context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
         "    if verdict.denial",
-        "    await undo(context, work, call.cancellation, pending_undos(context, work, claimed))\n"
+        "    undos = pending_undos(context, work, claimed)\n"
+        "    await undo(context, work, call.cancellation, undos, is_recorded=False)\n"
         "    context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)\n"
         "    if verdict.denial",
         "the hold of an order that may exist is released",
@@ -625,8 +626,11 @@ BY_HAND = (
     Fault(
         "memory-forgets-a-clients-key-after-a-doubt",
         "memory",
-        "    if not entry.client_made or entry.cause is not None:",
-        "    if not entry.client_made:",
+        "    if not entry.client_made or entry.cause is not None:"
+        "  # An entry that was ever in doubt has a cause.\n"
+        "        return True\n"
+        "    if before is not None and before.state is KeyState.IN_DOUBT:\n",
+        "    if not entry.client_made:\n",
         "a key that a caller took from an error is paid again",
     ),
     Fault(
