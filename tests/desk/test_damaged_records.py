@@ -251,6 +251,24 @@ async def test_a_damaged_record_with_a_proposal_can_still_be_ended(stored: World
     assert (await stored.entry()).state is KeyState.FREE
 
 
+async def test_a_proposal_whose_order_id_does_not_fit_is_shown_and_cannot_be_approved(
+    stored: World, desk: Desk, damage: Damage
+):
+    """The page of the key ended with status 500, so that nobody could withdraw the proposal."""
+    await desk.operators_side.demand_four_eyes(**SAID)
+    await desk.operators_side.propose("k", Decision.REFUTE, **SAID)
+    await damage("body = json_set(body, '$.proposal.order_id', 'tx-odd')")
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    shown = await ben.key()
+    await ben.does("approve")
+    undecided = (await stored.entry()).state
+    await ada.does("withdraw")
+
+    assert shown.status == 200
+    assert undecided is KeyState.IN_DOUBT
+    assert (await stored.entry()).proposal is None
+
+
 @pytest.mark.parametrize("change", ["body = '{'", "state = 'odd'"])
 async def test_demanding_dual_control_replaces_a_damaged_rule(
     stored: World, desk: Desk, damage: Damage, change: str

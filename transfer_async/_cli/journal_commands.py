@@ -32,7 +32,7 @@ from transfer_async._cli.journal_session import (
 from transfer_async._cli.options import factory_named
 from transfer_async._cli.output import PlainUsage, complain, fail, show_table, shown, somebody_is_there, tell
 from transfer_async._cli.process import FAILED, OWED, USAGE
-from transfer_async._pipeline.decisions import DECISIONS, approval, row_of, rows_of
+from transfer_async._pipeline.decisions import DECISIONS, approval, proposed_row, row_of, rows_of
 from transfer_async._pipeline.key_views import (
     FourEyes,
     KeyChanged,
@@ -404,7 +404,7 @@ def approve(
     _check_settle_after(settle_after)
     view = target.view(key)
     seen = _seen(target, view, proposal)
-    row = row_of(seen.decision, seen.order_id)
+    row = proposed_row(seen)
     if yes and row.frees_key:
         warn_of_sender(view)
     said = person.said()

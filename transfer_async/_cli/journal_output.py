@@ -23,7 +23,7 @@ from transfer_async._models import errors
 from transfer_async._models.errors import Attempt, Cause, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.decisions import row_of
+from transfer_async._pipeline.decisions import proposed_row
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
@@ -132,7 +132,7 @@ def _attempt_told(attempt: Attempt) -> str:
 
 def proposed(proposal: Proposal) -> str:
     """Return what is proposed, in a few words."""
-    return row_of(proposal.decision, proposal.order_id).in_short(proposal.order_id)
+    return proposed_row(proposal).in_short(proposal.order_id)
 
 
 def _proposal_told(proposal: Proposal) -> str:

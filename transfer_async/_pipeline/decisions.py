@@ -25,6 +25,7 @@ from transfer_async.journal.model import (
     HistoryEvent,
     KeyState,
     PendingUndo,
+    Proposal,
     is_same_person,
     undos_on_failure,
 )
@@ -362,6 +363,17 @@ def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
     if rows[0].names_order:
         raise ValueError("order_id: must look like 'tx-…'")
     raise ValueError(f"order_id: must not be given to {decision.value}")
+
+
+def proposed_row(proposal: Proposal) -> DecisionRow:
+    """Return the row of a stored proposal, to show it.
+
+    In a damaged record the order's id may not fit the decision. That proposal is still shown; approving it
+    fails.
+    """
+    rows = rows_of(proposal.decision)
+    names_order = proposal.order_id is not None
+    return next((row for row in rows if row.names_order is names_order), rows[0])
 
 
 def effects_of(

@@ -12,7 +12,7 @@ from datetime import datetime
 from aiohttp import web
 from attrs import field, frozen
 
-from transfer_async._pipeline.decisions import DECISIONS, LOOK, DecisionRow, effects_of, row_of
+from transfer_async._pipeline.decisions import DECISIONS, LOOK, DecisionRow, effects_of, proposed_row
 from transfer_async._pipeline.key_views import KeyView, Sentence, checked_name
 from transfer_async._support.clock import MAX_TIME
 from transfer_async._support.util import refuse_class
@@ -165,7 +165,7 @@ def effects_of_proposal(view: KeyView, *, holds: frozenset[str]) -> tuple[Senten
     proposal = view.proposal
     if proposal is None:
         return ()
-    row = row_of(proposal.decision, proposal.order_id)
+    row = proposed_row(proposal)
     return effects_of(view, row, holds=holds, verb="Approving", order_id=proposal.order_id)
 
 

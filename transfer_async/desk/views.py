@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from transfer_async._models.requests import UNSEEN, OrderIntent
 from transfer_async._models.responses import Order, User
-from transfer_async._pipeline.decisions import DECISIONS, LOOK, approval, pending, row_of
+from transfer_async._pipeline.decisions import DECISIONS, LOOK, approval, pending, proposed_row
 from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
@@ -330,7 +330,7 @@ def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool
     return {
         "forms": forms_for(view, four_eyes=four_eyes, holds=shared.holds, now=shared.clock.utc()),
         "token": token_of(view, operator.name, four_eyes=four_eyes, holds=shared.holds),
-        "proposed": None if proposal is None else row_of(proposal.decision, proposal.order_id).explained,
+        "proposed": None if proposal is None else proposed_row(proposal).explained,
         "proposal_effects": effects_of_proposal(view, holds=shared.holds),
         "is_own": is_own,
         "may_change": operator.may(Role.CHANGE),
