@@ -79,6 +79,7 @@ async def test_two_people_end_a_doubt_by_keyboard(world: World, browser: Browser
         await ada.reach("I am certain", role="checkbox")
         await ada.press(" ")
         await ada.follow("Propose that none exists", role="button")
+        assert "Another person must approve it." in await ada.text()
         assert "You proposed it: another person must approve it." in await ada.text()
 
         await ben.go(f"{desk.base}/")

@@ -41,6 +41,7 @@ def words_of(place: Place) -> list[str]:
         "concurrency": AT_ONCE,
         "lease": LEASE,
         "settle-after": SETTLE_AFTER,
+        "abandoned-settle-after": SETTLE_AFTER,
         "ack-wait": ACK_WAIT,
         "sweep-every": SWEEP_EVERY,
         "max-deliveries": 1000,
