@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from attrs import frozen
+from attrs import field, frozen
 
 from transfer_async._cli import options, output
 from transfer_async._cli.create_input import Changed, Checking, Format, OrderFile, Stopped, format_of, opened
@@ -111,8 +111,14 @@ def create(
       5    some are in doubt, so they may exist: run transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
-    with failing("create", {ValueError: USAGE, Failed: FAILED}):
-        wanted = CreateOptions(
+    live = sys.stderr.isatty() and not plain
+    with (
+        failing("create", {ValueError: USAGE, Failed: FAILED}),
+        _afterwards(_complain) as complain,
+        _afterwards(tell) as say,
+        shown_progress(_complain, live=live, quiet=quiet) as progress,
+    ):
+        code = CreateRun(
             path=file,
             form=format_of(file, form),
             outcomes=outcomes or file.with_name(file.name + ".outcomes.jsonl"),
@@ -130,21 +136,12 @@ def create(
             },
             concurrency=concurrency,
             dry_run=dry_run,
-        )
-        with _shown(live=sys.stderr.isatty() and not plain, quiet=quiet) as (say, complain, progress):
-            code = carry_out(wanted, Console(tell=say, complain=complain, progress=progress))
+            tell=say,
+            complain=complain,
+            progress=progress,
+            stopping=Stopping(),
+        ).run()
     raise typer.Exit(code)
-
-
-@contextlib.contextmanager
-def _shown(*, live: bool, quiet: bool) -> Iterator[tuple[Say, Say, Progress]]:
-    """Yield what writes results, errors and progress; results and errors appear after the progress bar."""
-    with (
-        _afterwards(_complain) as complain,
-        _afterwards(tell) as say,
-        shown_progress(_complain, live=live, quiet=quiet) as progress,
-    ):
-        yield say, complain, progress
 
 
 def _complain(line: str) -> None:
@@ -178,110 +175,75 @@ class Failed(Exception):
 
 
 @frozen(kw_only=True)
-class CreateOptions:
-    """The options, in the types that the steps take.
-
-    Args:
-        path: the file of orders.
-        form: its format.
-        outcomes: the file of outcomes.
-        factory: returns the bank's hooks; None for no hooks.
-        base_url: the service's base URL; optional in a dry run.
-        token: the API token; optional in a dry run, or if the factory returns one.
-        journal: the journal's address; optional in a dry run.
-        settings: the other settings of the client, which the factory's settings override.
-        concurrency: the number of orders in flight.
-        dry_run: check only, and send nothing.
-    """
+class CreateRun:
+    """One run of the command: its options, in the types that the steps take, and where it writes."""
 
     path: Path
     form: Format
     outcomes: Path
     factory: Callable[[], object] | None
+    """Returns the bank's hooks; None for no hooks."""
     base_url: str | None
-    token: str | None
+    """Optional in a dry run, as is the journal's address."""
+    token: str | None = field(repr=False)
+    """Optional in a dry run, or if the factory returns one."""
     journal: str | None
     settings: dict[str, Any]
+    """The other settings of the client, which the factory's settings override."""
     concurrency: int
-    dry_run: bool = False
-
-
-@frozen(kw_only=True)
-class Console:
-    """Where the run writes."""
-
+    dry_run: bool
     tell: Say
-    """Writes a line of the result."""
     complain: Say
-    """Writes an error."""
     progress: Progress
-    """Shows progress and remarks."""
+    stopping: Stopping
+    _clock: Clock = field(factory=Clock, init=False)
+    _tally: Tally = field(factory=Tally, init=False)
 
+    def run(self) -> int:
+        """Run the command, and return its exit code.
 
-def carry_out(
-    wanted: CreateOptions, console: Console, *, clock: Clock | None = None, stopping: Stopping | None = None
-) -> int:
-    """Run the command, and return its exit code.
+        Raises:
+            ValueError: an option is invalid; nothing was sent.
+            Failed: the run could not finish.
+        """
+        journal, files = journal_and_files(self.journal)
+        protected = (self.path, *files)
+        check_place(self.outcomes, protected=protected)
+        is_new = bool(files) and not files[0].exists()
+        with opened(self.path, self.form) as orders:
+            try:
+                return run(self._run(orders, journal, protected, journal_is_new=is_new))
+            except Stopped:
+                self.complain("stopped during the check; nothing was sent")
+                return self.stopping.exit_code or FAILED
 
-    Raises:
-        ValueError: an option is invalid; nothing was sent.
-        Failed: the run could not finish.
-    """
-    journal, files = journal_and_files(wanted.journal)
-    check_place(wanted.outcomes, protected=(wanted.path, *files))
-    is_new = bool(files) and not files[0].exists()
-    stopping = stopping or Stopping()
-    with opened(wanted.path, wanted.form) as orders:
-        creation = _Creation(wanted, console, orders, stopping=stopping, clock=clock or Clock())
-        try:
-            return run(creation.run(journal, protected=(wanted.path, *files), journal_is_new=is_new))
-        except Stopped:
-            console.complain("stopped during the check; nothing was sent")
-            return stopping.exit_code or FAILED
-
-
-class _Creation:
-    def __init__(
-        self, wanted: CreateOptions, console: Console, orders: OrderFile, *, stopping: Stopping, clock: Clock
-    ) -> None:
-        self._wanted, self._console, self._orders = wanted, console, orders
-        self._stopping, self._clock = stopping, clock
-        self._tally = Tally()
-
-    async def run(self, journal: Journal | None, *, protected: tuple[Path, ...], journal_is_new: bool) -> int:
-        with self._stopping.by_signals():
-            side = await self._stopping.unless_asked(made_by(self._wanted.factory))
+    async def _run(
+        self, orders: OrderFile, journal: Journal | None, protected: tuple[Path, ...], *, journal_is_new: bool
+    ) -> int:
+        with self.stopping.by_signals():
+            side = await self.stopping.unless_asked(made_by(self.factory))
             if side is None:
                 raise Stopped
             async with side:
-                return await self._run_with(side, journal, protected, journal_is_new=journal_is_new)
-
-    async def _run_with(
-        self, side: BankSide, journal: Journal | None, protected: tuple[Path, ...], *, journal_is_new: bool
-    ) -> int:
-        client = self._client(side, journal)
-        holds = side.places_hold
-        checking = await self._checked(needs_held=not holds)
-        if checking.faults:
-            self._each(self._console.complain, checking.complaint())
-            return USAGE
-        if not checking.records:
-            raise ValueError("FILE: contains no orders; nothing was sent")
-        if client is None or journal is None or self._wanted.dry_run:
-            self._each(self._console.tell, [*checking.summary(), DRY])
-            return DONE
-        self._each(self._console.progress.say, checking.summary())
-        if journal_is_new:
-            self._console.progress.say(
-                "the journal is new and has no keys: if this file was run before, check --journal"
-            )
-        async with _open(journal), client, self._outcome_file(protected) as outcomes:
-            return await self._sent(client, outcomes, total=checking.records)
-
-    @staticmethod
-    def _each(say: Say, lines: Iterable[str]) -> None:
-        for line in lines:
-            say(line)
+                client = self._client(side, journal)
+                checking = await self._checked(orders, needs_held=not side.places_hold)
+                if checking.faults:
+                    _write(self.complain, checking.complaint())
+                    return USAGE
+                if not checking.records:
+                    raise ValueError("FILE: contains no orders; nothing was sent")
+                if client is None or journal is None or self.dry_run:
+                    _write(self.tell, [*checking.summary(), DRY])
+                    return DONE
+                _write(self.progress.say, checking.summary())
+                if journal_is_new:
+                    self.progress.say(
+                        "the journal is new and has no keys: if this file was run before, check --journal"
+                    )
+                async with _open(journal), client:
+                    made = partial(OutcomeFile, self.outcomes, protected=protected, clock=self._clock)
+                    with contextlib.closing(await asyncio.to_thread(made)) as outcomes:
+                        return await self._sent(client, orders, outcomes, total=checking.records)
 
     def _client(self, side: BankSide, journal: Journal | None) -> TransferClient | None:
         """Return the client, or None in a dry run that lacks an option for it.
@@ -289,21 +251,18 @@ class _Creation:
         Raises:
             ValueError: an option is invalid or missing.
         """
-        wanted = self._wanted
         needed = {
-            options.BASE_URL: wanted.base_url,
+            options.BASE_URL: self.base_url,
             options.JOURNAL: journal,
-            options.TOKEN: side.settings.get("token", wanted.token),
+            options.TOKEN: side.settings.get("token", self.token),
         }
         missing = [name for name, value in needed.items() if value is None]
-        if missing and not wanted.dry_run:
+        if missing and not self.dry_run:
             raise ValueError(f"{'; '.join(missing)}: required without --dry-run")
-        if missing or wanted.base_url is None or journal is None:
+        if missing or self.base_url is None or journal is None:
             return None
-        settings = {"max_connections": max(512, wanted.concurrency), **wanted.settings}
-        return client_of(
-            wanted.base_url, wanted.token, side, journal=journal, observers=[self._note], **settings
-        )
+        settings = {"max_connections": max(512, self.concurrency), **self.settings}
+        return client_of(self.base_url, self.token, side, journal=journal, observers=[self._note], **settings)
 
     def _note(self, event: Event) -> None:
         self._tally.undos_pending += isinstance(event, UndoPending)
@@ -311,13 +270,13 @@ class _Creation:
             isinstance(event, Resolved) and event.outcome is Outcome.CREATED
         )
 
-    async def _checked(self, *, needs_held: bool) -> Checking:
-        now = self._clock.utc() if self._wanted.dry_run else None
-        checking = Checking(needs_held=needs_held, now=now, is_stopped=self._stopping.asked.is_set)
-        work = asyncio.ensure_future(asyncio.to_thread(checking.run, self._orders.records()))
+    async def _checked(self, orders: OrderFile, *, needs_held: bool) -> Checking:
+        now = self._clock.utc() if self.dry_run else None
+        checking = Checking(needs_held=needs_held, now=now, is_stopped=self.stopping.asked.is_set)
+        work = asyncio.ensure_future(asyncio.to_thread(checking.run, orders.records()))
         while not work.done():
             await asyncio.wait([work], timeout=LOOKED_AT_EVERY)
-            self._console.progress.show("checking", checking.records, None, "")
+            self.progress.show("checking", checking.records, None, "")
         try:
             work.result()
         except OSError as error:
@@ -328,50 +287,46 @@ class _Creation:
             ) from error
         return checking
 
-    async def _sent(self, client: TransferClient, outcomes: OutcomeFile, *, total: int) -> int:
+    async def _sent(
+        self, client: TransferClient, orders: OrderFile, outcomes: OutcomeFile, *, total: int
+    ) -> int:
         began = self._clock.now()
         bulk = BulkRun(
             client,
             outcomes=outcomes,
-            progress=self._console.progress,
-            stopping=self._stopping,
+            progress=self.progress,
+            stopping=self.stopping,
             tally=self._tally,
             total=total,
-            concurrency=self._wanted.concurrency,
+            concurrency=self.concurrency,
             clock=self._clock,
         )
-        broken = await _run(bulk, self._orders)
-        if bulk.is_whole and broken is None:
-            broken = await asyncio.to_thread(_finished, outcomes)
+        broken = await _run(bulk, orders, outcomes)
         is_whole = bulk.is_whole and broken is None
         took = self._clock.now() - began
-        self._console.tell(self._how_it_ended(total, took, is_whole=is_whole, gave_up=broken or bulk.gave_up))
+        self.tell(self._how_it_ended(total, took, is_whole=is_whole, gave_up=broken or bulk.gave_up))
         if not is_whole:
-            self._console.tell("run the same command again: it continues, and sends no order twice")
+            self.tell("run the same command again: it continues, and sends no order twice")
         where = f"outcomes: {outcomes.path}" if is_whole else f"outcomes so far: {outcomes.part}"
-        self._each(self._console.tell, [shown(where), *self._tally.advice()])
+        _write(self.tell, [shown(where), *self._tally.advice()])
         if is_whole:  # also if it gave up or was stopped at the last line
             return self._tally.exit_code
         if broken or bulk.gave_up:
             raise Failed(broken or f"given up: {bulk.gave_up}")
-        return self._stopping.exit_code or FAILED
+        return self.stopping.exit_code or FAILED
 
     def _how_it_ended(self, total: int, took: float, *, is_whole: bool, gave_up: str | None) -> str:
-        tally, by = self._tally, self._stopping.by
+        tally, by = self._tally, self.stopping.by
         pace = f"{duration(took)}, {tally.done / took:,.0f} a second" if took > 0 else "0 s"
         if is_whole:
             return f"{total:,} orders in {pace}: {tally.counted()}"
         why = f"stopped by {by.name}" if by is not None and gave_up is None else "given up"
         return f"{why} after {tally.done:,} of {total:,} orders in {pace}: {tally.counted()}"
 
-    @asynccontextmanager
-    async def _outcome_file(self, protected: tuple[Path, ...]) -> AsyncIterator[OutcomeFile]:
-        made = partial(OutcomeFile, self._wanted.outcomes, protected=protected, clock=self._clock)
-        outcomes = await asyncio.to_thread(made)
-        try:
-            yield outcomes
-        finally:
-            outcomes.close()
+
+def _write(say: Say, lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 @asynccontextmanager
@@ -392,22 +347,18 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
         await journal.close()
 
 
-async def _run(bulk: BulkRun, orders: OrderFile) -> str | None:
-    """Run, and return what failed, if something did."""
+async def _run(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
+    """Send the orders and complete the file of outcomes; return what failed, if something did."""
+    failed = "FILE cannot be read, or --outcomes not written"
     try:
         await bulk.run(orders.records())
+        if bulk.is_whole:
+            failed = "--outcomes: the .part file cannot be completed or renamed"
+            await asyncio.to_thread(outcomes.finish)
     except Changed as changed:
         return f"{changed}: no further line was sent"
     except OSError as error:
-        return f"FILE cannot be read, or --outcomes not written ({error.strerror or error})"
-    return None
-
-
-def _finished(outcomes: OutcomeFile) -> str | None:
-    try:
-        outcomes.finish()
-    except OSError as error:
-        return f"--outcomes: the .part file cannot be completed or renamed ({error.strerror or error})"
+        return f"{failed} ({error.strerror or error})"
     return None
 
 
@@ -426,22 +377,15 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
     if not journal.durable:
         raise ValueError("--journal: must be durable, because the next run must know what this run has sent")
     if "://" in address:
-        _check_driver()
+        try:
+            importlib.import_module("asyncpg")
+        except ImportError as error:
+            needed = 'pip install "transfer_async[postgres]"'
+            raise ValueError(f"--journal: postgresql:// needs asyncpg: {needed}") from error
         return journal, ()
-    _check_place(Path(address))
-    return journal, tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))
-
-
-def _check_driver() -> None:
-    try:
-        importlib.import_module("asyncpg")
-    except ImportError as error:
-        needed = 'pip install "transfer_async[postgres]"'
-        raise ValueError(f"--journal: postgresql:// needs asyncpg: {needed}") from error
-
-
-def _check_place(path: Path) -> None:
+    path = Path(address)
     if not path.parent.is_dir():
         raise ValueError(f"--journal: the directory {shown(str(path.parent))} does not exist")
     if path.exists() and not path.is_file():
         raise ValueError(f"--journal: {shown(str(path))} exists and is not a file")
+    return journal, tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))
