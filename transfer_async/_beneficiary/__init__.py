@@ -1,1 +1,1 @@
-"""The hook that verifies an order's beneficiary, and the comparison of names. It may import the client."""
+"""The hook that verifies an order's beneficiary and compares names. This package may import the client."""

@@ -2,14 +2,14 @@
 
 A *match* means the same name. These differences do not count: case, accents, punctuation, spacing, titles,
 middle names on one side only, swapped first and last names, and the usual spellings of a letter in another
-alphabet. A *close match* is for the customer to decide: a typing error, an initial, a missing second surname
-or a missing particle. Words are scored by edit distance (rapidfuzz). The first and the last name each get a
-score, and the mean decides.
+alphabet. A *close match* has a small difference, and the customer decides: a typing error, an initial, a
+missing second surname or a missing particle. Words are scored by edit distance (rapidfuzz). The first and the
+last name each get a score. The mean of the two scores decides.
 
-The comparison runs on the event loop, so no name may make it slow: words, letters and readings are limited,
-and results are cached within one comparison.
+The comparison runs on the event loop and must be fast. So it limits the number of words, letters and
+readings, and caches its results.
 
-The functions are pure. No message or ``repr`` shows anything about a person, and nothing is stored.
+The functions are pure and store nothing. No message or ``repr`` shows personal data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transfer_async._models.errors import MatchResult
 from transfer_async._models.requests import PersonName
 
 # --- name parsing ------------------------------------------------------------------------------------
-# A name becomes words: without titles and "Jr", and with one spelling for each particle.
+# A name is split into words. Titles and "Jr" are removed, and each particle gets one spelling.
 
 
 Words = tuple[Word, ...]
@@ -50,7 +50,7 @@ TITLES = _listed(
     "alhaja hajia hajiya otunba mallam sr sra srta senor senora herr frau mme mlle monsieur madame dott "
     "dottssa dipl shri smt"
 )
-"""Titles, removed at the start of a name; not those that are names too (Prince, Sheikh, Hon, Sri)."""
+"""Titles that are removed at the start of a name. Those that are also names (Prince) are not listed."""
 
 PARTICLES = _listed(
     "de del della di da do dos das du des la las los le van von der den ter ten te op het zu zur zum vom "
@@ -69,7 +69,7 @@ ABBREVIATIONS = {
     "chas": "charles",
     "geo": "george",
 }
-"""Abbreviations of a first name that are not its initial; they are close to it, like an initial."""
+"""Abbreviations of first names. An abbreviation is a close match of its full name, as an initial is."""
 
 _RANKS = {
     **dict.fromkeys(("jr", "jnr", "junior"), "junior"),
@@ -109,16 +109,16 @@ class NameParts:
 
     @property
     def words(self) -> Words:
-        """All words, given name first."""
+        """All words of the name, given name first."""
         return self.first + self.middle + self.last
 
     @property
     def is_single(self) -> bool:
-        """Whether there is only one word: half a name, or the whole name of some people."""
+        """Whether the name has only one word. Some people have no other name."""
         return len(self.words) == 1
 
     def orders(self) -> tuple[Words, ...]:
-        """Return the usual orders of a name: given name first, family name first, and Vietnamese."""
+        """Return the words in each usual order: given name first, family name first, and Vietnamese."""
         first, middle, last = self.first, self.middle, self.last
         return first + middle + last, last + first + middle, last + middle + first
 
@@ -178,7 +178,7 @@ def _drop_titles(*parts: list[str]) -> None:
 
 
 def _cut_rank(part: list[str], *, keep: int) -> str | None:
-    """Remove "Jr" or "III" from the end, and return it; ``keep`` words always remain."""
+    """Remove a generation such as "Jr" or "III" from the end and return it. Leave at least ``keep`` words."""
     while len(part) > keep:
         last = transliteration.without_marks(part[-1])
         if last not in _HONOURS and last not in _RANKS:
@@ -200,7 +200,7 @@ def _words(texts: list[str]) -> Words:
 
 
 def _with_servants(texts: list[str]) -> Iterator[str]:
-    """Convert Abd al-Rahman, Abdul Rahman, Abdelrahman and Abdurrahman to one word with one spelling."""
+    """Convert Abd al-Rahman, Abdul Rahman, Abdelrahman and Abdurrahman to the same single word."""
     rest = iter(texts)
     for text in rest:
         whom = next(rest, None) if _SERVANT_OF.fullmatch(text) else None
@@ -214,48 +214,48 @@ def _with_servants(texts: list[str]) -> Iterator[str]:
 
 
 CLOSE_SCORE = 0.85
-"""The minimum mean score of a close match: it allows one difference, but not two in short words."""
+"""The minimum mean score of a close match. It allows one difference, but not two in short words."""
 
 SLIPS = ((12, 2), (4, 1))
-"""The edits allowed in a word, by its length: 2 from 12 letters, 1 from 4, none in a shorter word.
+"""The edits allowed in a word: 2 from 12 letters, 1 from 4 letters, none in a shorter word.
 
-A word of 4 letters stays recognisable after one typing error. Ada and Ade, Li and Lu, Obi and Oba are
-different names. In 11 letters, two edits turn Chukwuemeka into Chukwuebuka. A swap of two neighbours is one
-edit.
+A word of 4 letters stays recognisable after one typing error. Shorter names that differ in one letter are
+different names: Ada and Ade, Li and Lu, Obi and Oba. Two edits turn Chukwuemeka into Chukwuebuka, so 11
+letters allow only one. A swap of two neighbouring letters is one edit.
 """
 
 INITIAL = 0.8
-"""The score of an initial or a short form: close only if the other half is the same."""
+"""The score of an initial or a short form. The names are close only if their other halves are the same."""
 
 SHORT_FORM = 4
-"""The minimum letters of a short form (Tunde, Emeka, Alex), the start or the end of the full name."""
+"""The minimum length of a short form (Tunde, Emeka, Alex), which is the start or the end of the full name."""
 
 SOUND = 0.88
-"""The score of two spellings of one sound, as in Mohammed and Muhammad: close even in both halves."""
+"""The score of two spellings with the same sound (Mohammed, Muhammad): close even if both halves have it."""
 
 UNHEARD = 3
-"""The length of a word for which one more, silent letter is allowed; longer words allow any one edit."""
+"""The length of a word that may have one more letter, if it is silent. Longer words allow any one edit."""
 
 SKELETON = (5, 3)
-"""The minimum sounds, and consonants, of words that differ only in a vowel; shorter ones are too common."""
+"""The minimum numbers of sounds and of consonants in words that may differ in a vowel."""
 
 MISSING = 0.9
-"""The factor of a half's score if one side lacks a name that the other has, such as a second surname."""
+"""The factor of a half's score if only one side has some name, such as a second surname."""
 
 MINOR = 0.95
-"""The factor for a missing particle, another order of words, or accents that contradict each other.
+"""The factor of a half's score for a missing particle, a changed order of words, or contradicting accents.
 
-It is also the factor of the whole score if both sides have middle names, and these differ.
+If both sides have middle names and these differ, it is also the factor of the whole score.
 """
 
 RESPACED = 7
-"""The minimum letters of a half for which typing errors are allowed in its words written as one."""
+"""The minimum length of a half whose words, written as one, may contain a typing error."""
 
 MAX_STEPS = 2_000
-"""The maximum number of pairs of readings, times pairs of words: a few milliseconds.
+"""The maximum product of the pairs of readings and the pairs of words. It takes a few milliseconds.
 
-Only long names exceed it, if one or both do not separate first and last name. Ten words against ten need
-1,700 if one side separates them. Names that exceed it match only if they are the same.
+Only long names without separate first and last names exceed it. Ten words against ten need 1,700 steps if one
+side separates first and last names. Names that exceed the limit match only if they are the same.
 """
 
 P = ParamSpec("P")
@@ -269,7 +269,7 @@ class NameMatch:
     Args:
         result: match, close match, no match or not possible.
         score: from 0 to 1; 1 for a match, at least `CLOSE_SCORE` for a close match.
-        reason: the reason, which shows nothing of the names.
+        reason: the reason for the result, without personal data.
     """
 
     result: MatchResult
@@ -283,9 +283,8 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
     Any part may be empty. Swapping the two names does not change the result.
 
     Returns:
-        The match. It is ``NOT_POSSIBLE`` if one side has no name or only half of one, is too long, can be
-        read in too many ways, or is in a script that cannot be compared with the other's; ``NO_MATCH`` if a
-        name mixes scripts.
+        The match. It is ``NO_MATCH`` if a name mixes scripts. It is ``NOT_POSSIBLE`` if a name is missing,
+        too long, only half a name, or can be read in too many ways, or if the scripts cannot be compared.
     """
     try:
         one, other = _read(given, found)
@@ -355,7 +354,7 @@ def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate
 
 
 class _Comparison:
-    """The comparison of two names, with its cached results: the readings of a name share its words."""
+    """The comparison of two names. It caches results because the readings of a name share words."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Any] = {}
@@ -368,11 +367,11 @@ class _Comparison:
 
     @_once
     def aligned(self, ours: Words, theirs: Words) -> bool:
-        """Return whether both have the same words in the same order, however joined or separated."""
+        """Return whether both have the same words in the same order, ignoring spaces between words."""
         if len(ours) == len(theirs) == 1:
             return self.same(ours[0], theirs[0])
         seen: set[tuple[int, int]] = set()
-        todo = [(0, 0)]  # the numbers of words on both sides that are the same
+        todo = [(0, 0)]  # pairs: how many words of each side are compared already
         while todo:
             place = i, j = todo.pop()
             if place == (len(ours), len(theirs)):
@@ -384,7 +383,7 @@ class _Comparison:
         return False
 
     def _ends(self, word: Word, words: Words, start: int) -> Iterator[int]:
-        """Yield each ``end`` for which ``words[start:end]``, written as one word, match ``word``."""
+        """Yield each ``end`` such that ``words[start:end]``, written as one word, is the same as ``word``."""
         shortest = length = 0
         for end, last in enumerate(words[start:], start + 1):
             shortest, length = shortest + last.shortest, length + len(last.native)
@@ -403,7 +402,7 @@ class _Comparison:
         )
 
     def _is_doubled(self, one: NameParts, other: NameParts) -> bool:
-        """Return whether the other side has a single name twice, as forms may require."""
+        """Return whether ``other`` repeats a single name as first and last name, as forms may require."""
         twice = other.first and other.last and not other.middle
         return bool(one.is_single and twice) and all(
             self.aligned(one.words, half) for half in (other.first, other.last)
@@ -415,7 +414,7 @@ class _Comparison:
         return any(self.first_likeness(a, b) for a in one.words for b in other.words)
 
     def score(self, a: NameParts, b: NameParts) -> float:
-        """Return the mean of both halves, times `MINOR` if they are swapped and not the same."""
+        """Return the mean score of both halves. If they match only when swapped, multiply it by `MINOR`."""
         straight = self.halves(a.first, a.last, b.first, b.last)
         swapped = max(
             self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
@@ -424,14 +423,14 @@ class _Comparison:
         return score if not score or self.middles_agree(a.middle, b.middle) else MINOR * score
 
     def halves(self, first: Words, last: Words, their_first: Words, their_last: Words) -> float:
-        """Return the mean of both halves; 0 if one of them differs."""
+        """Return the mean score of the first and the last name, or 0 if one of them differs."""
         lasts = self.half(last, their_last, surname=True)
         firsts = self.half(first, their_first, surname=False) if lasts else 0.0
         return (firsts + lasts) / 2 if firsts else 0.0
 
     @_once
     def middles_agree(self, ours: Words, theirs: Words) -> bool:
-        """Return whether all middle names of the shorter side are on the other side, also as initials."""
+        """Return whether the longer side contains all middle names of the shorter side, or their initials."""
         return (
             self.aligned(ours, theirs)
             or (len(ours) <= len(theirs) and self._all_among(ours, theirs))
@@ -445,7 +444,7 @@ class _Comparison:
 
     @_once
     def half(self, ours: Words, theirs: Words, *, surname: bool) -> float:
-        """Return how far two first names, or two last names, agree: 1 is the same, 0 different."""
+        """Return the similarity of two first names or two last names, from 0 (different) to 1 (the same)."""
         if self.aligned(ours, theirs):
             return 1.0
         score = self._paired(ours, theirs, surname=surname)
@@ -456,7 +455,7 @@ class _Comparison:
         return min(score, MINOR)
 
     def _paired(self, ours: Words, theirs: Words, *, surname: bool) -> float:
-        """Pair the words, the most similar first; words left over on one side lower the score."""
+        """Pair the words, most similar first, and return their score. Unpaired words lower it."""
         likeness_of = self.surname_likeness if surname else self.first_likeness
         likenesses = [
             (likeness, -i - j, -abs(i - j), i, j)
@@ -483,7 +482,7 @@ def _respaced(a: Word, b: Word) -> float:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Return for each word left over whether it is a particle; the last word of a surname never is."""
+    """Return, for each unpaired word, whether it is a particle. The last word of a surname never is."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 
@@ -498,7 +497,7 @@ def _lacking(ours: list[bool], theirs: list[bool]) -> float:
 
 
 def _meet(a: str, b: str) -> bool:
-    """Return whether words of two scripts can be compared: they are equal, or one of them is Latin."""
+    """Return whether two scripts can be compared: they are equal, or one of them is Latin."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
 
@@ -511,12 +510,12 @@ def _same(a: Word, b: Word) -> bool:
 
 
 def _accents_contradict(a: Word, b: Word) -> bool:
-    """Return whether both have different accents on one letter, such as Thủy and Thúy."""
+    """Return whether one letter has different accents in the two words, as in Thủy and Thúy."""
     return any(not (x <= y or y <= x) for x, y in zip(a.marks, b.marks, strict=False))
 
 
 def _likeness(a: Word, b: Word) -> float:
-    """Return how similar two words of a surname are: 1 is the same, 0 different."""
+    """Return the similarity of two words of a surname, from 0 (different) to 1 (the same)."""
     if _same(a, b):
         return 1.0
     if not _can_slip(a, b):
@@ -527,13 +526,13 @@ def _likeness(a: Word, b: Word) -> float:
 
 
 def _first_likeness(a: Word, b: Word) -> float:
-    """Return the same for a first name, which may be an initial or a short form."""
+    """Return the similarity of two words of a first name, which may be initials or short forms."""
     stands_for = _can_slip(a, b) and (_stands_for(a, b) or _stands_for(b, a))
     return max(_likeness(a, b), INITIAL if stands_for else 0.0)
 
 
 def _can_slip(a: Word, b: Word) -> bool:
-    """Return whether a typing error is possible; in other scripts a character is more than a letter."""
+    """Return whether the words can differ by a typing error. Only alphabets have errors of one letter."""
     return a.script in ALPHABETS and _meet(a.script, b.script)
 
 
@@ -546,7 +545,7 @@ def _is_initial(a: Word, b: Word) -> bool:
 
 
 def _is_monogram(ours: Words, theirs: Words) -> bool:
-    """Return whether ours is a monogram, such as JP for Jean Pierre."""
+    """Return whether ``ours`` has the initials of ``theirs``, as JP has of Jean Pierre."""
     return len(ours) == 1 and len(theirs) > 1 and ours[0].plain == "".join(word.plain[:1] for word in theirs)
 
 

@@ -1,9 +1,9 @@
-"""Reading the letters of a name: cleaning them, finding their script, and spelling them in plain Latin.
+"""Transliteration of names: clean the letters, find their script, and spell them in plain Latin.
 
 A word consists of units, and each unit may have several spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as
-``shch``, ``sch`` or ``sc``. Two words are the same if one of them is a spelling of the other, so no scheme of
-transliteration has to be chosen. Letters that names do not use, and words that mix scripts, are refused,
-because they could imitate another name.
+``shch``, ``sch`` or ``sc``. Two words are the same if one of them is a spelling of the other. So no scheme of
+transliteration has to be chosen. Words with several scripts, or with letters that names do not use, are
+refused, because they could imitate another name.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from attrs import field, frozen
 LATIN, CYRILLIC, GREEK, HAN = "LATIN", "CYRILLIC", "GREEK", "HAN"
 
 ALPHABETS = frozenset((LATIN, CYRILLIC, GREEK))
-"""The scripts that can be spelt in each other, and in which a typing error can be recognised."""
+"""The scripts that can be compared with Latin, and in which typing errors can be recognised."""
 
 Units = tuple[tuple[str, ...], ...]
-"""The ways to spell each unit of a word, the usual one first."""
+"""The possible spellings of each unit of a word, the usual one first."""
 
 
 class UnreadableName(ValueError):
-    """The text cannot be read as a name; the message gives the reason without the text."""
+    """The text cannot be read as a name. The message gives the reason, but does not quote the text."""
 
 
 @frozen(eq=False)
 class Word:
-    """One word of a name; it is equal only to itself.
+    """One word of a name. Words are compared by identity.
 
     Args:
         native: the word in its own script, case-folded and without accents.
@@ -53,21 +53,21 @@ class Word:
 
     @cached_property
     def shortest(self) -> int:
-        """The number of letters of its shortest spelling."""
+        """The number of letters of the shortest spelling."""
         return sum(min(map(len, ways)) for ways in self.units)
 
     @cached_property
     def longest(self) -> int:
-        """The number of letters of its longest spelling."""
+        """The number of letters of the longest spelling."""
         return sum(max(map(len, ways)) for ways in self.units)
 
     def can_be_spelt(self, text: str) -> bool:
-        """Return whether ``text`` is one of its spellings."""
+        """Return whether ``text`` is one of the word's spellings."""
         return self.shortest <= len(text) <= self.longest and is_spelling(self.units, text)
 
     @cached_property
     def sound(self) -> str:
-        """How the word sounds: see the function `sound`."""
+        """The word with one spelling for each sound; see the function `sound`."""
         return sound(self.plain)
 
     @cached_property
@@ -77,13 +77,13 @@ class Word:
 
 
 def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple[str, ...]]:
-    """Parse rows of ``letter:spelling/spelling``; a spelling ``-`` leaves the letter out."""
+    """Parse rows of ``letter:spelling/spelling``. A spelling ``-`` omits the letter."""
     pairs = (row.split(":") for row in unicodedata.normalize(form, rows).split())
     return {letter: tuple(ways.replace("-", "").split("/")) for letter, ways in pairs}
 
 
 def joined(words: Sequence[Word]) -> Word:
-    """Join ``words`` into one; its script is empty if they have several."""
+    """Join ``words`` into one word. Its script is empty if the words have different scripts."""
     if len(words) == 1:
         return words[0]
     scripts = {word.script for word in words}
@@ -98,7 +98,7 @@ def joined(words: Sequence[Word]) -> Word:
 def is_spelling(units: Units, text: str) -> bool:
     """Return whether ``text`` is one of the spellings of ``units``.
 
-    All spellings are followed at once, so it takes only one step for each letter of each spelling.
+    It checks all spellings at the same time, so it takes one step for each letter of each spelling.
     """
     where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):
@@ -119,7 +119,7 @@ def is_spelling(units: Units, text: str) -> bool:
 # --- from text to words -------------------------------------------------------------------------
 
 _APOSTROPHES = dict.fromkeys(map(ord, "'’‘‛`´′ʹʼʻʽʾʿˈꞌ׳״"))
-# People write these in place of each other: the Yoruba dot below and its line, cedilla and comma.
+# People interchange these marks: the Yoruba dot below and line below, and the cedilla and the comma.
 _SAME_MARKS = {0x0329: 0x0323, 0x0331: 0x0323, 0x0326: 0x0327}
 
 
@@ -191,7 +191,7 @@ _LATIN_LETTERS = _table(
     ʋ:v/w ɲ:ny/n ƭ:t ɠ:g ɨ:i ʉ:u ə:e/a ǝ:e/a ĸ:k/q
     """
 )
-"""Letters that are not a plain letter with an accent. Others, such as ``ɑ``, only look like one."""
+"""Letters of names that are not a plain letter with an accent. Lookalikes such as ``ɑ`` are not listed."""
 
 _WITH_MARKS = _table(
     """
@@ -199,7 +199,7 @@ _WITH_MARKS = _table(
     """,
     form="NFD",
 )
-"""Further spellings of accented letters, besides the plain letter: German, Scandinavian, Yoruba, pinyin."""
+"""Spellings of accented letters besides the plain letter: German, Scandinavian, Yoruba and pinyin."""
 
 
 def _latin(text: str) -> Word:
@@ -288,33 +288,33 @@ _SOUNDS = (
 
 
 def sound(plain: str) -> str:
-    """Return a plain Latin word with one spelling for each sound that has several."""
+    """Return a plain Latin word in which each sound has only one spelling."""
     for spelt, heard in _SOUNDS:
         plain = plain.replace(spelt, heard)
     return re.sub(r"(.)\1+", r"\1", plain)
 
 
 def consonants(sounds: str) -> str:
-    """Return the consonants of a result of `sound`."""
+    """Return the consonants of a word that `sound` returned."""
     return re.sub("[aiu]", "", sounds)
 
 
 _NOT_HEARD = tuple(
     re.compile(letter)
     for letter in (
-        r"(?<=[aeiouy])h(?![aeiouy])",  # Jon and John, Isa and Isah; between vowels it is heard
-        r"(?<=r)h",  # Rea and Rhea; after s, t, n or z it makes another sound: Tai and Thai, Zou and Zhou
-        r"([^aeiou])(?=\1)",  # Ana and Anna; two vowels are another sound: Ben and Been
-        r"c(?=k)|(?<=c)k",  # Nik, Nic and Nick
-        r"(?<=ff|ll|nn|rr|ss|tt)e$",  # Ann and Anne; after one consonant it changes the vowel: Jan and Jane
-        r"(?<=[aeiou][wy])e$",  # Fay and Faye, Low and Lowe
+        r"(?<=[aeiouy])h(?![aeiouy])",  # silent in John and Isah, but not between vowels
+        r"(?<=r)h",  # silent in Rhea; after s, t, n or z it changes the sound, as in Thai and Zhou
+        r"([^aeiou])(?=\1)",  # silent in Anna; a doubled vowel changes the sound, as in Been
+        r"c(?=k)|(?<=c)k",  # silent in Nick
+        r"(?<=ff|ll|nn|rr|ss|tt)e$",  # silent in Anne; after one consonant it changes the vowel, as in Jane
+        r"(?<=[aeiou][wy])e$",  # silent in Faye and Lowe
     )
 )
-"""Letters that can be left out without changing the sound; any other letter makes another name."""
+"""Patterns of silent letters. Adding any other letter results in a different name."""
 
 
 def differ_unheard(shorter: str, longer: str) -> bool:
-    """Return whether ``longer`` is ``shorter`` with one more, silent letter; both are plain Latin."""
+    """Return whether ``longer`` is ``shorter`` plus one silent letter. Both are plain Latin."""
     return len(longer) == len(shorter) + 1 and any(
         longer[: letter.start()] + longer[letter.end() :] == shorter
         for unheard in _NOT_HEARD

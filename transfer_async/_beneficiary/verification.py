@@ -1,8 +1,8 @@
 """`BeneficiaryVerification`: the hook that verifies the beneficiary before an order is sent.
 
-It checks four things in this order: the username is registered, the account is active, its name is the one
-that the customer typed, and it can be paid in the order's currency. The table in `BeneficiaryVerification`
-shows the results. If a check is not possible, the order is not sent.
+It makes four checks, in this order. The username is registered. The account is active. Its name is the one
+that the customer typed. It can be paid in the order's currency. The table in `BeneficiaryVerification` shows
+the results. If a check is not possible, the order is not sent.
 """
 
 from __future__ import annotations
@@ -33,65 +33,66 @@ if TYPE_CHECKING:
     from transfer_async._client import TransferClient
 
 Lookup = Callable[[str], Awaitable[User | None]]
-"""Finds the account of a username; None if the username is not registered."""
+"""A function that returns the account of a username, or None if the username is not registered."""
 
 AcceptClose = Callable[[OrderIntent, User], Awaitable[bool]]
-"""Decides on a close match, for example by asking the customer; only ``True`` accepts."""
+"""A function that decides on a close match, for example by asking the customer. Only ``True`` accepts."""
 
 
 _CURRENCY_PATH = re.compile(r"\$\.currencies(\[\d+\](\.currency_code|\.payment_types)?)?")
 
 
 class UserLookup:
-    """The service's user-info look-up by username, whose path the specification does not show (section 4.3).
+    """The service's user-info look-up by username.
 
-    It sends its requests through the client that has it as a part of a hook, with that client's token,
-    retries and limits. It belongs to one client; create another one for another client.
+    The specification does not show the path of this look-up (section 4.3). The requests use the token,
+    retries and limits of the client whose hook uses this look-up. Create one look-up for each client.
 
     Args:
-        path: the path below the client's ``base_url``. ``{username}`` stands once in it, for the
-            percent-encoded username.
+        path: the path below the client's ``base_url``. It contains the placeholder ``{username}`` once, for
+            the percent-encoded username.
 
     Raises:
-        ValueError: ``{username}`` does not stand in the path exactly once, or the path leaves ``base_url``.
+        ValueError: the path does not contain ``{username}`` exactly once, or leaves ``base_url``.
     """
 
     def __init__(self, path: str) -> None:
         head, *tail = path.split("{username}") if isinstance(path, str) else ("",)
         if len(tail) != 1 or set(head + tail[0]) & set("{}"):
-            raise ValueError("path: must hold {username} once, and no other braces")
+            raise ValueError("path: must contain {username} once, and no other braces")
         urls.checked_path(f"{head}username{tail[0]}")
         self._path = path
-        self._client: weakref.ref[TransferClient] | None = None  # the client holds its hooks already
+        # A weak reference, because the client already references its hooks.
+        self._client: weakref.ref[TransferClient] | None = None
 
     def __repr__(self) -> str:
         return f"UserLookup({self._path!r})"
 
     def bind(self, client: TransferClient) -> None:
-        """Send requests through ``client`` from now on; the client calls this.
+        """Send requests through ``client`` from now on. The client calls this method.
 
         Raises:
-            ValueError: the look-up belongs to another client.
+            ValueError: the look-up is already bound to another client.
         """
         if self._bound() not in (None, client):
-            raise ValueError("UserLookup: belongs to another client; make one for each")
+            raise ValueError("UserLookup: is used by another client already; create one for each client")
         self._client = weakref.ref(client)
 
     def _bound(self) -> TransferClient | None:
         return None if self._client is None else self._client()
 
     async def __call__(self, username: str) -> User | None:
-        """Return the user with this username; None if the service answers 404.
+        """Return the user with this username, or None if the service responds with 404.
 
         Raises:
             RuntimeError: the look-up is not part of a client's hook.
-            TransferError: any other answer, or none; see `TransferClient.request`.
+            TransferError: the look-up failed for another reason; see `TransferClient.request`.
         """
         try:
             return await self._found(username)
         except (RuntimeError, TransferError) as error:
             del username
-            without_frames(error)  # The variables of the frames hold the username.
+            without_frames(error)  # The traceback's local variables contain the username.
             raise
 
     async def _found(self, username: str) -> User | None:
@@ -111,7 +112,7 @@ class UserLookup:
 
 
 class BeneficiaryVerification:
-    """A hook that lets an order pass only if the account belongs to the person that the customer named.
+    """A hook that allows an order only if the account belongs to the person that the customer named.
 
     ============================================================  ================================
     result of the checks                                          error's ``result``
@@ -130,25 +131,25 @@ class BeneficiaryVerification:
     the names are the same                                        no error; receipt ``"match"``
     ============================================================  ================================
 
-    A currency is payable if the account shows it with at least one payment type: that is the valid
-    bank account which the beneficiary must have (specification 4.1, rule 2). If the look-up shows no
-    currencies, or no payment types, the check is left to the service.
+    A currency is payable if the account shows it with at least one payment type. This payment type is the
+    valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
+    currencies or no payment types, the hook skips this check, and the service makes it.
 
-    With ``NOT_POSSIBLE``, ``refused`` is false, because a later attempt may succeed. The receipt is recorded,
-    so a redelivery does not ask the customer again.
+    With ``NOT_POSSIBLE``, the error's ``refused`` is false, because a later attempt may succeed. The journal
+    records the receipt, so a redelivery does not ask the customer again.
 
     Args:
         lookup: ``async (username) -> User | None``; a `UserLookup`, or the bank's own.
-        accept_close: ``async (intent, user) -> bool``: decides on a close match. It may ask the
-            customer, to whom the bank may show the account's name; only ``True`` accepts. A close match is
-            refused without it, and if it raises an error or takes longer than ``timeout``.
-        timeout: the maximum seconds (or a timedelta) for the look-up, and again for ``accept_close``.
-            Twice this should be less than the client's ``Timeouts.hook``, which limits both together.
+        accept_close: ``async (intent, user) -> bool``: decides on a close match. Only ``True`` accepts it.
+            The function may show the account's name to the customer and ask. A close match is refused if
+            there is no such function, if it raises an error, or if it takes longer than ``timeout``.
+        timeout: the maximum duration of the look-up, and of ``accept_close``, in seconds or as a timedelta.
+            Choose less than half of the client's ``Timeouts.hook``, which limits both together.
         name: the hook's name, unique among a client's hooks.
 
     Raises:
         ImportError: the extra ``names`` is not installed.
-        ValueError: an argument is invalid; the text names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     nothing_to_undo = True
@@ -189,7 +190,7 @@ class BeneficiaryVerification:
         self._match_names = name_matching.match_names
 
     def bind(self, client: TransferClient) -> None:
-        """Pass the client on to the look-up, if it has a ``bind`` method; the client calls this."""
+        """Pass ``client`` to the look-up's ``bind`` method, if there is one. The client calls this method."""
         bind = getattr(self._lookup, "bind", None)
         if callable(bind):
             bind(client)
@@ -203,13 +204,13 @@ class BeneficiaryVerification:
         try:
             return await self._verified(intent)
         except BeneficiaryNotVerified as error:
-            without_frames(error)  # The variables of the frames hold the account that was found.
+            without_frames(error)  # The traceback's local variables contain the account that was found.
             raise
 
     async def _verified(self, intent: OrderIntent) -> str:
         given = intent.beneficiary
         if given is None or not any(part and part.strip() for part in (given.first, given.last)):
-            raise _not(MatchResult.NOT_POSSIBLE, "no name of the beneficiary was given")
+            raise _not(MatchResult.NOT_POSSIBLE, "the beneficiary's name is missing")
         user = await self._look_up(intent.order.poster_recipient_username)
         _check_account(user, intent.order.poster_recipient_username)
         result = self._compare(given, user)
@@ -219,7 +220,7 @@ class BeneficiaryVerification:
         return result.value
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Do nothing: a check has nothing to undo."""
+        """Do nothing: a check changes nothing that could be undone."""
 
     async def _look_up(self, username: str) -> User:
         user = await _within(self._timeout, self._lookup, username)
@@ -230,7 +231,7 @@ class BeneficiaryVerification:
         if user is None:
             raise _not(MatchResult.NO_MATCH, "the username is not registered")
         if not isinstance(user, User):
-            why = f"the look-up gave a {type(user).__name__}, not a User"
+            why = f"the look-up returned a {type(user).__name__}, not a User"
             raise _not(MatchResult.NOT_POSSIBLE, why)
         return user
 
@@ -252,11 +253,11 @@ class BeneficiaryVerification:
         if answer is True:
             return
         cause = sanitize_exception(answer.error) if type(answer) is Raised else None
-        raise _not(MatchResult.CLOSE_MATCH, "the names are close, which was not accepted") from cause
+        raise _not(MatchResult.CLOSE_MATCH, "the names are close, but this was not accepted") from cause
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-    """Return the result of the bank's ``function``, or its error, or a `TimeoutError` after ``seconds``."""
+    """Return the result or the error of the bank's ``function``, or a `TimeoutError` after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return await try_call(function, *args)
@@ -271,19 +272,19 @@ def _not(result: MatchResult, why: str) -> BeneficiaryNotVerified:
 def _check_account(user: User, username: str) -> None:
     """Check that ``user`` is the active account of ``username``."""
     if not user.username or not _is_text_or_none(user.username):
-        raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whose account it found")
+        raise _not(MatchResult.NOT_POSSIBLE, "the look-up returned an account without a username")
     if ascii_lower(user.username) != ascii_lower(username):
-        raise _not(MatchResult.NO_MATCH, "the look-up found the account of another username")
+        raise _not(MatchResult.NO_MATCH, "the look-up returned the account of another username")
     if not isinstance(
         user.is_active, bool
-    ):  # A bank's own look-up may return the string "false", which is true.
-        raise _not(MatchResult.NOT_POSSIBLE, "the look-up does not show whether the account is active")
+    ):  # A bank's own look-up may return the string "false", which counts as true in Python.
+        raise _not(MatchResult.NOT_POSSIBLE, "the look-up returned no is_active, true or false")
     if not user.is_active:
         raise _not(MatchResult.NO_MATCH, "the account is not active")
 
 
 def _check_payable(user: User, currency: str) -> None:
-    """Check that the account can be paid in ``currency``, if it shows currencies."""
+    """Check that the account can be paid in ``currency``, if the look-up returned currencies."""
     if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
         raise _not(MatchResult.NOT_POSSIBLE, "the account's currencies cannot be read")
     if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):
@@ -300,7 +301,7 @@ def _is_text_or_none(value: object) -> bool:
 
 
 def _are_currencies(value: object) -> bool:
-    """Return whether the currencies of a `User` that a bank created are None, or have the right types."""
+    """Return whether the currencies of a bank's own `User` are None or have the right types."""
     return value is None or (
         isinstance(value, list | tuple)
         and all(
