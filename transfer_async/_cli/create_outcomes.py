@@ -14,7 +14,6 @@ The names are those of `OrderOutcome`. The file contains no personal data.
 from __future__ import annotations
 
 import contextlib
-import enum
 import math
 import os
 import stat
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -54,6 +53,7 @@ except ImportError:  # pragma: no cover - Windows has none: two runs at once are
     fcntl = None  # type: ignore[assignment] # None stands for Windows
 
 MODE = 0o600
+PART, OLD = ".part", ".old"
 KEPT = 512
 """Lines in memory after which they are written."""
 
@@ -67,26 +67,24 @@ def outcome_line(line: int, key: str, result: Order | Exception) -> bytes:
     """Return the outcome of the order on ``line`` as a line of JSON."""
     fields: dict[str, Any] = {"line": line, "key": key}
     if isinstance(result, Order):
-        fields |= _created(result.id)
-        fields |= {"state": result.state.value} | {
-            name: _plain(getattr(result, name)) for name in ORDER_FIELDS
-        }
+        fields |= {**_CREATED, "order_id": result.id, "state": result.state.value}
+        for name in ORDER_FIELDS:
+            value = getattr(result, name)
+            fields[name] = plain(value) if isinstance(value, Decimal) else value
     elif isinstance(result, AlreadyCreated):
-        fields |= _created(result.order_id)
+        fields |= {**_CREATED, "order_id": result.order_id}
     else:
         fields |= _of_error(result)
     return _encode(fields) + b"\n"
 
 
-def _created(order_id: str) -> dict[str, Any]:
-    return {"outcome": Outcome.CREATED.value, "order_may_exist": True, "order_id": order_id}
+_CREATED = {"outcome": Outcome.CREATED.value, "order_may_exist": True}
 
 
 def _of_error(error: Exception) -> dict[str, Any]:
     known = isinstance(error, TransferError)
-    outcome: Outcome = error.outcome if isinstance(error, TransferError) else Outcome.UNKNOWN
     fields = {
-        "outcome": outcome.value,
+        "outcome": outcome_of(error).value,
         "order_may_exist": error.order_may_exist if isinstance(error, TransferError) else True,
         "order_id": getattr(getattr(error, "order", None), "id", None) or getattr(error, "order_id", None),
         "error": type(error).__name__,
@@ -95,10 +93,6 @@ def _of_error(error: Exception) -> dict[str, Any]:
         "reason": disposition(error).reason,
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    return plain(value) if isinstance(value, Decimal) else value
 
 
 class OutcomeFile:
@@ -117,7 +111,7 @@ class OutcomeFile:
 
     def __init__(self, path: Path, *, protected: tuple[Path, ...] = (), clock: Clock | None = None) -> None:
         self.path = path
-        self.part = part_of(path)
+        self.part = path.with_name(path.name + PART)
         self._now = (clock or Clock()).now
         self._kept: list[bytes] = []
         self._written_at = self._now()
@@ -127,19 +121,13 @@ class OutcomeFile:
         except OSError as error:
             raise ValueError(f"--outcomes: cannot write {shown(str(self.part))} ({error.strerror})") from None
         try:
-            self._set_aside()
-        except BaseException:
-            os.close(self._file)
-            raise
-
-    def _set_aside(self) -> None:
-        try:
-            self.path.replace(old_of(self.path))
-        except FileNotFoundError:
-            pass
+            with contextlib.suppress(FileNotFoundError):
+                path.replace(path.with_name(path.name + OLD))
         except OSError as error:
-            old = shown(str(self.path))
-            raise ValueError(f"--outcomes: cannot rename {old} to .old ({error.strerror})") from None
+            os.close(self._file)
+            raise ValueError(
+                f"--outcomes: cannot rename {shown(str(path))} to .old ({error.strerror})"
+            ) from None
 
     def add(self, line: bytes) -> None:
         """Add a line, which `write` writes."""
@@ -172,23 +160,17 @@ class OutcomeFile:
             self.close()  # Windows cannot rename an open file
         self.part.replace(self.path)
         with contextlib.suppress(OSError):  # some file systems cannot; the file is complete all the same
-            _sync_directory(self.path.parent)
+            directory = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-
-
-def part_of(path: Path) -> Path:
-    """Return the path of the incomplete file."""
-    return path.with_name(path.name + ".part")
-
-
-def old_of(path: Path) -> Path:
-    """Return the path of an earlier run's file."""
-    return path.with_name(path.name + ".old")
 
 
 def check_place(path: Path, *, protected: tuple[Path, ...] = ()) -> None:
@@ -199,7 +181,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = ()) -> None:
     """
     if not path.parent.is_dir():
         raise ValueError(f"--outcomes: the directory {shown(str(path.parent))} does not exist")
-    for item in (path, part_of(path), old_of(path)):
+    for item in (path.with_name(path.name + end) for end in ("", PART, OLD)):
         if item.is_symlink() or (item.exists() and not stat.S_ISREG(item.stat().st_mode)):
             raise ValueError(
                 f"--outcomes: {shown(str(item))} exists and is not a regular file: choose another path"
@@ -249,14 +231,6 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 # --- progress ----------------------------------------------------------------------------------------
 
 PROGRESS_EVERY = 5.0
@@ -298,36 +272,7 @@ def duration(seconds: float) -> str:
     return in_two_units(round(seconds))
 
 
-class Progress(Protocol):
-    """Shows the progress of a run."""
-
-    def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """Update the progress.
-
-        Args:
-            what: the name of the step.
-            done: the number of lines done.
-            total: the number of all lines; None if it is not known yet.
-            counts: the number of each outcome, in words.
-        """
-        ...
-
-    def say(self, line: str) -> None:
-        """Write a message."""
-        ...
-
-
-class Silence:
-    """No progress, for ``--quiet``."""
-
-    def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """Show nothing."""
-
-    def say(self, line: str) -> None:
-        """Write nothing."""
-
-
-class LineProgress:
+class Progress:
     """Progress as a line every few seconds.
 
     Args:
@@ -336,38 +281,41 @@ class LineProgress:
     """
 
     def __init__(self, say: Say, *, clock: Clock | None = None) -> None:
-        self._say = say
+        self.say = say
         self._now = (clock or Clock()).now
         self._what: str | None = None
-        self._looked = self._told = 0.0
+        self._looked = self._shown_at = 0.0
         self._pace = Pace()
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """Update the bar or write a line, if enough time has passed."""
+        """Update the bar or write a line, if enough time has passed.
+
+        Args:
+            what: the name of the step.
+            done: the number of lines done.
+            total: the number of all lines; None if it is not known yet.
+            counts: the number of each outcome, in words.
+        """
         now = self._now()
         if what != self._what:
-            self._what, self._told, self._pace = what, now, Pace()
+            self._what, self._shown_at, self._pace = what, now, Pace()
             self._begin()
         elif done != total and now - self._looked < LOOKED_AT_EVERY:
             return
         self._looked = now
         self._pace.note(now, done)
-        self._draw(progress_line(what, done, total, counts, rate=self._pace.rate), done, total)
+        self._draw(_progress_line(what, done, total, counts, rate=self._pace.rate), done, total)
 
     def _begin(self) -> None:
         pass
 
     def _draw(self, line: str, _done: int, _total: int | None) -> None:
-        if self._looked - self._told >= PROGRESS_EVERY:
-            self._told = self._looked
-            self._say(line)
-
-    def say(self, line: str) -> None:
-        """Write a message, above the bar."""
-        self._say(line)
+        if self._looked - self._shown_at >= PROGRESS_EVERY:
+            self._shown_at = self._looked
+            self.say(line)
 
 
-class BarProgress(LineProgress):
+class BarProgress(Progress):
     """Progress as a bar.
 
     Args:
@@ -390,8 +338,7 @@ class BarProgress(LineProgress):
         self._bars.update(task, completed=done, total=total, description=line)
 
 
-def progress_line(what: str, done: int, total: int | None, counts: str, *, rate: float | None) -> str:
-    """Return the progress as a line."""
+def _progress_line(what: str, done: int, total: int | None, counts: str, *, rate: float | None) -> str:
     pace = f"{rate or 0:,.0f} a second"
     if total is None:
         return f"{what}: {done:,} lines, {pace}"
@@ -402,11 +349,8 @@ def progress_line(what: str, done: int, total: int | None, counts: str, *, rate:
 @contextmanager
 def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = None) -> Iterator[Progress]:
     """Show a bar if ``live``, lines otherwise, and nothing if ``quiet``."""
-    if quiet:
-        yield Silence()
-        return
-    if not live:
-        yield LineProgress(say, clock=clock)
+    if quiet or not live:
+        yield Progress((lambda _: None) if quiet else say, clock=clock)
         return
     from rich import console, progress  # 60 ms
 
@@ -431,27 +375,11 @@ NAMED = 3
 """The most reasons that the summary names; others are counted."""
 
 
-class Kind(enum.Enum):
-    """The outcome of an order, as the summary counts it."""
-
-    CREATED = "created"
-    REFUSED = "refused"
-    NOT_SENT = "not sent"
-    UNKNOWN = "unknown"
-
-
-def kind_of(result: Order | Exception) -> Kind:
-    """Return the kind of ``result``."""
+def outcome_of(result: Order | Exception) -> Outcome:
+    """Return the outcome of an order; after an error in the client, nothing is certain."""
     if isinstance(result, Order):
-        return Kind.CREATED
-    if not isinstance(result, TransferError):
-        return Kind.UNKNOWN  # after an error in the client, nothing is certain
-    return {
-        Outcome.CREATED: Kind.CREATED,
-        Outcome.REFUSED: Kind.REFUSED,
-        Outcome.NOT_SENT: Kind.NOT_SENT,
-        Outcome.UNKNOWN: Kind.UNKNOWN,
-    }[result.outcome]
+        return Outcome.CREATED
+    return result.outcome if isinstance(result, TransferError) else Outcome.UNKNOWN
 
 
 def code_of(result: Order | Exception) -> int:
@@ -459,26 +387,25 @@ def code_of(result: Order | Exception) -> int:
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
-        return (
-            process.UNKNOWN
-        )  # only this run knows the outcome: the journal has recorded nothing but the sending
+        # Only this run knows the outcome: the journal has recorded nothing but the sending.
+        return process.UNKNOWN
     if isinstance(result, Refused):
         return process.REFUSED if result.is_final else process.NOT_SENT
-    return process.NOT_SENT if kind_of(result) is Kind.NOT_SENT else process.UNKNOWN
+    return process.NOT_SENT if outcome_of(result) is Outcome.NOT_SENT else process.UNKNOWN
 
 
 class Tally:
     """Counts the outcomes.
 
     Attributes:
-        counts: the number of orders of each kind.
+        counts: the number of orders with each outcome.
         done: the number of orders with an outcome.
         undos_pending: the number of undos that failed.
         made: the number of orders that this run created; the others existed before.
     """
 
     def __init__(self) -> None:
-        self.counts = dict.fromkeys(Kind, 0)
+        self.counts = dict.fromkeys((Outcome.CREATED, Outcome.REFUSED, Outcome.NOT_SENT, Outcome.UNKNOWN), 0)
         self.done = self.undos_pending = self.made = 0
         self._reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._fields: Counter[str] = Counter()
@@ -486,7 +413,7 @@ class Tally:
     def add(self, result: Order | Exception) -> None:
         """Count the outcome of one order."""
         self.done += 1
-        self.counts[kind_of(result)] += 1
+        self.counts[outcome_of(result)] += 1
         self._reasons[code_of(result)][type(result).__name__] += 1
         if isinstance(result, Refused):
             self._fields.update(result.fields)
@@ -498,11 +425,12 @@ class Tally:
 
     def counted(self) -> str:
         """Return the counts that are not zero, in one line."""
-        return ", ".join(f"{count:,} {kind.value}" for kind, count in self.counts.items() if count) or "none"
+        counts = [f"{count:,} {outcome.value}" for outcome, count in self.counts.items() if count]
+        return ", ".join(counts).replace("_", " ") or "none"
 
     def advice(self) -> Iterator[str]:
         """Yield what the user should know and do, as lines."""
-        if (before := self.counts[Kind.CREATED] - self.made) > 0:
+        if (before := self.counts[Outcome.CREATED] - self.made) > 0:
             yield f"created before this run, and not again: {before:,}. To pay once more, use another key"
         if count := self._reasons[process.UNKNOWN].total():
             yield (

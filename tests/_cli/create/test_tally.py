@@ -2,7 +2,7 @@
 
 from tests.support.cases import each
 from tests.support.samples import encode, order_json
-from transfer_async._cli.create_outcomes import Kind, Tally, code_of, kind_of
+from transfer_async._cli.create_outcomes import Tally, code_of, outcome_of
 from transfer_async._models.errors import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -26,33 +26,33 @@ from transfer_async._models.responses import Order
 
 ORDER = Order.from_json(encode(order_json()))
 CASES = [
-    (ORDER, Kind.CREATED, 0),
-    (AlreadyCreated(order_id="tx-1"), Kind.CREATED, 0),
-    (Refused(status=422), Kind.REFUSED, 3),
-    (Refuted(), Kind.REFUSED, 3),
-    (RateLimited(status=429), Kind.REFUSED, 4),
-    (Unauthorized(status=401), Kind.REFUSED, 4),
-    (Refused(status=404), Kind.REFUSED, 4),
-    (ConnectionFailed(), Kind.NOT_SENT, 4),
-    (TokenUnavailable(), Kind.NOT_SENT, 4),
-    (HoldFailed(refused=True), Kind.NOT_SENT, 4),
-    (BeneficiaryNotVerified(result=MatchResult.NO_MATCH), Kind.NOT_SENT, 4),
-    (Expired(), Kind.NOT_SENT, 4),
-    (KeyConflict(), Kind.NOT_SENT, 4),
-    (KeyBusy(), Kind.NOT_SENT, 4),
-    (JournalFailed(), Kind.NOT_SENT, 4),
-    (OutcomeUnknown(), Kind.UNKNOWN, 5),
-    (UnreadableOrder(), Kind.UNKNOWN, 5),
-    (JournalFailed(outcome=Outcome.CREATED, order=ORDER), Kind.CREATED, 5),
-    (JournalFailed(outcome=Outcome.REFUSED), Kind.REFUSED, 5),
-    (JournalFailed(outcome=Outcome.UNKNOWN), Kind.UNKNOWN, 5),
-    (RuntimeError(), Kind.UNKNOWN, 5),
+    (ORDER, Outcome.CREATED, 0),
+    (AlreadyCreated(order_id="tx-1"), Outcome.CREATED, 0),
+    (Refused(status=422), Outcome.REFUSED, 3),
+    (Refuted(), Outcome.REFUSED, 3),
+    (RateLimited(status=429), Outcome.REFUSED, 4),
+    (Unauthorized(status=401), Outcome.REFUSED, 4),
+    (Refused(status=404), Outcome.REFUSED, 4),
+    (ConnectionFailed(), Outcome.NOT_SENT, 4),
+    (TokenUnavailable(), Outcome.NOT_SENT, 4),
+    (HoldFailed(refused=True), Outcome.NOT_SENT, 4),
+    (BeneficiaryNotVerified(result=MatchResult.NO_MATCH), Outcome.NOT_SENT, 4),
+    (Expired(), Outcome.NOT_SENT, 4),
+    (KeyConflict(), Outcome.NOT_SENT, 4),
+    (KeyBusy(), Outcome.NOT_SENT, 4),
+    (JournalFailed(), Outcome.NOT_SENT, 4),
+    (OutcomeUnknown(), Outcome.UNKNOWN, 5),
+    (UnreadableOrder(), Outcome.UNKNOWN, 5),
+    (JournalFailed(outcome=Outcome.CREATED, order=ORDER), Outcome.CREATED, 5),
+    (JournalFailed(outcome=Outcome.REFUSED), Outcome.REFUSED, 5),
+    (JournalFailed(outcome=Outcome.UNKNOWN), Outcome.UNKNOWN, 5),
+    (RuntimeError(), Outcome.UNKNOWN, 5),
 ]
 
 
-@each(("result", "kind", "code"), CASES)
-def test_every_result_has_its_kind_and_its_code(result, kind, code):
-    assert (kind_of(result), code_of(result)) == (kind, code)
+@each(("result", "outcome", "code"), CASES)
+def test_every_result_has_its_outcome_and_its_code(result, outcome, code):
+    assert (outcome_of(result), code_of(result)) == (outcome, code)
 
 
 def tally_of(*results) -> Tally:
