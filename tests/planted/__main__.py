@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.planted.asking import FAULTS, Found, ask, record, recorded
-from tests.planted.checkout import Checkout
-from tests.planted.fault import Fault
+from tests.planted.checkout import Checkout, Found, ask
+from tests.planted.faults import FAULTS, Fault, record
 
 
 @contextmanager
@@ -28,15 +27,14 @@ def checkouts(count: int) -> Iterator[SimpleQueue[Checkout]]:
 
 def ask_all(faults: Sequence[Fault], at_once: int) -> Iterator[Found]:
     """What becomes of each of ``faults``, as it is known."""
-    known = recorded()
-    last = {known[fault.name] for fault in faults if fault.name in known}
+    last = {fault.caught_by for fault in faults}
     with checkouts(at_once) as free, ThreadPoolExecutor(at_once) as threads:
         sound = last if len(last) > 1 and _all_pass(free, last) else frozenset[str]()
 
         def ask_one(fault: Fault) -> Found:
             checkout = free.get()
             try:
-                return ask(fault, checkout, last=known.get(fault.name), sound=sound)
+                return ask(fault, checkout, sound=sound)
             finally:
                 free.put(checkout)
 
@@ -74,9 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen = [fault for fault in FAULTS if options.only is None or options.only in fault.name]
     if options.list:
-        known = recorded()
         for fault in chosen:
-            print(f"{fault.name}: {fault.loses}\n    {fault.module}; {known.get(fault.name, '-')}")  # noqa: T201
+            print(f"{fault.name}: {fault.loses}\n    {fault.path}; {fault.caught_by}")  # noqa: T201
         return 0
     results = logged(options.log)
     for found in ask_all([fault for fault in chosen if fault.name not in results], options.at_once):
@@ -87,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 log.write(f"{found.name} {results[found.name]}\n")
     caught = {name: by for name, by in results.items() if not by.startswith(("SURVIVED", "FAILS"))}
     if options.record:
-        record(recorded() | caught)
+        record(caught)
     survivors = [fault.name for fault in chosen if fault.name not in caught]
     print(f"{len(chosen)} faults, {len(survivors)} survived {' '.join(survivors)}")  # noqa: T201
     return 1 if survivors else 0

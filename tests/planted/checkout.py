@@ -1,4 +1,4 @@
-"""A copy of the checkout, in which a fault is planted and tests run."""
+"""A copy of the checkout, in which one fault is planted and tests run until one fails."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.planted.fault import Fault, path_of
+from attrs import frozen
+
+from tests.planted.faults import FAULTS, PROMISE, Fault
 
 HERE = Path(__file__).parents[2]
 PATIENCE = 900.0
@@ -44,11 +46,11 @@ class Checkout:
         """Plant ``fault``, and take it out again.
 
         Raises:
-            SnippetNotFound: it does not fit.
+            LinesNotFound: it does not fit.
         """
-        path = self._top / path_of(fault.module)
+        path = self._top / fault.path
         sound = path.read_text(encoding="utf-8")
-        self._write(path, fault.planted(sound))
+        self._write(path, fault.plant(sound))
         try:
             yield
         finally:
@@ -98,3 +100,51 @@ class Checkout:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
         return kept | {"PYTHONPATH": str(self._top)}  # so do the processes that tests start
+
+
+@frozen
+class Found:
+    """The result for one fault.
+
+    Args:
+        name: the fault's.
+        by: the test that caught it, if any did.
+        in_vain: a test that failed, but also fails without the fault: it proves nothing.
+        seconds: how long it took.
+    """
+
+    name: str
+    by: str | None
+    in_vain: str | None
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """The test, or why there is none."""
+        return self.by or ("SURVIVED" if self.in_vain is None else f"FAILS ANYWAY {self.in_vain}")
+
+
+def ask(fault: Fault, checkout: Checkout, *, sound: Container[str] = frozenset()) -> Found:
+    """Run tests with ``fault`` planted, until one fails.
+
+    Args:
+        fault: planted for as long as tests run.
+        checkout: where.
+        sound: tests that are known to pass without the fault.
+    """
+    began = time.monotonic()
+    with checkout.with_fault(fault):
+        failures = map(checkout.first_failure, _asked(fault))
+        failed = next(filter(None, failures), None)
+    proves = failed in (None, HANGS, DIES) or failed in sound or checkout.passes([failed])
+    by, in_vain = (failed, None) if proves else (None, failed)
+    return Found(fault.name, by, in_vain, time.monotonic() - began)
+
+
+def _asked(fault: Fault) -> Iterator[tuple[str, ...]]:
+    """Yield the test that caught it last, those that catch other faults of the file, and `PROMISE`."""
+    if fault.caught_by not in (HANGS, DIES):
+        yield (fault.caught_by,)
+    others = [other.caught_by for other in FAULTS if other.path == fault.path]
+    yield tuple(dict.fromkeys(test.partition("::")[0] for test in others if test not in (HANGS, DIES)))
+    yield PROMISE

@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.planted.asking import FAULTS, ask, recorded
-from tests.planted.checkout import PATIENCE, Checkout
-from tests.planted.fault import Fault
+from tests.planted.checkout import PATIENCE, Checkout, ask
+from tests.planted.faults import FAULTS, Fault
 
 ALWAYS, LONG = pytest.mark.trial(ci=1, long=1), pytest.mark.trial(long=1)
 ONE_IN = 15
@@ -19,10 +18,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 @pytest.fixture(scope="session")
 def sound(checkout: Checkout, request: pytest.FixtureRequest) -> frozenset[str]:
     """The tests that are asked first, if they pass where nothing is planted: seen once for all."""
-    known = recorded()
     rows = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    faults = {row["fault"].name for row in rows if isinstance(row.get("fault"), Fault)}
-    asked = {known[name] for name in faults & known.keys()}
+    asked = {row["fault"].caught_by for row in rows if isinstance(row.get("fault"), Fault)}
     return frozenset(asked) if checkout.passes(sorted(asked)) else frozenset()
 
 
@@ -35,6 +32,6 @@ def sound(checkout: Checkout, request: pytest.FixtureRequest) -> frozenset[str]:
     ],
 )
 def test_a_planted_fault_is_caught(fault: Fault, checkout: Checkout, sound: frozenset[str]):
-    found = ask(fault, checkout, last=recorded().get(fault.name), sound=sound)
+    found = ask(fault, checkout, sound=sound)
 
     assert found.by is not None, f"{found.verdict}: {fault.loses}"
