@@ -8,7 +8,6 @@ than to read the file again (60 against 51 microseconds a line), and it is a sec
 
 from __future__ import annotations
 
-import csv
 import enum
 import hashlib
 import io
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO
 import attrs
 from attrs import frozen
 
-from transfer_async._cli.output import BadLine, TemporaryDatabase, TextLines, each_line, shown
+from transfer_async._cli.output import BadLine, TemporaryDatabase, TextLines, csv_rows, each_line, shown
 from transfer_async._converters.messages import OPTIONAL_FIELDS, VERSION, OrderCommand
 from transfer_async._models.errors import LIMITS, InvalidOrder
 from transfer_async._models.requests import EXACT, NewExternalOrder, NewOrder, PersonName, is_optional
@@ -66,44 +65,21 @@ def csv_records(lines: TextLines, known: Iterator[Record]) -> Iterator[Record]:
         lines: the file's lines.
         known: the records of the first rows, if an earlier reading kept them.
     """
-    reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
-    while (row := _next_row(reader, lines)) is not None:
-        if isinstance(row, Record):
-            yield next(known, None) or row
+    for line, row in csv_rows(lines):
+        if isinstance(row, BadLine):
+            yield next(known, None) or Record(line=row.line, faults=(("", row.why),))
             if header is None:
                 return
-        elif header is None:
-            header = row.cells
+        elif row and header is None:
+            header = row
             if faults := tuple(_header_faults(header)):
-                yield Record(line=row.line, faults=faults)
+                yield Record(line=line, faults=faults)
                 return
-        else:
-            yield next(known, None) or _csv_record(row, header)
+        elif row and header is not None:
+            yield next(known, None) or _csv_record(line, row, header)
     if header is None:
         yield Record(line=1, faults=(("", "is missing: the first line must name the columns"),))
-
-
-@attrs.frozen
-class _CsvRow:
-    line: int
-    cells: list[str]
-
-
-def _next_row(reader: Iterator[list[str]], lines: TextLines) -> _CsvRow | Record | None:
-    """Return the next row that is not empty, a record of its fault, or None at the end."""
-    while True:
-        line = lines.number + 1
-        try:
-            cells = next(reader, None)
-        except BadLine as bad:
-            return Record(line=bad.line, faults=(("", bad.why),))
-        except csv.Error as error:  # its text never quotes the line
-            return Record(line=line, faults=(("", f"is not valid CSV ({error})"),))
-        if cells is None:
-            return None
-        if cells:
-            return _CsvRow(line, cells)
 
 
 _OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -137,19 +113,19 @@ def _why_none_is_known(header: Sequence[str]) -> str:
 _LINES = "contains a line break: check that every quote is closed"
 
 
-def _csv_record(row: _CsvRow, header: Sequence[str]) -> Record:
-    if len(row.cells) != len(header):
-        more = "more" if len(row.cells) > len(header) else "fewer"
-        return Record(line=row.line, faults=(("", f"has {more} cells than the header has columns"),))
-    if broken := [name for name, cell in zip(header, row.cells, strict=True) if {"\n", "\r"} & set(cell)]:
+def _csv_record(line: int, cells: Sequence[str], header: Sequence[str]) -> Record:
+    if len(cells) != len(header):
+        more = "more" if len(cells) > len(header) else "fewer"
+        return Record(line=line, faults=(("", f"has {more} cells than the header has columns"),))
+    if broken := [name for name, cell in zip(header, cells, strict=True) if {"\n", "\r"} & set(cell)]:
         # No field may contain a line break: an unclosed quote would swallow the orders up to the next quote.
-        return Record(line=row.line, faults=tuple((name, _LINES) for name in broken))
+        return Record(line=line, faults=tuple((name, _LINES) for name in broken))
     try:
-        command = OrderCommand.from_tree(_tree(header, row.cells))
+        command = OrderCommand.from_tree(_tree(header, cells))
     except InvalidOrder as error:
         faults = tuple((_NAMED.get(place, place), why) for place, why in error.problems)
-        return Record(line=row.line, key=error.key, faults=faults)
-    return Record(line=row.line, key=command.key, command=command)
+        return Record(line=line, key=error.key, faults=faults)
+    return Record(line=line, key=command.key, command=command)
 
 
 def _tree(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
@@ -301,6 +277,7 @@ class Record:
 
 # --- unchanged file ----------------------------------------------------------------------------------
 
+_CHANGED = "FILE was changed after it was checked"
 BLOCK = 1 << 20
 _DIGEST = 16  # bytes for each block of 1 MiB, which is 160 kB for a file of 10 GB
 
@@ -327,42 +304,36 @@ class UnchangedFile:
             Changed: when it is read, before any byte that differs is returned.
         """
         self._file.seek(0)
-        return io.BufferedReader(_ComparingReader(self), BLOCK)
+        return io.BufferedReader(_BlockReader(self._blocks()), BLOCK)
 
-    def _first_reading_ended(self, digests: bytearray) -> None:
+    def _blocks(self) -> Iterator[bytes]:
+        known, digests = self._digests, bytearray()
+        while block := self._file.read(BLOCK):
+            at = len(digests)
+            digests += hashlib.blake2b(block, digest_size=_DIGEST).digest()
+            if known is not None and digests[at:] != known[at : at + _DIGEST]:
+                raise Changed(_CHANGED)
+            yield block
+        if known is not None and len(digests) != len(known):
+            raise Changed(_CHANGED)
         self._digests = digests
 
 
-class _ComparingReader(io.RawIOBase):
-    def __init__(self, file: UnchangedFile) -> None:
+class _BlockReader(io.RawIOBase):
+    def __init__(self, blocks: Iterator[bytes]) -> None:
         super().__init__()
-        self._whole = file
-        self._known = file._digests
-        self._digests = bytearray()
-        self._left = memoryview(b"")
+        self._blocks, self._left = blocks, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override] # as io.BufferedReader calls it
         if not self._left:
-            self._left = memoryview(self._next_block())
+            self._left = memoryview(next(self._blocks, b""))
         size = min(len(buffer), len(self._left))
         buffer[:size] = self._left[:size]
         self._left = self._left[size:]
         return size
-
-    def _next_block(self) -> bytes:
-        block = self._whole._file.read(BLOCK)
-        at = len(self._digests)
-        if block:
-            self._digests += hashlib.blake2b(block, digest_size=_DIGEST).digest()
-        if self._known is None:
-            if not block:
-                self._whole._first_reading_ended(self._digests)
-        elif self._digests[at:] != self._known[at : at + _DIGEST]:
-            raise Changed("FILE was changed after it was checked")
-        return block
 
 
 # --- check -------------------------------------------------------------------------------------------
@@ -430,11 +401,9 @@ class Checking:
         if self._needs_held and record.command is not None and record.command.held is None:
             yield "held", "is missing: give the hold's reference, or --hooks with a hold hook"
         for name in LIMITS:
-            if self._has_passed(getattr(record.command, name, None)):
+            limit = getattr(record.command, name, None)
+            if self._now is not None and limit is not None and limit <= self._now:
                 yield name, "has passed: set a later time (a key that has its order already still returns it)"
-
-    def _has_passed(self, moment: datetime | None) -> bool:
-        return self._now is not None and moment is not None and moment <= self._now
 
     def _note(self, line: int, faults: list[LineFault]) -> None:
         self.faults += len(faults)

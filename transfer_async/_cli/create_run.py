@@ -14,15 +14,15 @@ until the lease has ended.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
+from itertools import islice
 from typing import TypeVar
 
 import attrs
-from attrs import frozen
+from attrs import define, field, frozen
 
 from transfer_async._cli.create_input import Changed, Record
 from transfer_async._cli.create_outcomes import OutcomeFile, Progress, Tally, duration, outcome_line
@@ -108,6 +108,7 @@ class CircuitBreaker:
         return None
 
 
+@define(slots=False)
 class BulkRun:
     """One run.
 
@@ -125,25 +126,20 @@ class BulkRun:
         gave_up: the reason, if the run gave up.
     """
 
-    def __init__(
-        self,
-        client: TransferClient,
-        *,
-        outcomes: OutcomeFile,
-        progress: Progress,
-        stopping: Stopping,
-        tally: Tally,
-        total: int,
-        concurrency: int,
-        clock: Clock | None = None,
-    ) -> None:
-        self._client, self._outcomes, self._progress = client, outcomes, progress
-        self._stopping, self._tally, self._total = stopping, tally, total
-        self._concurrency, self._clock = concurrency, clock or Clock()
-        self._trouble = CircuitBreaker(concurrency=concurrency)
-        self._put_off: list[LineRequest] = []
-        self._until = 0.0
-        self.gave_up: str | None = None
+    _client: TransferClient
+    _outcomes: OutcomeFile = field(kw_only=True)
+    _progress: Progress = field(kw_only=True)
+    _stopping: Stopping = field(kw_only=True)
+    _tally: Tally = field(kw_only=True)
+    _total: int = field(kw_only=True)
+    _concurrency: int = field(kw_only=True)
+    _clock: Clock = field(factory=Clock, kw_only=True)
+    _put_off: list[LineRequest] = field(factory=list, init=False)
+    _until: float = field(default=0.0, init=False)
+    gave_up: str | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._trouble = CircuitBreaker(concurrency=self._concurrency)
 
     @property
     def is_whole(self) -> bool:
@@ -159,7 +155,7 @@ class BulkRun:
         """
         cutting = asyncio.ensure_future(self._cut_off_when_asked())
         try:
-            await self._round(self._requests(records), may_put_off=True)
+            await self._round(self._requests(map(request_of, records)), may_put_off=True)
             await self._try_again()
         finally:
             cutting.cancel()
@@ -175,9 +171,9 @@ class BulkRun:
         until, wait = self._until + MARGIN, FIRST_WAIT
         while self._put_off and not self._is_over:
             left = max(0.0, until - self._clock.now())
-            await self._stopping.unless_asked(_slept(self._clock, min(wait, left)))
+            await self._stopping.unless_asked(self._clock.sleep(min(wait, left)))
             waiting, self._put_off = self._put_off, []
-            await self._round(self._unless_stopped(waiting), may_put_off=wait < left)
+            await self._round(self._requests(iter(waiting)), may_put_off=wait < left)
             wait = min(2 * wait, LONGEST_WAIT)
 
     async def _round(self, requests: AsyncIterable[OrderRequest], *, may_put_off: bool) -> None:
@@ -195,25 +191,19 @@ class BulkRun:
     def _is_over(self) -> bool:
         return self._stopping.asked.is_set() or self.gave_up is not None
 
-    async def _requests(self, records: Iterator[Record]) -> AsyncIterator[LineRequest]:
-        """Yield the file's orders, until it is time to stop; then orders in flight still end."""
-        while some := await asyncio.to_thread(_some, records):
-            for request in some:
+    async def _requests(self, requests: Iterator[LineRequest]) -> AsyncIterator[LineRequest]:
+        """Yield the orders, until it is time to stop; then orders in flight still end."""
+        while ahead := await asyncio.to_thread(list, islice(requests, AHEAD)):
+            for request in ahead:
                 if self._is_over:
                     return
                 yield request
 
-    async def _unless_stopped(self, requests: Iterable[LineRequest]) -> AsyncIterator[LineRequest]:
-        for request in requests:
-            if self._is_over:
-                return
-            yield request
-
     # --- results --------------------------------------------------------------------------------
 
     def _note(self, result: OrderResult) -> None:
-        request, ended = result.request, _ended(result)
-        assert isinstance(request, LineRequest) and request.key is not None  # noqa: S101, PT018 - for the type checker
+        request, ended = result.request, result.order or result.error
+        assert isinstance(request, LineRequest) and request.key and ended  # noqa: S101, PT018 - for the type checker
         if isinstance(ended, ClientClosed):  # cut off: another run will report its outcome
             return
         self._tally.add(ended)
@@ -240,21 +230,6 @@ class BulkRun:
         )
         await self._stopping.cut.wait()
         await self._client.close(timeout=CUT_OFF)
-
-
-async def _slept(clock: Clock, seconds: float) -> None:
-    await clock.sleep(seconds)
-
-
-def _some(records: Iterator[Record]) -> list[LineRequest]:
-    return [request_of(record) for record in itertools.islice(records, AHEAD)]
-
-
-def _ended(result: OrderResult) -> Order | Exception:
-    if result.order is not None:
-        return result.order
-    assert result.error is not None  # noqa: S101 - one of the two is set
-    return result.error
 
 
 # --- stopping ----------------------------------------------------------------------------------------

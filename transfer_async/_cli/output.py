@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import logging
@@ -10,7 +11,6 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NoReturn, Self, TextIO
 
 import typer
@@ -267,6 +267,23 @@ def each_line(lines: TextLines) -> Iterator[str | BadLine]:
             yield text
 
 
+def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
+    """Yield each row of CSV with the number of its first line; a `BadLine` for each that cannot be read."""
+    reader = csv.reader(lines, strict=True)
+    while True:
+        line = lines.number + 1
+        try:
+            cells = next(reader, None)
+        except BadLine as bad:
+            yield line, bad
+        except csv.Error as error:  # its text never quotes the line
+            yield line, BadLine(line, f"is not valid CSV ({error})")
+        else:
+            if cells is None:
+                return
+            yield line, cells
+
+
 # --- temporary database ------------------------------------------------------------------------------
 # What a command must remember of a large file is on the disk, so that memory stays bounded.
 
@@ -296,7 +313,5 @@ class TemporaryDatabase:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.database.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shlex
@@ -24,6 +23,7 @@ from transfer_async._cli.output import (
     BadLine,
     TextLines,
     complain,
+    csv_rows,
     each_line,
     fail,
     failing,
@@ -304,31 +304,21 @@ def _rows(path: Path, columns: Columns) -> Iterator[ExportedOrder | BadLine]:
 
 
 def _csv_rows(lines: TextLines, columns: Columns) -> Iterator[tuple[int, Any]]:
-    reader = csv.reader(lines, strict=True)
     header: list[str] | None = None
-    while True:
-        line = lines.number + 1
-        try:
-            cells = next(reader, None)
-        except (BadLine, csv.Error) as error:
-            yield (
-                line,
-                BadLine(line, error.why if isinstance(error, BadLine) else f"is no valid CSV ({error})"),
-            )
-            continue
-        if cells is None:
-            return
-        if header is None:
-            header = cells
+    for line, row in csv_rows(lines):
+        if isinstance(row, BadLine):
+            yield line, row
+        elif header is None:
+            header = row
             try:
                 _check_header(header, columns)
             except ValueError as error:
                 yield line, BadLine(line, str(error))
                 return  # Every row would have the same fault.
-        elif cells and len(cells) != len(header):
+        elif row and len(row) != len(header):
             yield line, BadLine(line, "has another number of cells than the header")
-        elif cells:
-            yield line, dict(zip(header, cells, strict=True))
+        elif row:
+            yield line, dict(zip(header, row, strict=True))
 
 
 def _check_header(header: Sequence[str], columns: Columns) -> None:

@@ -43,9 +43,8 @@ from transfer_async.sandbox import StallAfterProcessing, Status
 def records(*numbers: int, **changes: str) -> Iterator[Record]:
     for number in numbers:
         cells = row(number, **changes)
-        yield create_input._csv_record(
-            create_input._CsvRow(number + 1, [cells.get(name, "") for name in COLUMNS]), list(COLUMNS)
-        )
+        row_cells = [cells.get(name, "") for name in COLUMNS]
+        yield create_input._csv_record(number + 1, row_cells, list(COLUMNS))
 
 
 class Heard:

@@ -411,7 +411,7 @@ def row(**changes: Any) -> str:
         ("\udcff", "line 1: is not UTF-8"),
         (f"{row()}\n{row(poster_amount=11)}", "the export has order tx-1 twice"),
         (f"{HEADER}\ntx-1\n", "line 2: has another number of cells than the header"),
-        (f'{HEADER}\n"tx-1', "line 2: is no valid CSV"),
+        (f'{HEADER}\n"tx-1', "line 2: is not valid CSV"),
         (f"{HEADER}\n\udcff\n", "line 2: is not UTF-8"),
         (row(id="17"), "line 1: order_id: must look like 'tx-…'"),
         (
