@@ -268,7 +268,7 @@ def test_a_late_undo_without_a_receipt_keeps_the_recorded_receipt():
     assert {one.hook: one.receipt for one in owing.pending_undos} == {"hold": "r-hold", "check": None}
 
 
-# --- walks --------------------------------------------------------------------------------------
+# --- random transitions -------------------------------------------------------------------------
 
 
 def _claims() -> st.SearchStrategy[Move]:
@@ -345,7 +345,6 @@ WALKED: st.SearchStrategy[Move] = st.one_of(
 )
 PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
 STEPS = st.lists(st.tuples(PAUSES, WALKED), max_size=25)
-BOUND = (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
 Walk = list[tuple[Entry | None, Move, float, TransitionResult]]
 
 
@@ -358,31 +357,6 @@ def walk(steps: list[tuple[float, Move]]) -> Walk:
             walked.append((entry, move, now, verdict))
             entry = verdict.entry
     return walked
-
-
-def no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt(walked: Walk):
-    for before, move, now, verdict in walked:
-        after = verdict.entry
-        if before is None or before.state not in BOUND or after.state in BOUND:
-            continue
-        right = getattr(move, "attempt", None) == before.attempt
-        late = isinstance(move, transitions.Refute) and now >= before.sent_until + move.settle_after
-
-        assert after.state is KeyState.FREE
-        assert right
-        assert before.state is not KeyState.CREATED
-        assert isinstance(move, transitions.Release) or (late and before.state is KeyState.IN_DOUBT)
-
-
-def nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over(walked: Walk):
-    for before, move, now, verdict in walked:
-        if before is not None and verdict.entry.attempt != before.attempt and verdict.entry.attempt:
-            if isinstance(move, transitions.Suspect):  # it binds a free key to its own attempt again
-                assert before.state is KeyState.FREE
-                continue
-            assert isinstance(move, transitions.MarkSending)
-            assert before.state is KeyState.CLAIMED
-            assert (before.epoch, now < before.lease_until) == (move.epoch, True)
 
 
 def a_created_key_keeps_its_order_for_ever_unless_a_person_gave_it_and_it_is_corrected(walked: Walk):
@@ -417,51 +391,6 @@ def nobody_approves_but_another_person_and_only_what_was_proposed(walked: Walk):
             assert approved.by.strip().casefold() != before.proposal.by.strip().casefold()
 
 
-def a_debt_goes_only_when_it_is_paid(walked: Walk):
-    for before, move, _, verdict in walked:
-        due = [(one.intent.id, one.hook) for one in before.pending_undos] if before else []
-        left = [(one.intent.id, one.hook) for one in verdict.entry.pending_undos]
-        gone = [debt for debt in due if debt not in left]
-
-        undone = move.intent_id if isinstance(move, transitions.MarkUndone) else None
-        kept = (
-            move.intent.id if isinstance(move, transitions.Suspect) else None
-        )  # for an order that may exist
-        assert all(debt[0] in (undone, kept) for debt in gone)
-
-
-def an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed(walked: Walk):
-    for before, move, now, verdict in walked:
-        after = verdict.entry
-        if before is None or after.intent_id == before.intent_id or verdict.denial is not None:
-            continue
-        if isinstance(move, transitions.Suspect):
-            assert before.state is KeyState.FREE
-            continue
-        assert isinstance(move, Claim)
-        abandoned = before.state is KeyState.CLAIMED and now >= before.lease_until
-        assert before.state is KeyState.FREE or (abandoned and not _serves(before, move, now))
-        due = {(one.intent.id, one.hook) for one in after.pending_undos}
-        assert not abandoned or {(before.intent_id, hook) for hook in before.hooks} <= due
-
-
-def a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves(walked: Walk):
-    for before, move, now, verdict in walked:
-        if verdict.denial is None and isinstance(move, Claim) and verdict.entry.epoch > 1:
-            assert before is not None
-            assert _serves(before, move, now)
-            assert (verdict.entry.receipts, verdict.entry.pending_undos) == (
-                before.receipts,
-                before.pending_undos,
-            )
-
-
-def _serves(before: Entry, claim: Claim, now: float) -> bool:
-    assert before.intent is not None
-    same_words = (before.intent.beneficiary, before.held) == (claim.intent.beneficiary, claim.intent.held)
-    return same_words and now - before.claimed_at <= j.MAX_AGE and set(before.hooks) <= set(claim.hooks)
-
-
 def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk):
     for before, move, _, verdict in walked:
         if verdict.denial is None or verdict.entry == before:
@@ -477,37 +406,13 @@ def a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds(walked: Walk)
         assert verdict.entry == replace(before, **found)
 
 
-def what_is_in_doubt_keeps_all_that_undoing_and_resolving_need(walked: Walk):
-    for _, _, _, verdict in walked:
-        entry: Any = verdict.entry
-        if entry.state in (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT):
-            assert entry.intent is not None
-            assert entry.intent.id == entry.intent_id
-        if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT):
-            assert entry.attempt or (entry.is_suspected and entry.attempt is not None)
-            assert entry.sent_until > 0
-
-
-def a_key_under_which_another_order_may_exist_is_freed_by_a_person_alone(walked: Walk):
-    for before, move, _, verdict in walked:
-        if before is not None and before.is_suspected and verdict.entry.state is KeyState.FREE:
-            assert isinstance(move, transitions.Refute)
-            assert not move.by_program
-
-
 KEPT_BY_EVERY_WALK = (
-    no_way_leads_out_of_sending_or_doubt_but_an_answer_to_that_very_attempt,
-    nothing_is_marked_but_a_live_claim_by_its_own_epoch_and_no_attempt_is_marked_over,
     a_created_key_keeps_its_order_for_ever_unless_a_person_gave_it_and_it_is_corrected,
     what_was_proposed_is_void_after_any_move_but_a_look,
     nobody_approves_but_another_person_and_only_what_was_proposed,
-    a_debt_goes_only_when_it_is_paid,
-    an_intent_changes_with_a_claim_of_a_key_that_is_free_or_serves_no_more_and_is_then_owed,
-    a_claim_is_gone_on_with_only_where_what_its_hooks_did_serves,
     a_denied_move_changes_nothing_but_the_doubt_that_a_claim_finds,
-    what_is_in_doubt_keeps_all_that_undoing_and_resolving_need,
-    a_key_under_which_another_order_may_exist_is_freed_by_a_person_alone,
 )
+"""What `tests.interleavings` does not explore: the decisions of people, and rejected transitions."""
 
 
 @given(STEPS)
