@@ -66,14 +66,10 @@ def on_a_busy_loop(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> 
     before_each_look(monkeypatch, once)
 
 
-def settings_for(tls: bool, certificates: Certificates) -> tuple[Any, dict[str, Any]]:
-    """The server's TLS, and the client's."""
-    return (certificates.server, {"ssl": certificates.client}) if tls else (None, {})
-
-
 @pytest.fixture(params=[False, True], ids=["plain", "TLS"])
 def sides(request: pytest.FixtureRequest, certificates: Certificates) -> tuple[Any, dict[str, Any]]:
-    return settings_for(request.param, certificates)
+    """The server's TLS, and the client's."""
+    return (certificates.server, {"ssl": certificates.client}) if request.param else (None, {})
 
 
 def who(reference: str) -> str:
@@ -328,14 +324,6 @@ async def test_a_fresh_connection_is_not_judged_by_its_session_ticket(
     assert order.id.startswith("tx-")
     assert len(readable) == 1
     assert server.accepted == len(server.requests) == 1
-
-
-async def test_fifty_fresh_connections_over_tls_are_all_good(certificates: Certificates):
-    async with serving(answers, tls=certificates.server) as server:
-        for _ in range(50):
-            await Bank().send_order(server.url, ssl=certificates.client, retry=ONCE)
-
-    assert server.accepted == 50
 
 
 async def test_one_connection_carries_many_orders(bank: Bank, sides: Any):
