@@ -313,7 +313,7 @@ class Row:
     does: bytes | tuple[bytes, ...] | Script
     kind: type[TransferError] = OutcomeUnknown
     status: int | None = None
-    cause: type[BaseException] = object  # type: ignore[assignment] # any, or none
+    cause: type[object] = object
     message: Any = ANY
     settings: dict[str, Any] = field(factory=dict)
 
