@@ -1,6 +1,6 @@
 """The tests, in a clean environment of their own: whatever the user has set is for the user's programs.
 
-This module comes before all others of the tests, in pytest and in ``python -m tests.kills`` alike.
+This module comes before all others of the tests, in pytest and in ``python -m tests.crash`` alike.
 """
 
 import os

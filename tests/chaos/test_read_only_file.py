@@ -1,0 +1,56 @@
+"""A worker whose user may only read the journal's file."""
+
+import os
+import pwd
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.storm import stormy_world
+from transfer_async import JournalFailed, Outcome, SQLiteJournal
+
+NOBODY = "nobody"
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Of a file in a directory that every user reaches."""
+    directory = Path(tempfile.mkdtemp())
+    directory.chmod(0o755)
+    yield directory / "journal.db"
+    directory.chmod(0o700)
+    shutil.rmtree(directory)
+
+
+def make_read_only(path: Path) -> None:
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+
+
+@contextmanager
+def somebody() -> Iterator[None]:
+    """Be nobody in particular: ``root`` may write everything."""
+    user = os.geteuid()
+    if not user:
+        os.seteuid(pwd.getpwnam(NOBODY).pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+async def test_a_worker_with_a_read_only_journal_sends_and_holds_nothing(path: Path):
+    async with SQLiteJournal(path):
+        pass
+    make_read_only(path)
+    async with stormy_world(lambda world: SQLiteJournal(path, clock=world.time.clock)) as world:
+        with somebody():
+            failed = await world.fails(JournalFailed)
+
+    assert str(failed.__cause__) == "attempt to write a readonly database"
+    assert failed.outcome is Outcome.NOT_SENT
+    assert (len(world.sandbox.requests), world.bank.open) == (0, {})

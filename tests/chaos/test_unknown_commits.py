@@ -1,0 +1,236 @@
+"""Connections that are cut at a commit: what the journal says is what the database has."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+import asyncpg
+import pytest
+
+from tests.chaos.pg_proxies import Cut, CuttingProxy, Message
+from tests.support.journalling import SCOPE, claim, create, doubt, judged, made, mark, release
+from tests.support.loop_time import LoopTime
+from transfer_async import JournalFailed, KeyState, PostgresJournal
+from transfer_async.journal import transitions
+from transfer_async.journal.durable import PendingMove, Transaction
+from transfer_async.journal.model import Rejection
+
+CUTS = [Cut.BEFORE, Cut.AFTER, Cut.LATE]
+
+
+class RecordedJournal(PostgresJournal):
+    """It keeps what was wanted of it, with the tokens and the verdicts."""
+
+    def __init__(self, dsn: str, *, timeout: float = 20.0) -> None:
+        super().__init__(dsn, timeout=timeout)
+        self.wanted: dict[str, PendingMove] = {}
+
+    async def _commit(self, wanted: Sequence[PendingMove]) -> None:
+        self.wanted |= {one.token: one for one in wanted}
+        await super()._commit(wanted)
+
+
+class Careful(RecordedJournal):
+    """It looks before every write."""
+
+    async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
+        return list(wanted)
+
+
+class Credulous(RecordedJournal):
+    """It never asks itself whether a commit whose reply was lost may have happened."""
+
+    async def _commit_once(self, transaction: Transaction) -> None:
+        for one in transaction.wanted:
+            one.commit_unknown = False
+        await super()._commit_once(transaction)
+
+
+async def steps_by_token(dsn: str) -> list[str]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [token for (token,) in await connection.fetch("SELECT token FROM transfer_async.history")]
+    finally:
+        await connection.close()
+
+
+def granted(one: PendingMove) -> bool | None:
+    """Whether the move was said to be made; None where the journal does not know."""
+    if one.result.exception() is not None:
+        return None
+    verdict = one.result.result()
+    return verdict is not None and verdict.denial is None
+
+
+async def wrong_beliefs(dsn: str, journals: Sequence[RecordedJournal]) -> list[str]:
+    """The moves that were said to be made and were not, or the other way round, or that were made twice."""
+    steps = await steps_by_token(dsn)
+    wanted = {token: one for journal in journals for token, one in journal.wanted.items()}
+    twice = [token for token in steps if steps.count(token) > 1]
+    known = {token: said for token, one in wanted.items() if (said := granted(one)) is not None}
+    return twice + [token for token, said in known.items() if said != (token in steps)]
+
+
+class Once:
+    """Cuts the first commit after it was armed."""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self.armed = False
+
+    def __call__(self, message: Message) -> Cut:
+        if not (self.armed and message.is_commit):
+            return Cut.NEVER
+        self.armed = False
+        return self.cut
+
+
+WAYS: list[tuple[transitions.Move, ...]] = [
+    (claim(),),
+    (claim(), mark()),
+    (claim(), mark(), create()),
+    (claim(), mark(), doubt()),
+    (claim(), mark(), release()),
+]
+
+
+@pytest.mark.parametrize("kind", [RecordedJournal, Careful])
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: type(way[-1]).__name__)
+async def test_a_move_whose_commit_was_cut_is_made_once_and_believed(
+    database: str, cut: Cut, way: tuple[transitions.Move, ...], kind: type[RecordedJournal]
+):
+    choose = Once(cut)
+    async with CuttingProxy(database, choose) as proxy, kind(proxy.dsn) as journal:
+        if way[:-1]:
+            await made(journal, *way[:-1])
+        choose.armed = True
+        entry = await made(journal, way[-1])
+
+        assert proxy.cuts == [cut]
+        assert await journal.read(SCOPE, "k") == entry
+        assert len(await journal.history(SCOPE, "k")) == len(way)
+        assert await wrong_beliefs(database, [journal]) == []
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.LATE])
+async def test_another_workers_simultaneous_claim_is_not_believed(database: str, cut: Cut):
+    choose = Once(cut)
+    async with PostgresJournal(database) as other, CuttingProxy(database, choose) as proxy:
+        journal = RecordedJournal(proxy.dsn)
+        async with journal:
+            choose.armed = True
+            mine, theirs = await asyncio.gather(judged(journal, claim(1)), judged(other, claim(2)))
+
+        assert sorted([mine.denial is None, theirs.denial is None]) == [False, True]
+        assert await wrong_beliefs(database, [journal]) == []
+
+
+async def test_a_commit_that_arrives_while_it_is_looked_for_is_believed(database: str):
+    def looks_for_it(message: Message) -> bool:
+        return b'UPDATE "transfer_async".meta' in message.raw
+
+    choose = Once(Cut.LATE)
+    async with CuttingProxy(database, choose, arrives=looks_for_it) as proxy:
+        async with RecordedJournal(proxy.dsn) as journal:
+            for number in range(10):  # it is a race, within the server
+                choose.armed = True
+                await made(journal, claim(), key=f"k-{number}")
+
+        assert proxy.cuts == [Cut.LATE] * 10
+        assert await wrong_beliefs(database, [journal]) == []
+
+
+async def test_a_journal_whose_connection_is_cut_while_opening_still_opens(database: str):
+    choose = Once(Cut.BEFORE)
+    choose.armed = True
+    async with CuttingProxy(database, choose) as proxy:
+        journal = RecordedJournal(proxy.dsn)
+        await made(journal, claim())
+        await journal.close()
+
+    assert proxy.cuts == [Cut.BEFORE]
+
+
+async def test_a_mark_whose_every_commit_is_cut_fails_and_may_have_been_made(
+    database: str, loop_time: LoopTime
+):
+    def choose(message: Message) -> Cut:
+        if not (cutting and message.is_commit):
+            return Cut.NEVER
+        if len(proxy.cuts) == 2:
+            loop_time.passed += 60.0  # more than it waits for a database
+        return Cut.AFTER
+
+    cutting = False
+    async with CuttingProxy(database, choose) as proxy, PostgresJournal(database) as other:
+        async with RecordedJournal(proxy.dsn) as journal:
+            await made(journal, claim())
+            cutting = True
+            with pytest.raises(JournalFailed):
+                await judged(journal, mark())
+        entry = await other.read(SCOPE, "k")
+
+    assert (entry.state, len(proxy.cuts) > 1) == (KeyState.SENDING, True)
+
+
+# --- many at random -----------------------------------------------------------------------------
+
+
+def at_random(chance: random.Random, *, often: float, anywhere: float) -> Callable[[Message], Cut]:
+    """Cuts at commits that often, and at other messages that often."""
+
+    def choose(message: Message) -> Cut:
+        how_often = often if message.is_commit else anywhere
+        return chance.choice(CUTS) if chance.random() < how_often else Cut.NEVER
+
+    return choose
+
+
+async def _work(journal: PostgresJournal, number: int, key: str) -> None:
+    """One worker of two that want the same key: whoever gets it goes on to the end."""
+    try:
+        verdict = await judged(journal, claim(number), key=key)
+        if verdict.denial is Rejection.BUSY:
+            return
+        await judged(journal, mark(f"a-{number}", number=number), key=key)
+        await judged(journal, create(f"a-{number}", f"tx-{key}"), key=key)
+    except JournalFailed:
+        pass  # it does not know, which is always true
+
+
+async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]:
+    """Two workers for each key, until there were so many cuts: the keys, the steps, and the wrong beliefs."""
+    chance = random.Random(seed)
+    async with PostgresJournal(database):  # the tables are there
+        pass
+    choose = at_random(chance, often=0.3, anywhere=0.002)
+    async with CuttingProxy(database, choose) as proxy:
+        journals = [RecordedJournal(proxy.dsn), RecordedJournal(proxy.dsn)]
+        keys = 0
+        while len(proxy.cuts) < cuts:  # some at a time, or one commit would carry all
+            names = [f"k-{number}" for number in range(keys, keys + 10)]
+            keys += 10
+            pairs = [_work(journals[n], n, key) for key in names for n in range(2)]
+            await asyncio.gather(*pairs)
+        await asyncio.gather(*(journal.close() for journal in journals))
+        wrong = await wrong_beliefs(database, journals)
+    return keys, len(await steps_by_token(database)), len(wrong)
+
+
+@pytest.mark.trial(short=15, ci=40, long=1_500)
+@pytest.mark.timeout(1800)
+async def test_under_random_cuts_there_is_no_wrong_belief_and_no_move_is_made_twice(database: str, size: int):
+    keys, steps, wrong = await stormy(database, seed=7, cuts=size)
+
+    assert (steps, wrong) == (3 * keys, 0)
+
+
+async def test_a_journal_that_does_not_read_back_is_detected(database: str):
+    choose = Once(Cut.AFTER)
+    async with CuttingProxy(database, choose) as proxy, Credulous(proxy.dsn) as journal:
+        choose.armed = True
+        verdict = await judged(journal, claim())
+
+        assert (verdict.denial, proxy.cuts) == (Rejection.BUSY, [Cut.AFTER])
+        assert len(await wrong_beliefs(database, [journal])) == 1

@@ -1,0 +1,41 @@
+"""`python -m tests.crash workers --kills 300`: exit code 0 if every promise was kept, else 1."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.crash import broker, bulk, probing, upgrades, workers
+from tests.crash.mutants import MUTANTS
+
+TRIALS = {"workers": workers, "broker": broker, "bulk": bulk, "probe": probing, "upgrades": upgrades}
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for: options that every trial has, and some of its own."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
+    trials = parser.add_subparsers(dest="trial", required=True)
+    for name, trial in TRIALS.items():
+        options = trials.add_parser(name, description=trial.__doc__)
+        options.add_argument("--kills", type=int, default=0, help="processes that are killed")
+        options.add_argument("--seed", type=int, default=0, help="of every choice, and of the faults")
+        options.add_argument("--mutant", choices=MUTANTS, help="a fault of our own making")
+        options.add_argument("--patience", type=float, default=600.0, help="seconds before it is cut short")
+        trial.add_options(options)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one trial and print its table."""
+    options = options_of(arguments)
+    with tempfile.TemporaryDirectory(prefix="crash-") as directory:
+        report = TRIALS[options.trial].run(options, Path(directory))
+    sys.stdout.write("\n".join(report.lines()) + "\n")
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""Probe: the command that sends orders under a cap, killed again and again, and run until it is done."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+from attrs import frozen
+
+from tests.crash.bulk import LOOK_EVERY
+from tests.crash.evidence import Evidence
+from tests.crash.processes import await_end, command, fork, last_words, listen
+from tests.crash.report import Report
+from tests.crash.service import UNREAD, service
+from tests.crash.setting import Place
+from tests.support.bank import new_order
+from transfer_async import SQLiteJournal
+from transfer_async._cli import (
+    app,  # noqa: F401 - forked processes find it imported, as the next
+    probe_run,  # noqa: F401
+)
+from transfer_async._cli.probe_orders import Ledger, Plan
+from transfer_async.sandbox import (
+    CloseAfterProcessing,
+    Fault,
+    ResetAfterProcessing,
+    Status,
+    StatusAfterProcessing,
+)
+
+CAP = 13
+KILLS = 8
+"""Of one journal, before another one is begun."""
+
+FAULTS: dict[Fault, float] = {
+    CloseAfterProcessing(): 0.1,
+    ResetAfterProcessing(): 0.05,
+    Status(429): 0.2,
+    StatusAfterProcessing(503): 0.1,
+}
+"""What goes wrong at the service: doubts, and refusals after which a key is free again."""
+
+NOBODYS = frozenset({"not-json", "empty-object", "no-users", "without-poster_username"})
+"""Orders that do not say whose they are."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What only this trial is asked for: nothing."""
+    assert parser
+
+
+def run(options: argparse.Namespace, directory: Path) -> Report:
+    """Run one trial, and compare what the service received with the cap, and with what was counted."""
+    troubles: list[str] = []
+    with service(directory, seed=options.seed, troubles=troubles, faults=FAULTS) as where:
+        place = Place(directory=str(directory), journal="", **where)
+        place.enter()
+        trial = _Trial(options, directory, place, troubles)
+        trial.run()
+    violations = [("trouble", why) for why in troubles]
+    received = json.loads((directory / "service").read_text(encoding="utf-8"))["received"]
+    counted = [_counted(one, place.base_url) for one in trial.rounds]
+    for one, names in zip(trial.rounds, counted, strict=True):
+        theirs = received.get(one.poster.partition("@")[0], 0)
+        if len(names) > CAP:
+            violations.append(("beyond", f"{one.poster}: {len(names)} orders were counted"))
+        if theirs > sum(name not in NOBODYS for name in names):
+            violations.append(("beyond", f"{one.poster}: {theirs} were received, {sorted(names)} counted"))
+    if received.get("None", 0) > sum(name in NOBODYS for names in counted for name in names):
+        violations.append(("beyond", f"{received['None']} without a poster were received"))
+    in_all, counted_in_all = sum(received.values()), sum(map(len, counted))
+    if in_all > counted_in_all:  # of some the service has read no body
+        violations.append(("beyond", f"{in_all} were received, {counted_in_all} counted"))
+    rows = [("kills", trial.killed), ("journals", len(trial.rounds))]
+    rows += [("orders received", in_all), ("of them unread", received.get(UNREAD, 0))]
+    rows += [("orders counted", counted_in_all)]
+    return Report(
+        title=f"probe, a cap of {CAP} orders, seed {options.seed}",
+        trials=trial.killed,
+        rows=rows,
+        evidence=Evidence(keys=(), unasked=()),
+        violations=violations,
+    )
+
+
+@frozen
+class _Round:
+    """One journal, and the orders that are counted in it: the poster's name says whose they are."""
+
+    directory: Path
+    number: int
+
+    @property
+    def poster(self) -> str:
+        return f"probe-{self.number}@kills.example"
+
+    def path(self, kind: str) -> Path:
+        return self.directory / f"round-{self.number}.{kind}"
+
+
+class _Trial:
+    """Rounds, until so many runs have been killed."""
+
+    def __init__(
+        self, options: argparse.Namespace, directory: Path, place: Place, troubles: list[str]
+    ) -> None:
+        self.killed = 0
+        self.rounds: list[_Round] = []
+        self._options, self._directory, self._place, self._troubles = options, directory, place, troubles
+        self._chance = random.Random(options.seed)
+        self._until = time.monotonic() + options.patience
+
+    def run(self) -> None:
+        while self.killed < self._options.kills and time.monotonic() < self._until:
+            self._round(_Round(self._directory, len(self.rounds)))
+        if self.killed < self._options.kills:
+            self._troubles.append(f"only {self.killed} runs could be killed")
+
+    def _round(self, one: _Round) -> None:
+        self.rounds.append(one)
+        one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
+        begin = partial(command, words=_words(one), mutant=self._options.mutant)
+        until = self.killed + min(KILLS, self._options.kills - self.killed)
+        for _ in range(2 * KILLS):  # one that finds a dead run's claim ends by itself
+            if self.killed < until:
+                self._is_killed(one, begin)
+        last = fork(begin)
+        if not await_end(last, self._until - time.monotonic()):
+            self._troubles.append("a run did not come to its end")
+        elif last.code not in (0, 1):  # 1: stopped, by an order that went wrong
+            self._troubles.append(f"a run ended with {last.code}: {last_words()}")
+
+    def _is_killed(self, one: _Round, begin: partial[None]) -> bool:
+        """Begin a run, and kill it when it has sent some orders; whether it lived as long."""
+        child, seen, left = fork(begin), _changed(one.path("profile")), self._chance.randint(1, 5)
+        while child.code is None and left and time.monotonic() < self._until:
+            list(listen([child], LOOK_EVERY))
+            if (now := _changed(one.path("profile"))) != seen:
+                seen, left = now, left - 1
+        if child.code is None:
+            time.sleep(self._chance.uniform(0, 0.03))  # what is tried is what happens at any time
+        child.kill()
+        self.killed += child.code == -signal.SIGKILL
+        return child.code == -signal.SIGKILL
+
+
+def _changed(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _counted(one: _Round, base_url: str) -> list[str]:
+    """The names of the orders that the journal says were, or may have been, sent, each as often as it was."""
+
+    async def look() -> list[str]:
+        order = new_order(poster_username=one.poster)
+        plan = Plan(order=order, apart=order.matcher_amount, limits={})
+        async with SQLiteJournal(one.path("journal")) as journal:
+            return [order.name for order in await Ledger(journal, scope=base_url).sent(plan)]
+
+    return asyncio.run(look())
+
+
+def _words(one: _Round) -> list[str]:
+    options = {"order": "order", "journal": "journal", "profile": "profile"}
+    files = [word for name, kind in options.items() for word in (f"--{name}", str(one.path(kind)))]
+    levels = ["--level", "1", "--level", "2", "--this-is-not-live", "--yes"]
+    cap = ["--most-orders", str(CAP), "--most-amount", "1000000000000", "--apart", "100"]
+    return ["probe", *levels, *files, *cap, "--patience", "0.5"]

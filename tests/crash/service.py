@@ -1,0 +1,55 @@
+"""The service, in a process of its own: a sandbox with faults, and at the end a list of what it has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.crash.processes import Channel, beside
+from tests.crash.setting import FAULTS, key_of
+from transfer_async.sandbox import Fault, RequestRecord, Sandbox
+from transfer_async.sandbox.service import CREATE_ORDER_PATH
+
+UNREAD = "unread"
+"""Stands for whoever sent a request of which the service has read no body."""
+
+
+@contextmanager
+def service(
+    directory: Path, *, seed: int, troubles: list[str], faults: Mapping[Fault, float] = FAULTS
+) -> Iterator[dict[str, str]]:
+    """Where it is while the block runs; then every order and every request is written down."""
+    serve = partial(_serve, seed=seed, faults=faults, results=directory / "service")
+    with beside(serve, "the service", troubles) as serving:
+        yield serving.hear() or {}
+
+
+def _serve(end: socket.socket, *, seed: int, faults: Mapping[Fault, float], results: Path) -> None:
+    results.write_text(json.dumps(asyncio.run(_served(Channel(end), seed, faults))), encoding="utf-8")
+
+
+async def _served(channel: Channel, seed: int, faults: Mapping[Fault, float]) -> dict[str, Any]:
+    async with Sandbox(seed=seed, faults=faults, keep_requests=10_000_000) as sandbox:
+        channel.tell(base_url=sandbox.base_url, token=sandbox.token)
+        await channel.next()
+        await sandbox._waiting.until(lambda: _is_done(sandbox))
+        received = Counter(_whose(one) for one in sandbox.requests if one.path == CREATE_ORDER_PATH)
+        orders = [(key_of(order.poster_username), order.id) for order in sandbox.orders.values()]
+    return {"orders": orders, "received": received}
+
+
+def _whose(request: RequestRecord) -> str:
+    # The end of a client that is killed may come to the service before it has read what was sent.
+    return key_of(str(request.field_of_body("poster_username"))) if request.body else UNREAD
+
+
+def _is_done(sandbox: Sandbox) -> bool:
+    sandbox.faults.release()  # a stall may yet make an order
+    return all(request.finished for request in sandbox.requests)

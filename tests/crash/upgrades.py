@@ -1,0 +1,179 @@
+"""Upgrades of a journal of version 1: killed at any statement and at random, and sometimes two at once.
+
+After each death the journal must be whole: all of it as version 1 wrote it, or all of it of this version,
+with every key and every line of the history as they were. It is upgraded again until that is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import socket
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from tests.crash.mutants import MUTANTS
+from tests.crash.processes import Child, await_end, fork, listen
+from tests.journal.released.stores import FileStore, Store, TableStore
+from tests.support.postgres import PostgresServer
+from transfer_async.journal.postgres_sql import Session
+from transfer_async.journal.rows import ENTRY_TABLE, VERSION
+
+LONGEST = 0.01
+"""Seconds after which one is killed that is to be killed at random, at most."""
+
+STATEMENTS = {"sqlite": 7, "postgres": 19}
+"""As many as an upgrade's transaction has, and one more; in PostgreSQL each is seen before and after."""
+
+GAVE_UP = "gave up"
+
+PATIENCE = 30.0
+"""Seconds in which every one has come to its end."""
+
+
+@frozen
+class Fate:
+    """When an upgrade is killed: before that statement of its transaction, or so long after its beginning."""
+
+    statement: int | None
+    seconds: float
+
+    @classmethod
+    def drawn(cls, chance: random.Random, statements: int) -> Fate:
+        """One of many."""
+        at_random = chance.random() < 0.3
+        return cls(None if at_random else chance.randrange(statements), chance.uniform(0.0, LONGEST))
+
+
+@define
+class Report:
+    """How a trial went."""
+
+    title: str
+    counts: Counter[str] = field(factory=Counter)
+    violations: list[str] = field(factory=list)
+
+    def lines(self) -> Iterator[str]:
+        """The table."""
+        yield self.title
+        for name, count in sorted(self.counts.items()):
+            yield f"  {name:<32}{count:>8}"
+        yield from (f"  violation: {why}" for why in self.violations)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What only this trial is asked for."""
+    parser.add_argument("--journal", choices=("sqlite", "postgres"), default="sqlite")
+
+
+def run(options: argparse.Namespace, directory: Path) -> Report:
+    """Run one trial."""
+    chance = random.Random(options.seed)
+    report = Report(f"upgrades on {options.journal}, seed {options.seed}")
+    end = time.monotonic() + options.patience
+    with ExitStack() as stack:
+        postgres = stack.enter_context(PostgresServer()) if options.journal == "postgres" else None
+        while report.counts["kills"] < options.kills and not report.violations and time.monotonic() < end:
+            number = report.counts["journals"]
+            store: Store = (
+                FileStore(directory / f"{number}.db")
+                if postgres is None
+                else TableStore(postgres.dsn, schema=f"s{number}")
+            )
+            _upgraded_in_the_end(store, chance, report, options.mutant)
+            report.counts["journals"] += 1
+    return report
+
+
+def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, mutant: str | None) -> None:
+    """Kill its upgrades until one comes to its end; the journal is whole after each of them."""
+    before = store.content()
+    statements = STATEMENTS["sqlite" if isinstance(store, FileStore) else "postgres"]
+    after = evolve(before, version=VERSION, entry_tables=(ENTRY_TABLE,))
+    while True:
+        fates = [Fate.drawn(chance, statements) for _ in range(chance.choice((1, 1, 1, 2)))]
+        children = [fork(partial(_upgrade, store=store, fate=fate, mutant=mutant)) for fate in fates]
+        ends = [_end_of(child, fate) for child, fate in zip(children, fates, strict=True)]
+        report.counts.update(ends)
+        if GAVE_UP in ends and len(ends) == 1:  # of two, each may find that the other is at work
+            report.violations.append(f"nobody was in the way of one that gave up, with {fates}")
+        found = store.content()
+        if found not in (before, after):
+            tables = ", ".join(found.entry_tables)
+            report.violations.append(f"version {found.version} with {tables} after {fates}")
+        if found != before:
+            return
+        report.counts["whole as version 1 after a kill"] += 1
+
+
+def _end_of(child: Child, fate: Fate) -> str:
+    """See a process to its end; what its end was."""
+    if fate.statement is None:
+        for _ in listen([child], PATIENCE):  # it has begun its transaction, or ended without one
+            time.sleep(fate.seconds)
+            child.kill()
+    elif not await_end(child, PATIENCE):
+        return "hangs"
+    return {-signal.SIGKILL: "kills", 0: "came to their end"}.get(child.code or 0, GAVE_UP)
+
+
+# --- the process that is killed ---------------------------------------------------------------------------
+
+
+def _upgrade(end: socket.socket, *, store: Store, fate: Fate, mutant: str | None) -> None:
+    if mutant is not None:
+        MUTANTS[mutant]()
+    _watch(_Watch(end, fate))
+    journal = store.journal()
+    asyncio.run(journal.upgrade())
+
+
+class _Watch:
+    """Counts statements from the transaction's first on, and kills the process before the one of its fate."""
+
+    def __init__(self, end: socket.socket, fate: Fate) -> None:
+        self._end, self._left, self._has_begun = end, fate.statement, False
+
+    def __call__(self, sql: str) -> None:
+        if not self._has_begun and sql.startswith("BEGIN"):
+            self._has_begun = True
+            self._end.send(b"{}")
+        if self._has_begun and self._left is not None:
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._left -= 1
+
+
+def _watch(see: Callable[[str], None]) -> None:
+    """Have every statement of this process seen before it is carried out; in PostgreSQL after it, too."""
+    connect = sqlite3.connect
+
+    def watched(*args: Any, **options: Any) -> sqlite3.Connection:
+        db = connect(*args, **options)
+        db.set_trace_callback(see)
+        return db
+
+    sqlite3.connect = watched  # type: ignore[assignment] # this process is for nothing else
+    for name in ("execute", "fetch"):
+        setattr(Session, name, _seen(getattr(Session, name), see))
+
+
+def _seen(ask: Any, see: Callable[[str], None]) -> Any:
+    async def asked(session: Session, sql: str, *values: object) -> Any:
+        see(sql)
+        answer = await ask(session, sql, *values)
+        see(f"-- after {sql}")
+        return answer
+
+    return asked

@@ -1,0 +1,253 @@
+"""The harness: forks workers, hands them commands, and sees to it that they meet their fates."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from tests.crash.processes import LAST_WORDS, Child, fork, listen
+from tests.crash.setting import LEASE, Place, Point
+from tests.crash.workers import visitor, worker
+from tests.crash.workers.commands import Commands
+from tests.crash.workers.crew import Worker
+from tests.crash.workers.fates import Fates
+from tests.support.postgres import PostgresServer
+
+TOO_LONG = 3 * LEASE
+"""How long others get to do without a worker that was stopped, before it goes on in any case: whoever
+sleeps with the journal's lock keeps them from it."""
+
+WORKERS = 3
+AT_ONCE = 4
+"""How many workers are alive at the same time, and how many commands each works at."""
+
+ENDS_PER_STOP = 10
+"""How many commands end between two stops of the database."""
+
+MANY = 10
+"""So many troubles end a trial: it is not the deaths that it suffers from."""
+
+
+class Harness:
+    """One trial up to the point at which every command has ended.
+
+    Args:
+        options: what is to happen.
+        postgres: the server under the journal, if there is one to be stopped.
+    """
+
+    def __init__(self, options: argparse.Namespace, postgres: PostgresServer | None) -> None:
+        self.options = options
+        self.postgres = postgres
+        self.chance = random.Random(options.seed)
+        self.commands = Commands(self.chance)
+        self.kills = Fates(signal.SIGKILL, options.kills, self.chance)
+        self.pauses = Fates(signal.SIGSTOP, options.pauses, self.chance, at_once=1)
+        self.stops = 0
+        self.outwaited = 0  # workers that went on before anybody could do without them
+        self.journal_failed = 0
+        self.visitors = 0  # they die there, too
+        self.troubles: list[str] = []
+        self._workers: dict[Child, Worker] = {}
+        self._deliveries = 0
+        self._next_stop = ENDS_PER_STOP
+        self._visitor: Child | None = None
+
+    # --- the run --------------------------------------------------------------------------------
+
+    def run(self, place: Place) -> None:
+        """Run until everything that was wanted has happened and every command has ended."""
+        try:
+            self._run(place)
+        finally:
+            for child in (*self._workers, *filter(None, [self._visitor])):
+                child.kill()
+
+    def _run(self, place: Place) -> None:
+        until = time.monotonic() + self.options.patience
+        while not self._is_done() and len(self.troubles) < MANY:
+            if time.monotonic() > until:
+                self.troubles.append(f"it did not come to its end within {self.options.patience:g} s")
+                break
+            self._turn(place)
+        for one in list(self._workers.values()):
+            self._wake(one)
+            one.child.tell(stop=True)
+        until = time.monotonic() + LAST_WORDS
+        while self._workers and time.monotonic() < until:
+            self._listen(replace=False)
+        if self._workers:
+            self.troubles.append("workers did not come to their end when told to")
+
+    def _is_done(self) -> bool:
+        idle = not any(one.out or one.paused_at for one in self._workers.values())
+        return not self._goes_on and idle and not self.commands.are_waiting
+
+    @property
+    def _goes_on(self) -> bool:
+        return not (self.kills.done and self.pauses.done and self.stops >= self.options.stops)
+
+    def _turn(self, place: Place) -> None:
+        while len(self._workers) < WORKERS:
+            self._hire(place)
+        self._invite(place)
+        now = time.monotonic()
+        self._hand_out(now)
+        self._listen(replace=True)
+        self._time_comes(time.monotonic())
+        if self.stops < self.options.stops and self.commands.ended >= self._next_stop:
+            self._stop_the_database()
+
+    # --- workers --------------------------------------------------------------------------------
+
+    def _hire(self, place: Place) -> None:
+        seed = self.chance.getrandbits(32)
+        child = fork(partial(worker.work, place=place, mutant=self.options.mutant, seed=seed))
+        self._workers[child] = Worker(child)
+
+    def _invite(self, place: Place) -> None:
+        """See to it that somebody comes and goes besides."""
+        if self._visitor is None:
+            seed = self.chance.getrandbits(32)
+            self._visitor = fork(partial(visitor.visit, place=place, seed=seed))
+
+    def _hand_out(self, now: float) -> None:
+        for one in sorted(self._workers.values(), key=lambda worker: len(worker.out)):
+            if one.paused_at is not None or one.is_killed:
+                continue
+            while len(one.out) < AT_ONCE:
+                key = self.commands.take(now, new=self._goes_on)
+                if key is None:
+                    return
+                self._deliver(one, key, now)
+            self._plan_recovery(one)
+
+    def _deliver(self, one: Worker, key: str, now: float) -> None:
+        kind, fates, point = key.partition("-")[0], None, None
+        for candidate in self._fates():
+            if point is None and (point := candidate.plan(kind)) is not None:
+                fates = candidate
+        if point is Point.ANYWHERE and fates is not None:
+            one.doom(fates, now + self.chance.uniform(0, 0.1))
+            fates = point = None
+        self._deliveries += 1
+        one.out[self._deliveries] = (key, fates, point)
+        number = fates.signal if fates is not None else 0
+        one.child.tell(delivery=self._deliveries, key=key, point=point, signal=number)
+
+    def _fates(self) -> Iterator[Fates]:
+        everybody_is_up = not any(one.paused_at for one in self._workers.values())
+        yield from self.chance.sample([self.kills, self.pauses], 2) if everybody_is_up else [self.kills]
+
+    def _plan_recovery(self, one: Worker) -> None:
+        for fates in self._fates():
+            if one.recovery is None and fates.plan_recovery() is not None:
+                one.recovery = fates
+                one.child.tell(recovery=fates.signal)
+
+    # --- what they say --------------------------------------------------------------------------
+
+    def _listen(self, *, replace: bool) -> None:
+        for child, message in listen([*self._workers, *filter(None, [self._visitor])], 0.01):
+            if child is self._visitor:
+                self._visitor, self.visitors = None, self.visitors + 1
+            elif message is None:
+                self._bury(self._workers.pop(child), expected=not replace)
+            else:
+                self._understand(self._workers[child], message)
+
+    def _understand(self, one: Worker, message: dict[str, Any]) -> None:
+        if "broken" in message:
+            self.troubles.append(f"a worker broke: {message['broken']}")
+        elif "taken_over" in message:
+            self._do_without(one, message["taken_over"])
+        elif "met" in message:
+            self._met(one, Point(message["met"]), message)
+        else:
+            self._ended(one, message)
+
+    def _met(self, one: Worker, point: Point, message: dict[str, Any]) -> None:
+        fates = self.kills if message["signal"] == signal.SIGKILL else self.pauses
+        if one.is_killed:  # just then at a random time, as has been counted
+            fates.forget(point)
+        else:
+            fates.come(point)
+        keys = one.keys
+        if point is Point.RECOVERING:
+            one.recovery = None
+        else:
+            key, _, _ = one.out[message["delivery"]]
+            one.out[message["delivery"]] = (key, None, None)
+            keys = [key]
+        if fates is self.kills:
+            one.is_killed = True
+        else:
+            self._pause(one, keys)
+
+    def _ended(self, one: Worker, message: dict[str, Any]) -> None:
+        key, fates, point = one.out.pop(message["delivery"])
+        if fates is not None and point is not None:
+            fates.forget(point)
+        self.journal_failed += "journal_failed" in message
+        if "again" in message:
+            self.commands.put_back(key, due=time.monotonic() + message["again"])
+            return
+        self.commands.ended += 1
+        self._do_without(one, key)
+
+    def _bury(self, one: Worker, *, expected: bool) -> None:
+        if not (one.is_killed or (expected and one.child.code == 0)):
+            self.troubles.append(f"a worker ended by itself: {one.child.code}")
+        one.forget_fates()
+        for key in one.keys:
+            # Some come back at once and find a live lease; some so late that others recover them first.
+            self.commands.put_back(key, due=time.monotonic() + self.chance.choice((0.0, 0.0, 2 * LEASE)))
+
+    # --- what is done to them -------------------------------------------------------------------
+
+    def _time_comes(self, now: float) -> None:
+        for one in self._workers.values():
+            if one.doomed is not None and now >= one.doomed[0] and one.paused_at is None:
+                fates, one.doomed = one.doomed[1], None
+                one.child.send(fates.signal)
+                fates.come(Point.ANYWHERE)
+                if fates is self.kills:
+                    one.is_killed = True
+                else:
+                    self._pause(one, one.keys)
+            if one.paused_at is not None and now - one.paused_at > TOO_LONG:
+                self.outwaited += 1
+                self._wake(one)
+
+    def _pause(self, one: Worker, keys: list[str]) -> None:
+        """All that a worker has at hand is delivered once more; it sleeps until somebody had to act."""
+        os.waitid(os.P_PID, one.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it sleeps, or is dead
+        one.paused_at, one.missed = time.monotonic(), set(keys)
+        for key in one.keys:
+            self.commands.put_back(key, due=time.monotonic())
+        if not keys:
+            self._wake(one)
+
+    def _do_without(self, doer: Worker, key: str) -> None:
+        """A key was taken over, or came to an end: whoever slept over it may go on."""
+        for one in self._workers.values():
+            if one is not doer and key in one.missed:
+                self._wake(one)
+
+    def _wake(self, one: Worker) -> None:
+        if one.paused_at is not None:
+            one.paused_at, one.missed = None, set()
+            one.child.send(signal.SIGCONT)
+
+    def _stop_the_database(self) -> None:
+        if self.postgres is None:
+            raise ValueError("there is no server to stop")
+        self.postgres.restart(at_once=True)
+        self.stops += 1
+        self._next_stop = self.commands.ended + ENDS_PER_STOP

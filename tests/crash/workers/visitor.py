@@ -1,0 +1,54 @@
+"""Somebody who comes and goes, as the command line does: opens the journal, looks, closes it, or dies there.
+
+Once in a while it writes for longer than the workers wait, so that their calls fail with the file open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import sqlite3
+import time
+
+from tests.crash.setting import PATIENCE, SCOPE, Place
+
+PAUSE = 0.2
+DEATHS = 0.05
+LOCKS = 0.01
+LOCKED = 1.2 * PATIENCE
+"""Seconds for which it may lock a file."""
+
+
+def visit(_end: socket.socket, *, place: Place, seed: int) -> None:
+    """Come and go until killed."""
+    chance = random.Random(seed)
+    while True:
+        asyncio.run(look(place, chance))
+        if not place.is_postgres and chance.random() < LOCKS:
+            _lock(place.journal)
+        time.sleep(chance.uniform(0, PAUSE))
+
+
+async def look(place: Place, chance: random.Random) -> None:
+    """Open, look, and close; or die in between."""
+    try:
+        async with place.new_journal() as journal:
+            await journal.count_in_doubt(SCOPE)
+            if chance.random() < DEATHS:
+                os.kill(os.getpid(), signal.SIGKILL)
+    except Exception:  # noqa: BLE001 - whatever its store raises: it may be away, or locked
+        pass
+
+
+def _lock(path: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        time.sleep(LOCKED)
+    except sqlite3.DatabaseError:
+        pass  # somebody was faster, or a fault of our own making has spoiled it
+    finally:
+        db.close()

@@ -1,0 +1,150 @@
+"""A copy of the checkout, in which one fault is planted and tests run until one fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from attrs import frozen
+
+from tests.mutation.faults import FAULTS, PROMISE, Fault
+
+HERE = Path(__file__).parents[2]
+PATIENCE = 900.0
+"""Seconds after which a run of tests is taken to hang; each test has a bound of its own."""
+
+HANGS, DIES = "it hangs", "it dies"
+"""In place of a test that failed."""
+
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_USAGE, _NONE = 4, 5  # of pytest's exit codes: wrongly called; no test was collected
+_PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0", "--tb=no", "-rfE")
+
+
+class Checkout:
+    """A copy of the checkout, as it is on the disk, but for what git ignores."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._changes = 0
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        listed = subprocess.run(command, cwd=HERE, capture_output=True, encoding="utf-8", check=True).stdout
+        for name in filter(None, listed.split("\0")):
+            if (HERE / name).is_file():
+                (top / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(HERE / name, top / name)
+
+    @contextmanager
+    def with_fault(self, fault: Fault) -> Iterator[None]:
+        """Plant ``fault``, and take it out again.
+
+        Raises:
+            LinesNotFound: it does not fit.
+        """
+        path = self._top / fault.path
+        sound = path.read_text(encoding="utf-8")
+        self._write(path, fault.plant(sound))
+        try:
+            yield
+        finally:
+            self._write(path, sound)
+
+    def _write(self, path: Path, source: str) -> None:
+        """Write a module so that Python sees it as new: its bytecode goes by whole seconds and size."""
+        path.write_text(source, encoding="utf-8")
+        self._changes += 1
+        when = time.time() - 1_000_000 + self._changes
+        os.utime(path, (when, when))
+
+    def passes(self, tests: Iterable[str]) -> bool:
+        """Whether all of ``tests`` are there, and pass."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._run(tests).returncode == 0
+        return False
+
+    def first_failure(self, tests: Iterable[str]) -> str | None:
+        """The first of ``tests`` that fails, `HANGS`, `DIES`, or None if all pass or are not there."""
+        try:
+            done = self._run(tests)
+        except subprocess.TimeoutExpired:
+            return HANGS
+        is_gone = done.returncode == _USAGE and "not found" in done.stderr
+        if done.returncode in (0, _NONE) or is_gone:
+            return None
+        if done.returncode < 0:
+            return DIES
+        found = _FAILED.search(done.stdout)
+        if found is None:
+            raise RuntimeError(f"pytest told of no test:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        return found[1]
+
+    def _run(self, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *_PYTEST, *tests],
+            cwd=self._top,
+            env=self._environment(),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)
+        return kept | {"PYTHONPATH": str(self._top)}  # so do the processes that tests start
+
+
+@frozen
+class Found:
+    """The result for one fault.
+
+    Args:
+        name: the fault's.
+        by: the test that caught it, if any did.
+        in_vain: a test that failed, but also fails without the fault: it proves nothing.
+        seconds: how long it took.
+    """
+
+    name: str
+    by: str | None
+    in_vain: str | None
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """The test, or why there is none."""
+        return self.by or ("SURVIVED" if self.in_vain is None else f"FAILS ANYWAY {self.in_vain}")
+
+
+def ask(fault: Fault, checkout: Checkout, *, sound: Container[str] = frozenset()) -> Found:
+    """Run tests with ``fault`` planted, until one fails.
+
+    Args:
+        fault: planted for as long as tests run.
+        checkout: where.
+        sound: tests that are known to pass without the fault.
+    """
+    began = time.monotonic()
+    with checkout.with_fault(fault):
+        failures = map(checkout.first_failure, _asked(fault))
+        failed = next(filter(None, failures), None)
+    proves = failed in (None, HANGS, DIES) or failed in sound or checkout.passes([failed])
+    by, in_vain = (failed, None) if proves else (None, failed)
+    return Found(fault.name, by, in_vain, time.monotonic() - began)
+
+
+def _asked(fault: Fault) -> Iterator[tuple[str, ...]]:
+    """Yield the test that caught it last, those that catch other faults of the file, and `PROMISE`."""
+    if fault.caught_by not in (HANGS, DIES):
+        yield (fault.caught_by,)
+    others = [other.caught_by for other in FAULTS if other.path == fault.path]
+    yield tuple(dict.fromkeys(test.partition("::")[0] for test in others if test not in (HANGS, DIES)))
+    yield PROMISE

@@ -1,0 +1,94 @@
+"""The faults of `faults.diff`, each with the test that caught it last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from attrs import frozen
+
+LIST = Path(__file__).with_name("faults.diff")
+
+PROMISE = (
+    "tests/_pipeline/test_create_order.py",
+    "tests/faults/test_failure_table.py",
+    "tests/faults/test_another_behind.py",
+    "tests/faults/test_stale_connections.py",
+    "tests/faults/test_cancellation.py",
+    "tests/faults/test_bounded_reading.py",
+    "tests/contract",
+    "tests/chaos",
+    "tests/simulation",
+)
+"""The tests that prove the promise as a whole: they run last."""
+
+
+class LinesNotFound(Exception):
+    """The lines of a fault do not occur in its file exactly once: the fault must be fitted to the code."""
+
+
+@frozen
+class Fault:
+    """One fault.
+
+    Args:
+        path: of the file, from the top of the checkout.
+        name: unique among all faults.
+        loses: what a bank would lose by it.
+        caught_by: the test that caught it last, or a file of tests.
+        before: whole lines, which occur in the file exactly once.
+        after: what stands there instead.
+    """
+
+    path: str
+    name: str
+    loses: str
+    caught_by: str
+    before: str
+    after: str
+
+    @classmethod
+    def read(cls, path: str, lines: list[str]) -> Fault:
+        """Read the fault of ``lines``, which is for the file ``path``."""
+        name, loses = lines[0].split(": ", 1)
+        marker, caught_by = lines[1].split(" ", 1)
+        assert marker == "@@", f"{name}: the second line must begin with @@"
+        kept = [[line[1:] for line in lines[2:] if line[0] in marks] for marks in (" -", " +")]
+        before, after = ("".join(f"{line}\n" for line in side) for side in kept)
+        return cls(path, name, loses, caught_by, before, after)
+
+    def plant(self, source: str) -> str:
+        """Return the file's ``source`` with the fault in it.
+
+        Raises:
+            LinesNotFound: the lines do not occur exactly once.
+        """
+        planted, count = re.subn(f"(?m)^{re.escape(self.before)}", lambda _: self.after, source)
+        if not self.before or count != 1:
+            raise LinesNotFound(f"{self.name}: found {count} times in {self.path}:\n{self.before}")
+        return planted
+
+
+def read_faults(text: str) -> Iterator[Fault]:
+    """Yield the faults of a list."""
+    path = ""
+    for block in text.split("\n\n"):
+        lines = [line for line in block.splitlines() if line and line[0] != "#"]
+        if lines and lines[0].startswith("diff "):
+            path = lines[0].removeprefix("diff ")
+        elif lines:
+            yield Fault.read(path, lines)
+
+
+FAULTS = tuple(read_faults(LIST.read_text(encoding="utf-8")))
+
+
+def record(found: dict[str, str]) -> None:
+    """Write into the list which test caught which fault."""
+    text = LIST.read_text(encoding="utf-8")
+    for fault in FAULTS:
+        heading = f"\n{fault.name}: {fault.loses}\n@@ "
+        caught_by = found.get(fault.name, fault.caught_by)
+        text = text.replace(f"{heading}{fault.caught_by}\n", f"{heading}{caught_by}\n")
+    LIST.write_text(text, encoding="utf-8")

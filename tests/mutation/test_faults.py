@@ -1,0 +1,55 @@
+"""The list itself: every fault still fits its file, and the tests that run first exist."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from tests.mutation.checkout import DIES, HANGS, HERE
+from tests.mutation.faults import FAULTS, LIST, PROMISE, Fault, LinesNotFound, read_faults
+
+ODD = """
+diff transfer_async/journal/state_machine.py
+
+odd: nothing
+@@ tests/journal
+ if now:
+-    return now < then
++    return now <= then
+"""
+
+
+def test_every_fault_fits_its_file_once_and_leaves_python_behind():
+    sources = {path: (HERE / path).read_text(encoding="utf-8") for path in {fault.path for fault in FAULTS}}
+    for fault in FAULTS:
+        assert fault.before != fault.after
+        ast.parse(fault.plant(sources[fault.path]))
+
+
+def test_every_block_of_the_list_is_a_fault_of_a_unique_name():
+    counts = Counter(fault.name for fault in FAULTS)
+
+    assert [name for name, count in counts.items() if count > 1] == []
+    assert len(FAULTS) == LIST.read_text(encoding="utf-8").count("\n@@ ")
+
+
+def test_the_named_tests_exist():
+    caught_by = {fault.caught_by.partition("::")[0] for fault in FAULTS} - {HANGS, DIES}
+
+    assert [path for path in sorted(caught_by | set(PROMISE)) if not (HERE / path).exists()] == []
+
+
+def test_a_fault_that_does_not_match_the_source_is_reported():
+    (fault,) = read_faults(ODD)
+
+    assert fault == Fault(
+        "transfer_async/journal/state_machine.py",
+        "odd",
+        "nothing",
+        "tests/journal",
+        before="if now:\n    return now < then\n",
+        after="if now:\n    return now <= then\n",
+    )
+    for source, count in (("now > then\n", 0), (fault.before * 2, 2), (f"    {fault.before}", 0)):
+        with pytest.raises(LinesNotFound, match=f"odd: found {count} times"):
+            fault.plant(source)
