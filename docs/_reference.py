@@ -32,6 +32,7 @@ PUBLIC = (
     "transfer_async.testing.broker_contract",
     "transfer_async.integrations.faststream",
     "transfer_async.integrations.opentelemetry",
+    "transfer_async.integrations.http",
 )
 """The public modules; a module that does not exist is left out."""
 

@@ -1,4 +1,4 @@
-"""What the page on outcomes gives to aiohttp and to FastAPI answers a caller as the examples do."""
+"""The middleware and the exception handler of the page on outcomes answer a caller correctly."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ NO = Refused(status=422, order_may_exist=False, key="payment-1", fields=["matche
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """A file of the page, beside the one that it says to copy."""
-    copied = (ROOT / "docs/examples/aiohttp_service/answers.py").read_text(encoding="utf-8")
-    module_of("answers", copied, monkeypatch)
+    """Loads a file of the page."""
     blocks = partial(python_block, ROOT / "docs/outcomes.md")
     return lambda name: module_of(name, blocks(f"{name}.py"), monkeypatch)
 

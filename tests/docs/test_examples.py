@@ -20,34 +20,8 @@ import pytest
 from typer.testing import CliRunner
 from yarl import URL
 
-import transfer_async
 from transfer_async import (
-    AlreadyCreated,
-    BeneficiaryNotVerified,
-    ClientClosed,
-    ConnectionFailed,
-    Expired,
-    HoldFailed,
-    HoldRequired,
-    InvalidOrder,
-    JournalFailed,
-    KeyBusy,
-    KeyConflict,
-    KeyRecord,
-    KeyState,
-    MatchResult,
     Outcome,
-    OutcomeUnknown,
-    PreflightFailed,
-    RateLimited,
-    Refused,
-    Refuted,
-    ServiceFailed,
-    TokenUnavailable,
-    TransferError,
-    Unauthorized,
-    UnreadableOrder,
-    WrongEventLoop,
 )
 from transfer_async._cli.app import app
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
@@ -159,89 +133,11 @@ async def at_service(
 
 def test_both_services_have_the_same_shared_files() -> None:
     """Each directory stands by itself, so that it can be copied."""
-    for name in ("answers.py", "bank.py", "callers.py"):
+    for name in ("bank.py", "callers.py"):
         assert len({(EXAMPLES / one / name).read_text(encoding="utf-8") for one in SERVICES}) == 1
     assert (EXAMPLES / "worker/bank.py").read_text(encoding="utf-8") == (
         EXAMPLES / "aiohttp_service/bank.py"
     ).read_text(encoding="utf-8")
-
-
-NO, MAY = {"order_may_exist": False}, {"order_may_exist": True}
-
-STATUSES: list[tuple[TransferError, int]] = [
-    (InvalidOrder([("matcher_amount", "is missing")]), 422),
-    (PreflightFailed("over the limit", **NO), 422),
-    (PreflightFailed("it broke", refused=False, **NO), 503),
-    (HoldFailed("too little on the account", **NO), 422),
-    (HoldRequired("no hold", **NO), 500),
-    (BeneficiaryNotVerified("another name", result=MatchResult.NO_MATCH, **NO), 422),
-    (BeneficiaryNotVerified("no look-up", result=MatchResult.NOT_POSSIBLE, **NO), 503),
-    (ConnectionFailed("refused", **NO), 503),
-    (TokenUnavailable("none", **NO), 503),
-    (Expired("too late", **NO), 422),
-    (Expired("too late", limit="deadline", **NO), 503),
-    (Refused(status=422, fields=["poster_amount"], **NO), 422),
-    (Refused(status=404, **NO), 503),
-    (Refused(status=422, **MAY), 202),  # another worker has taken the key over meanwhile
-    (PreflightFailed("over the limit", **MAY), 503),
-    (Unauthorized(status=401, **NO), 503),
-    (RateLimited(status=429, retry_after=6.2, **NO), 503),
-    (Refuted(**NO), 422),
-    (OutcomeUnknown("lost"), 202),
-    (UnreadableOrder("odd", order_id="tx-1"), 202),
-    (AlreadyCreated(order_id="tx-1"), 201),
-    (KeyConflict("another order"), 422),
-    (KeyBusy(retry_after=41.5), 409),
-    (JournalFailed("locked"), 503),
-    (JournalFailed("the disk is full", outcome=Outcome.UNKNOWN), 202),
-    (JournalFailed("the disk is full", outcome=Outcome.REFUSED), 202),
-    (JournalFailed("the disk is full", outcome=Outcome.CREATED), 201),
-    (ClientClosed("closing"), 503),
-    (WrongEventLoop("another loop"), 500),
-    (ServiceFailed("a read failed"), 503),
-]
-
-
-def kinds(of: type[TransferError]) -> set[type[TransferError]]:
-    return {of} | {kind for sub in of.__subclasses__() for kind in kinds(sub)}
-
-
-def test_every_public_error_has_an_expected_response() -> None:
-    public = {kind for kind in kinds(TransferError) if getattr(transfer_async, kind.__name__, None) is kind}
-
-    assert public - {type(error) for error, _ in STATUSES} == {TransferError}
-
-
-@pytest.fixture
-def answers(load: Load) -> ModuleType:
-    return load("aiohttp_service", "answers")
-
-
-@pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda one: getattr(type(one), "__name__", one))
-def test_each_error_gets_its_status_and_retry_after_header(
-    answers: ModuleType, error: TransferError, status: int
-) -> None:
-    told = answers.answer(error, key="a/b")
-
-    assert told.status == status
-    assert told.body["order_may_exist"] is error.order_may_exist
-    if error.outcome is Outcome.UNKNOWN:
-        assert (told.status, told.body["ask"]) == (202, "/payments/a%2Fb")
-    if error.order_may_exist:
-        assert told.status in (201, 202, 409, 500, 503) or isinstance(error, KeyConflict)
-    assert ("Retry-After" in told.headers) == (told.status in (202, 409, 503))
-
-
-@pytest.mark.parametrize(("error", "seconds"), [(KeyBusy(retry_after=41.5), "42"), (ConnectionFailed(), "5")])
-def test_the_response_says_when_to_retry(answers: ModuleType, error: TransferError, seconds: str) -> None:
-    assert answers.answer(error, key="k").headers == {"Retry-After": seconds}
-
-
-@pytest.mark.parametrize("state", KeyState)
-def test_an_unreadable_record_is_never_reported_as_free(answers: ModuleType, state: KeyState) -> None:
-    told = answers.answer_of_record(KeyRecord(state=state, intent_id="1", readable=False), key="k")
-
-    assert told.body["order_may_exist"]
 
 
 # --- the others ---------------------------------------------------------------------------------

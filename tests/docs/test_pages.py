@@ -92,13 +92,8 @@ def _an_operators_day(story: Story, sandbox: Sandbox, where: Path) -> None:
     story.command(f"export TRANSFER_JOURNAL={where / JOURNAL}")
 
 
-def _with_the_answers(story: Story, _sandbox: Sandbox, _where: Path) -> None:
-    story.write("answers.py", (DOCS / "examples/aiohttp_service/answers.py").read_text(encoding="utf-8"))
-
-
 BEFORE: dict[str, Callable[[Story, Sandbox, Path], None]] = {
     "operations.md": _an_operators_day,
-    "outcomes.md": _with_the_answers,
 }
 """What a page begins with, beside the bank of the tutorial."""
 

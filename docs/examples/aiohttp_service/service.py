@@ -9,9 +9,9 @@ from typing import Any
 
 from aiohttp import web
 
-from answers import Answer, answer, answer_of_record
 from bank import Bank
 from transfer_async import FundsHold, Order, SQLiteJournal, TransferClient, TransferError
+from transfer_async.integrations.http import HTTPResponse, response_for_record, response_to
 
 BANK = web.AppKey("bank", Bank)
 CLIENT = web.AppKey("client", TransferClient)
@@ -47,16 +47,16 @@ async def create(request: web.Request) -> web.Response:
     payment = await _json(request)
     if not key or not isinstance(payment, dict):
         return web.json_response({"error": "send an Idempotency-Key, and a JSON object"}, status=400)
-    return _told(answer(await _created(request.app, key, payment), key=key))
+    return _sent(response_to(await _created(request.app, key, payment), key=key))
 
 
 async def show(request: web.Request) -> web.Response:
     """Return the state of a payment."""
     key = request.match_info["key"]
     try:
-        return _told(answer_of_record(await request.app[CLIENT].known(key), key=key))
+        return _sent(response_for_record(await request.app[CLIENT].known(key), key=key))
     except TransferError as error:
-        return _told(answer(error, key=key))
+        return _sent(response_to(error, key=key))
 
 
 async def _created(app: web.Application, key: str, payment: dict[str, Any]) -> Order | TransferError:
@@ -75,5 +75,5 @@ async def _json(request: web.Request) -> Any:
         return None
 
 
-def _told(told: Answer) -> web.Response:
-    return web.json_response(told.body, status=told.status, headers=told.headers)
+def _sent(response: HTTPResponse) -> web.Response:
+    return web.json_response(response.body, status=response.status, headers=response.headers)

@@ -12,9 +12,9 @@ from fastapi import Depends, FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from answers import Answer, answer, answer_of_record
 from bank import Bank
 from transfer_async import FundsHold, SQLiteJournal, TransferClient, TransferError
+from transfer_async.integrations.http import HTTPResponse, response_for_record, response_to
 
 
 class Payment(BaseModel):
@@ -74,17 +74,17 @@ async def create(payment: Payment, key: Key, bank: TheBank, client: TheClient) -
         # once=True: a repeated request is the same payment, so a refusal is returned from the record.
         order = await client.create_order(bank.order(**payment.model_dump()), key=key, once=True)
     except TransferError as error:
-        return _told(answer(error, key=key))
-    return _told(answer(order, key=key))
+        return _sent(response_to(error, key=key))
+    return _sent(response_to(order, key=key))
 
 
 async def show(key: str, client: TheClient) -> JSONResponse:
     """Return the state of a payment."""
     try:
-        return _told(answer_of_record(await client.known(key), key=key))
+        return _sent(response_for_record(await client.known(key), key=key))
     except TransferError as error:
-        return _told(answer(error, key=key))
+        return _sent(response_to(error, key=key))
 
 
-def _told(told: Answer) -> JSONResponse:
-    return JSONResponse(told.body, status_code=told.status, headers=told.headers)
+def _sent(response: HTTPResponse) -> JSONResponse:
+    return JSONResponse(response.body, status_code=response.status, headers=response.headers)

@@ -1,0 +1,155 @@
+"""HTTP responses of a bank's payment service to its own callers, one for every outcome of ``create_order``.
+
+It needs no web framework and no extra: pass ``status``, ``body`` and ``headers`` on to yours.
+
+| status | when | what the caller may do |
+| ---: | --- | --- |
+| 201 | the order exists | continue |
+| 202 | unknown: the order may exist | ask at the URL in ``ask``; never pay under another key |
+| 409 | another call is using this key | ask at that URL, or repeat the request after ``Retry-After`` |
+| 422 | refused, and a retry would be refused too; there is no order | correct the payment |
+| 500 | never sent, because this service is configured wrongly | report it to the bank |
+| 503 | never sent, or refused for a temporary reason | repeat the request with the same key |
+
+An unknown outcome is 202, not 500 or 504. Programs, proxies and people read those two as "failed", and pay
+again.
+
+A token that the transfer service refused (401) is 503. The caller cannot correct it, there is no order, and
+the same request may succeed once the bank has a valid token.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from urllib.parse import quote
+
+from attrs import Factory, frozen
+
+from transfer_async._models.errors import (
+    Expired,
+    HoldRequired,
+    InvalidOrder,
+    KeyBusy,
+    KeyConflict,
+    Outcome,
+    PreflightFailed,
+    Refused,
+    TransferError,
+    WrongEventLoop,
+)
+from transfer_async._models.responses import Order
+from transfer_async.journal import KeyRecord, KeyState
+
+__all__ = ["HTTPResponse", "http_status", "response_for_record", "response_to"]
+
+RETRY_AFTER = 5
+"""Seconds until the caller should ask again, if the error gives no time."""
+
+
+@frozen
+class HTTPResponse:
+    """An HTTP response, for any framework.
+
+    Args:
+        status: the status code.
+        body: a JSON object; it holds no personal data and no text of the transfer service.
+        headers: ``Retry-After``, if the caller should ask again.
+    """
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str] = Factory(dict)
+
+
+def response_to(result: Order | TransferError, *, key: str, ask: str = "/payments/{key}") -> HTTPResponse:
+    """Return the response to the caller that requested the payment ``key``.
+
+    Args:
+        result: what ``create_order`` returned or raised.
+        key: the payment's key.
+        ask: the path or URL of your service that returns `response_for_record`. ``{key}`` stands for the
+            key, percent-encoded.
+    """
+    if isinstance(result, Order):
+        body = {"key": key, "outcome": "created", "order_may_exist": True, "order_id": result.id}
+        return HTTPResponse(201, body)
+    status = http_status(result)
+    body = {
+        "key": key,
+        "outcome": "unknown" if status == 202 else result.outcome.value,
+        "order_may_exist": result.order_may_exist,
+    }
+    url = ask.replace("{key}", quote(key, safe=""))
+    return HTTPResponse(status, body | _details(result, status, url), _headers(result, status))
+
+
+def http_status(error: TransferError) -> int:
+    """Return the HTTP status for an error: 201, 202, 409, 422, 500 or 503."""
+    if error.outcome is Outcome.CREATED:
+        return 201
+    if error.outcome is Outcome.UNKNOWN or _is_refusal_of_this_call_only(error):
+        return 202
+    if isinstance(error, KeyBusy):
+        return 409
+    if isinstance(error, (HoldRequired, WrongEventLoop)):
+        return 500
+    return 422 if _fails_until_changed(error) else 503
+
+
+def response_for_record(record: KeyRecord | None, *, key: str) -> HTTPResponse:
+    """Return the response to a caller that asks for the state of the payment ``key``.
+
+    Args:
+        record: the result of ``await client.known(key)``.
+        key: the payment's key.
+    """
+    if record is None:
+        return HTTPResponse(404, {"key": key, "state": "no_record", "order_may_exist": False})
+    body: dict[str, Any] = {"key": key, "state": record.state.value}
+    if record.state is KeyState.CREATED:
+        return HTTPResponse(200, body | {"order_may_exist": True, "order_id": record.order_id})
+    if record.state is KeyState.FREE and record.readable:  # it ended in a definite failure
+        return HTTPResponse(200, body | {"order_may_exist": False})
+    return HTTPResponse(202, body | {"order_may_exist": True}, {"Retry-After": str(RETRY_AFTER)})
+
+
+def _is_refusal_of_this_call_only(error: TransferError) -> bool:
+    """Return whether this call was refused, but the key may have an order, for example an unrecorded one."""
+    return error.outcome is Outcome.REFUSED and error.order_may_exist
+
+
+def _fails_until_changed(error: TransferError) -> bool:
+    """Return whether the same request would fail again until the caller changes it."""
+    if isinstance(error, (InvalidOrder, KeyConflict)):  # whatever the state of the key
+        return True
+    if error.order_may_exist:
+        return False
+    if isinstance(error, PreflightFailed):
+        return error.refused
+    if isinstance(error, Refused):
+        return error.is_final
+    if isinstance(error, Expired):  # The quote expired. A deadline of the call does not stop a retry.
+        return error.limit == "send_before"
+    return False
+
+
+def _details(error: TransferError, status: int, ask: str) -> dict[str, Any]:
+    if status == 201:
+        order = getattr(error, "order", None)
+        return {"order_id": getattr(error, "order_id", None) or getattr(order, "id", None)}
+    details: dict[str, Any] = {"error": type(error).__name__}  # never its text, which is for the bank's log
+    if status in (202, 409):
+        return details | {"ask": ask}
+    if isinstance(error, InvalidOrder):
+        return details | {"problems": [{"field": name, "why": why} for name, why in error.problems]}
+    if isinstance(error, Refused) and error.fields:
+        return details | {"fields": list(error.fields)}
+    return details
+
+
+def _headers(error: TransferError, status: int) -> dict[str, str]:
+    if status not in (202, 409, 503):
+        return {}
+    requested: float | None = getattr(error, "retry_after", None)
+    return {"Retry-After": str(RETRY_AFTER if requested is None else math.ceil(requested))}
