@@ -39,9 +39,12 @@ BUSY = Status(429, headers={"Retry-After": "2"})
 FIVE = NOON + timedelta(seconds=5)
 
 
-def assert_never_sent(world: World, error: TransferError) -> None:
+both_limits = pytest.mark.parametrize("limit", ["deadline", "send_before"])
+
+
+def assert_never_sent(world: World, error: TransferError, *, limit: str = "deadline") -> None:
     assert (error.outcome, error.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert getattr(error, "limit", "deadline") == "deadline"
+    assert getattr(error, "limit", limit) == limit
     assert not world.sandbox.requests
     assert not world.bank.open
 
@@ -101,18 +104,13 @@ def test_a_deadline_only_shortens_a_limit(ahead: float, left: float):
 # --- before anything was sent -------------------------------------------------------------------
 
 
-async def test_a_call_after_its_deadline_holds_nothing_and_frees_the_key(world: World):
-    expired = await world.fails(Expired, deadline=NOON)
+@both_limits
+async def test_a_call_after_its_limit_holds_nothing_and_frees_the_key(world: World, limit: str):
+    expired = await world.fails(Expired, **{limit: NOON})
 
-    assert_never_sent(world, expired)
+    assert_never_sent(world, expired, limit=limit)
     assert world.bank.log == []
     assert (await world.entry()).state is KeyState.FREE
-
-
-async def test_a_created_key_returns_its_order_past_the_deadline(world: World):
-    order = await world.create()
-
-    assert await world.create(deadline=NOON - timedelta(days=1)) == order
 
 
 async def test_a_claim_that_outlasts_the_deadline_is_released_before_the_hold(world: World):
@@ -121,14 +119,13 @@ async def test_a_claim_that_outlasts_the_deadline_is_released_before_the_hold(wo
     assert world.bank.log == []
 
 
-@pytest.mark.parametrize("limit", ["deadline", "send_before"])
+@both_limits
 async def test_no_hook_starts_past_the_deadline(world: World, limit: str):
     check = world.bank.step("check")
     check.act = world.passing(5.0)
     expired = await world.fails(Expired, **{"hooks": [check, world.bank.hold], limit: FIVE})
 
-    assert expired.limit == limit
-    assert not world.sandbox.requests
+    assert_never_sent(world, expired, limit=limit)
     assert world.bank.log == ["check", "undo check"]
 
 
@@ -185,7 +182,7 @@ async def traced(world: World, signal: str) -> AsyncIterator[tuple[TransferClien
             yield client, seen
 
 
-@pytest.mark.parametrize("limit", ["deadline", "send_before"])
+@both_limits
 @pytest.mark.parametrize("signal", BEFORE_THE_FIRST_BYTE)
 async def test_a_slow_trace_of_the_bank_does_not_let_an_order_leave_late(
     world: World, signal: str, limit: str
@@ -196,10 +193,7 @@ async def test_a_slow_trace_of_the_bank_does_not_let_an_order_leave_late(
         expired = await failure(call, Expired)
 
     assert seen
-    assert expired.limit == limit
-    assert (expired.outcome, expired.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert not world.sandbox.requests
-    assert not world.bank.open
+    assert_never_sent(world, expired, limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -287,9 +281,10 @@ async def test_a_deadline_does_not_lengthen_a_hooks_own_limit(world: World, loop
     assert_never_sent(world, await call)
 
 
-async def test_a_hook_that_passes_at_the_deadline_is_undone_and_nothing_is_sent(world: World):
+@both_limits
+async def test_a_hook_that_passes_at_the_deadline_is_undone_and_nothing_is_sent(world: World, limit: str):
     world.bank.on_place = world.passing(5.0)
-    assert_never_sent(world, await world.fails(Expired, deadline=FIVE))
+    assert_never_sent(world, await world.fails(Expired, **{limit: FIVE}), limit=limit)
     assert world.bank.log == ["place", "release"]
 
 
@@ -343,12 +338,24 @@ async def test_an_exchange_gets_the_time_left_of_the_shorter_limit(
     assert transport.left == [left]
 
 
-async def test_the_deadline_is_checked_before_the_first_byte(world: World):
+@both_limits
+async def test_the_limit_is_checked_before_the_first_byte(world: World, limit: str):
     async with world.client() as client:
         connects_slowly(client, world.time, 5.0)
-        expired = await failure(client.create_order(new_order(), key="k", deadline=FIVE), Expired)
+        expired = await failure(client.create_order(new_order(), key="k", **{limit: FIVE}), Expired)
 
-    assert_never_sent(world, expired)
+    assert_never_sent(world, expired, limit=limit)
+    assert [attempt.outcome for attempt in expired.attempts] == [Outcome.NOT_SENT]
+
+
+@both_limits
+async def test_an_attempt_that_ran_out_of_time_is_recorded_as_not_sent(world: World, limit: str):
+    world.sandbox.faults.add(BUSY)
+    async with world.client() as client:
+        connects_slowly(client, world.time, 2.0)
+        limited = await failure(client.create_order(new_order(), key="k", **{limit: FIVE}), RateLimited)
+
+    assert [attempt.outcome for attempt in limited.attempts] == [Outcome.REFUSED, Outcome.NOT_SENT]
 
 
 async def test_a_connection_that_outlasts_the_deadline_raises_expired(
@@ -376,19 +383,21 @@ async def test_a_connection_that_fails_before_the_deadline_raises_connection_fai
     assert len(transport.left) == 1
 
 
-async def test_a_retry_pause_that_would_outlast_the_deadline_is_not_started(world: World):
+@both_limits
+async def test_a_retry_pause_that_would_outlast_the_limit_is_not_started(world: World, limit: str):
     world.sandbox.faults.add(BUSY, times=9)
-    limited = await world.fails(RateLimited, deadline=FIVE)
+    limited = await world.fails(RateLimited, **{limit: FIVE})
 
     assert world.time.slept == [2.0, 2.0]
     assert len(limited.attempts) == 3
     assert not world.bank.open
 
 
-async def test_no_attempt_follows_a_pause_that_outlasted_the_deadline(world: World):
+@both_limits
+async def test_no_attempt_follows_a_pause_that_outlasted_the_limit(world: World, limit: str):
     world.time.on_sleep = world.passing(5.0)
     world.sandbox.faults.add(BUSY)
-    limited = await world.fails(RateLimited, deadline=FIVE)
+    limited = await world.fails(RateLimited, **{limit: FIVE})
 
     assert len(world.sandbox.requests) == len(limited.attempts) == 1
     assert not limited.order_may_exist

@@ -1,6 +1,5 @@
 """Decisions of operators: alone or under dual control, on the state they saw, and how they are refused."""
 
-import asyncio
 import copy
 import pickle
 from typing import Any
@@ -8,9 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.support.bank import World, failure, new_order
+from tests.support.bank import World, failure
 from transfer_async import (
-    AlreadyCreated,
     ApprovalRequired,
     ApproverIsProposer,
     Decision,
@@ -40,7 +38,6 @@ from transfer_async.journal import (
     TransitionResult,
     Unread,
 )
-from transfer_async.sandbox import WrongTypes
 
 ADA = {"by": "ada", "reason": "seen on the statement"}
 BEN = {"by": "ben", "reason": "looked, too"}
@@ -188,18 +185,6 @@ async def test_without_dual_control_one_person_may_decide_or_propose(world: Worl
     assert (alone.state, (await desk.view("a")).proposal) == (KeyState.CREATED, None)
 
 
-async def test_the_banks_resolve_does_not_count_as_a_person(world: World):
-    async def resolve(*_: object) -> str:
-        return "tx-seen"
-
-    async with world.client(four_eyes=True, resolve=resolve) as client:
-        world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
-        with pytest.raises(AlreadyCreated):
-            await client.create_order(new_order(), key="k")
-
-    assert (await world.entry()).order_id == "tx-seen"
-
-
 async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
     desk = operators(world)
     await desk.demand_four_eyes(**ADA)
@@ -239,20 +224,6 @@ async def test_a_corrupt_demand_counts_as_a_demand(world: World):
     entries[world.scope, FOUR_EYES] = replace(rule.entry, four_eyes=None, unread=unread)
     with pytest.raises(ApprovalRequired):
         await desk.resolve("k", order_id="tx-1", **ADA)
-
-
-async def test_two_simultaneous_approvals_make_one_transition(world: World):
-    await world.in_doubt()
-    desk = operators(world, four_eyes=True)
-    proposal = await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **ADA)
-    ends = await asyncio.gather(
-        desk.approve("k", proposal=proposal.id, **BEN),
-        desk.approve("k", proposal=proposal.id, by="cleo", reason="so do I"),
-        return_exceptions=True,
-    )
-
-    assert [name for name, _ in await moves(world)].count("resolve") == 1
-    assert all(not isinstance(end, BaseException) or isinstance(end, KeyChanged) for end in ends)
 
 
 async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(world: World):
@@ -338,19 +309,6 @@ async def test_a_decision_on_an_outdated_view_is_refused(world: World):
     await desk.refute("k", **ADA, seen=seen + 1)
 
     assert (await world.entry()).state is KeyState.FREE
-
-
-async def test_a_decision_is_refused_if_the_key_changes_just_before_the_write(world: World):
-    await world.in_doubt()
-    desk = operators(world)
-    seen = (await desk.view("k")).moves
-
-    async def others() -> None:
-        await operators(world).resolve("k", order_id="tx-2", **BEN)
-
-    world.meanwhile(Resolve, others)
-    with pytest.raises(KeyChanged, match=r"it is created \(tx-2\)"):
-        await desk.resolve("k", order_id="tx-1", **ADA, seen=seen)
 
 
 async def test_the_journals_same_person_rejection_raises_approver_is_proposer(world: World):

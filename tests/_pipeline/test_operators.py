@@ -113,13 +113,16 @@ def test_a_doubt_whose_order_data_is_gone_has_a_summary_too():
 # --- resolve ------------------------------------------------------------------------------------
 
 
-async def test_a_resolved_key_has_its_order(world: World, desk: Operators):
+async def test_a_resolved_key_has_its_order_and_is_published(world: World, desk: Operators):
     record = await desk.resolve("k", order_id=" tx-seen ", **SAID)
 
     entry = await world.entry()
     assert (record.state, record.order_id, record.order) == (KeyState.CREATED, "tx-seen", None)
     assert (entry.state, entry.order_id, entry.pending_undos) == (KeyState.CREATED, "tx-seen", ())
     assert world.bank.open
+    (told,) = world.events_of(Resolved)
+    assert (told.key, told.intent_id) == ("k", entry.intent_id)
+    assert (told.outcome, told.order_id) == (Outcome.CREATED, "tx-seen")
 
 
 async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Operators):
@@ -133,15 +136,6 @@ async def test_resolving_again_with_the_same_id_succeeds(world: World, desk: Ope
     assert (await world.told())[-1] == "resolve: created"
     assert [step.by for step in await desk.history("k")].count("bola") == 0
     assert len(world.events_of(Resolved)) == 1
-
-
-async def test_a_resolution_is_published_to_observers(world: World, desk: Operators):
-    await desk.resolve("k", order_id="tx-seen", **SAID)
-    (told,) = world.events_of(Resolved)
-
-    entry = await world.entry()
-    assert (told.key, told.intent_id) == ("k", entry.intent_id)
-    assert (told.outcome, told.order_id) == (Outcome.CREATED, "tx-seen")
 
 
 async def test_a_dead_workers_request_becomes_a_doubt_first(world: World):
@@ -209,23 +203,18 @@ async def test_a_key_settled_meanwhile_stays_unchanged(world: World, desk: Opera
 # --- refute -------------------------------------------------------------------------------------
 
 
-async def test_a_refuted_key_is_free_and_its_hold_is_released_by_recover(world: World, desk: Operators):
+async def test_a_refutation_is_recorded_and_published_and_recover_releases_the_hold(
+    world: World, desk: Operators
+):
     world.time.pass_(300.0)
     record = await desk.refute("k", **SAID)
     owed = owed_hooks(await world.entry())
-    report = await world.recover()
+    last = (await desk.history("k"))[-1]
+    (told,) = world.events_of(Resolved)
 
     assert (record.state, owed) == (KeyState.FREE, ["funds_hold"])
-    assert report == RecoveryReport(released=1)
+    assert await world.recover() == RecoveryReport(released=1)
     assert not world.bank.open
-
-
-async def test_a_refutation_is_published_and_recorded(world: World, desk: Operators):
-    world.time.pass_(300.0)
-    await desk.refute("k", **SAID)
-
-    (told,) = world.events_of(Resolved)
-    last = (await desk.history("k"))[-1]
     assert (told.outcome, told.order_id) == (Outcome.REFUSED, None)
     assert (last.by, last.reason, last.move) == ("ada", "seen on the statement", "refute")
     assert last.ending == model.Ending(outcome=Outcome.REFUSED, error="Refuted")
@@ -273,19 +262,18 @@ def endings(desk: Operators, **said: Any) -> list[Any]:
     return [desk.resolve("k", order_id="tx-1", **said), desk.refute("k", **said)]
 
 
-async def test_an_unknown_key_is_refused(world: World):
-    for ending in endings(operators(world), **SAID):
-        assert await refusal(ending) == "key: has no record in this scope"
+async def test_a_key_that_is_unknown_free_or_claimed_is_not_in_doubt(world: World):
+    async def whys() -> set[str]:
+        return {await refusal(ending) for ending in endings(operators(world), **SAID)}
 
-
-async def test_a_free_or_claimed_key_is_not_in_doubt(world: World):
+    unknown = await whys()
     await world.fails(Refused, refused_order())
-    free = [await refusal(ending) for ending in endings(operators(world), **SAID)]
+    free = await whys()
     await world.crash(transitions.MarkSending)
-    claimed = [await refusal(ending) for ending in endings(operators(world), **SAID)]
 
-    assert free == ["key: must be in doubt; it is free"] * 2
-    assert claimed == ["key: must be in doubt; it is claimed"] * 2
+    assert unknown == {"key: has no record in this scope"}
+    assert free == {"key: must be in doubt; it is free"}
+    assert await whys() == {"key: must be in doubt; it is claimed"}
 
 
 @pytest.mark.parametrize("name", ["by", "reason"])
