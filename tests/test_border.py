@@ -190,8 +190,8 @@ class Bench:
         await self.looked_at(scope, new_order(**fields), call)
 
     async def views(self, scope: str) -> list[journal_output.KeyView]:
-        async with journal_output.opened(SQLiteJournal(self.path), scope) as at:
-            return await at.operators.waiting()
+        async with journal_output.opened(SQLiteJournal(self.path), scope) as operators:
+            return await operators.waiting()
 
     async def looked_at(self, scope: str, order: Any, call: Any) -> None:
         """Read, list, show and resolve the key in a new process."""
@@ -209,7 +209,7 @@ class Bench:
             assert entry.intent.beneficiary == call.get("beneficiary")
             assert entry.intent.send_before == call.get("send_before")
             (view,) = await self.views(scope)
-            assert journal_output.waiting_rows([view])
+            assert journal_output.rows_of(journal_output.WAITING, [view])
             assert journal_output.record_lines(view)
             assert journal_output.as_json(
                 journal_output.view_json(view) | {"receipts": view.entry.all_receipts}

@@ -76,9 +76,9 @@ async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
         await damage(journal, *damaged)
     async with opened() as journal, world.client(journal=journal, settle_after=0.0) as client:
         doubts = {doubt.key: doubt.readable for doubt in await client.in_doubt()}
-        async with journal_output.opened(opened(), world.scope) as at:
-            listed = {view.key: view.entry.is_readable for view in await at.operators.waiting()}
-            shown, steps = await at.one("a")
+        async with journal_output.opened(opened(), world.scope) as operators:
+            listed = {view.key: view.entry.is_readable for view in await operators.waiting()}
+            shown, steps = await operators.view("a"), await operators.history("a")
         known = await client.known("a")
         report = await client.recover()
         await bound(client, "a")

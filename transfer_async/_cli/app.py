@@ -6,7 +6,6 @@ What a command runs is imported when it runs, so that help texts appear quickly.
 from __future__ import annotations
 
 import functools
-import getpass
 import inspect
 import json
 import sys
@@ -33,6 +32,7 @@ from transfer_async._cli.output import (
     failing,
     in_one_line,
     in_words,
+    login_name,
     shown,
     shown_lines,
     tell,
@@ -81,10 +81,7 @@ def desk(
         from transfer_async._cli import servers  # brings Jinja2 and aiohttp's server: 90 ms
         from transfer_async.desk import Operator
     if by is None:
-        try:
-            by = getpass.getuser()
-        except (OSError, KeyError, ImportError):
-            fail("desk: --by is required: this machine has no login name for you", USAGE)
+        by = login_name("desk")
     with failing("desk", {ValueError: USAGE}):
         where, store = scope_of(scope, base_url), journal_named(journal)
         operator = Operator(by, may or ())
@@ -147,10 +144,9 @@ def demo() -> None:
     it runs in this process, in a few seconds. The demo checks what it prints: if all of it is true, the last
     line begins with "demo ok" and the exit code is 0; otherwise the exit code is 1.
     """
-    from transfer_async._cli import demo as narration  # bring the sandbox: 80 ms
-    from transfer_async._cli import demo as tour
+    from transfer_async._cli import demo as tour  # brings the sandbox: 80 ms
 
-    with failing("demo failed", {narration.Surprise: FAILED}):
+    with failing("demo failed", {tour.Surprise: FAILED}):
         run(tour.run(tell, live=sys.stdout.isatty()))
 
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_origin
 
+import attrs
 import typer
 
 from transfer_async._cli import journal_output, options
-from transfer_async._cli.journal_output import OpenJournal
 from transfer_async._cli.journal_session import (
     AsJson,
     By,
@@ -40,8 +40,9 @@ from transfer_async._pipeline.key_views import (
     checked_order_id,
     checked_settle_after,
 )
+from transfer_async._pipeline.operators import Operators
 from transfer_async.journal.durable import DurableJournal
-from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, KeyState, Proposal
+from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.protocol import KEPT, KeyRecord
 from transfer_async.journal.rows import Upgrade
 
@@ -131,7 +132,7 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     are upgraded in place, in one transaction: if it is interrupted, run it again. The command shows the
     contents and asks before it changes anything. It does nothing if the format is already right.
     """
-    plan = done(_with(_named(journal), lambda store: store.planned_upgrade()))
+    plan = _with(journal, lambda store: store.planned_upgrade())
     if _is_needed(plan):
         complain(_plan_text(plan))
         confirmed(
@@ -139,20 +140,21 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
             "no way back. Are all of them stopped? Go on?",
             yes=yes,
         )
-        plan = done(_with(_named(journal), lambda store: store.upgrade(plan)))
+        plan = _with(journal, lambda store: store.upgrade(plan))
     tell(journal_output.as_json(_as_json(plan)) if as_json else _result_text(plan))
 
 
-def _named(address: str) -> DurableJournal:
+def _with(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
     with usage():
-        return journal_output.journal_named(address)
+        store = journal_output.journal_named(address)
 
+    async def work() -> Upgrade:
+        try:
+            return await do(store)
+        finally:
+            await store.close()
 
-async def _with(store: DurableJournal, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
-    try:
-        return await do(store)
-    finally:
-        await store.close()
+    return done(work())
 
 
 def _plan_text(found: Upgrade) -> str:
@@ -196,15 +198,15 @@ def list_waiting(*, target: JournalTarget, as_json: AsJson = False) -> None:
     These are keys in doubt, keys that a dead worker left claimed or sending, and keys with a pending undo, a
     pending notification, or a proposal to approve.
     """
-    views = target.with_journal(lambda at: at.operators.waiting())
+    views = target.with_journal(lambda operators: operators.waiting())
     totals = journal_output.totals(views)
     if as_json:
         keys = [journal_output.view_json(view) for view in views]
-        told = {"scope": target.scope, "keys": keys, "totals": journal_output.totals_json(totals)}
-        tell(journal_output.as_json(told))
+        tell(journal_output.as_json({"scope": target.scope, "keys": keys, "totals": totals}))
         return
     if views:
-        show_table(tuple(journal_output.WAITING), journal_output.waiting_rows(views))
+        columns = journal_output.WAITING
+        show_table(tuple(columns), journal_output.rows_of(columns, views))
     tell(f"{shown(target.scope)}: {journal_output.totals_text(totals)}")
 
 
@@ -222,21 +224,29 @@ def show(
     parties: dict[str, str | None] = {}
     if with_order:
         by, why = person.name, person.reason or "journal show --with-order"
-        seen = target.with_journal(lambda at: at.operators.look(key, by=by, reason=why))
+        seen = target.with_journal(lambda operators: operators.look(key, by=by, reason=why))
         parties = journal_output.parties(seen)
-    view, steps = target.with_journal(lambda at: at.one(key))
+    view, steps = target.with_journal(lambda operators: _record(operators, key))
     if as_json:
-        record = (
-            {"scope": target.scope} | journal_output.view_json(view) | {"receipts": view.entry.all_receipts}
-        )
-        record |= {"parties": parties} if with_order else {}
-        tell(journal_output.as_json(record | {"history": [journal_output.step_json(step) for step in steps]}))
+        record = {
+            "scope": target.scope,
+            **journal_output.view_json(view),
+            "receipts": view.entry.all_receipts,
+            **({"parties": parties} if with_order else {}),
+            "history": [journal_output.step_json(step) for step in steps],
+        }
+        tell(journal_output.as_json(record))
         return
     tell(f"{'scope':<12}{shown(target.scope)}")
     for text in journal_output.record_lines(view, parties):
         tell(text)
     tell("")
-    show_table(journal_output.HISTORY, journal_output.history_rows(steps))
+    columns = journal_output.HISTORY
+    show_table(tuple(columns), journal_output.rows_of(columns, steps))
+
+
+async def _record(operators: Operators, key: str) -> tuple[KeyView, tuple[HistoryEvent, ...]]:
+    return await operators.view(key), await operators.history(key)
 
 
 # --- decisions --------------------------------------------------------------------------------------
@@ -266,7 +276,7 @@ def _register(decision: Decision) -> None:
                 warn_of_sender(view)  # otherwise the question says so
             confirmed(f"{effects_text(view, row)} Are you certain?", yes=yes)
         record = target.with_journal(
-            lambda at: at.operators.decide(
+            lambda operators: operators.decide(
                 key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
             ),
             settle_after=settle_after,
@@ -375,7 +385,7 @@ def propose(
         warn_of_sender(view)
     said = person.said()
     proposal = target.with_journal(
-        lambda at: at.operators.propose(
+        lambda operators: operators.propose(
             key, wanted, order_id=order_id, undone=undone, seen=view.moves, **said
         ),
         settle_after=settle_after,
@@ -410,7 +420,9 @@ def approve(
     said = person.said()
     effects = effects_text(view, row, order_id=seen.order_id)
     confirmed(f"{effects}\n{_in_words(key, seen)} Do you approve?", yes=yes)
-    record = target.with_journal(lambda at: _approved(at, key, seen, said), settle_after=settle_after)
+    record = target.with_journal(
+        lambda operators: _approved(operators, key, seen, said), settle_after=settle_after
+    )
     tell_record(target, key, record, as_json=as_json)
 
 
@@ -427,7 +439,7 @@ def withdraw(
     seen = _seen(target, target.view(key), proposal)
     said = person.said()
     confirmed(f"{_in_words(key, seen)} Withdraw or reject it?", yes=yes)
-    record = target.with_journal(lambda at: at.operators.withdraw(key, proposal=seen.id, **said))
+    record = target.with_journal(lambda operators: operators.withdraw(key, proposal=seen.id, **said))
     if as_json:
         tell_record(target, key, record, as_json=True)
     else:
@@ -464,36 +476,36 @@ def four_eyes(
     elif action is not Action.SHOW:
         said = person.said()
         if action is Action.DEMAND:  # also before the first order of a scope
-            target.with_journal(lambda at: at.operators.demand_four_eyes(**said), in_any_scope=True)
+            target.with_journal(lambda operators: operators.demand_four_eyes(**said), in_any_scope=True)
         else:
-            target.with_journal(lambda at: at.operators.propose(FOUR_EYES, Decision.WAIVE, **said))
+            target.with_journal(lambda operators: operators.propose(FOUR_EYES, Decision.WAIVE, **said))
     is_new = action is Action.DEMAND
-    found = target.with_journal(lambda at: at.operators.four_eyes(), in_any_scope=is_new)
+    found = target.with_journal(lambda operators: operators.four_eyes(), in_any_scope=is_new)
     _tell_four_eyes(target.scope, found, as_json=as_json)
 
 
 def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
-    waiver = target.with_journal(lambda at: at.operators.four_eyes()).proposal
+    waiver = target.with_journal(lambda operators: operators.four_eyes()).proposal
     if waiver is None:
         fail("journal: four-eyes: there is no proposal to waive dual control", FAILED)
     said = person.said()
     if action is Action.APPROVE:
-        target.with_journal(lambda at: _approved(at, FOUR_EYES, waiver, said))
+        target.with_journal(lambda operators: _approved(operators, FOUR_EYES, waiver, said))
     else:
-        target.with_journal(lambda at: at.operators.withdraw(FOUR_EYES, proposal=waiver.id, **said))
+        target.with_journal(lambda operators: operators.withdraw(FOUR_EYES, proposal=waiver.id, **said))
 
 
-async def _approved(at: OpenJournal, key: str, proposal: Proposal, said: dict[str, str]) -> KeyRecord:
+async def _approved(operators: Operators, key: str, proposal: Proposal, said: dict[str, str]) -> KeyRecord:
     """Approve a proposal; if another person was faster, say who, and when."""
     try:
-        return await at.operators.approve(key, proposal=proposal.id, **said)
+        return await operators.approve(key, proposal=proposal.id, **said)
     except KeyChanged as changed:
-        raise ValueError(f"{changed}{await _already(at, key)}") from None
+        raise ValueError(f"{changed}{await _already(operators, key)}") from None
 
 
-async def _already(at: OpenJournal, key: str) -> str:
+async def _already(operators: Operators, key: str) -> str:
     """Return who has approved the key's last proposal, and when; empty if it is not approved."""
-    step = approval(await at.operators.history(key))
+    step = approval(await operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 
 
@@ -501,7 +513,7 @@ def _seen(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposa
     """Return the key's proposal, if it is the one that was named, or the person can be asked."""
     key, proposal = view.key, view.proposal
     if proposal is None:
-        already = target.with_journal(lambda at: _already(at, key))
+        already = target.with_journal(lambda operators: _already(operators, key))
         fail(f"journal: {shown(key)}: there is no proposal, or the key has changed since{already}", FAILED)
     if named_id is None and not somebody_is_there():
         fail("journal: --proposal is required when not interactive", USAGE)
@@ -561,11 +573,11 @@ def recover(
     )
     report = done(work, says_no=USAGE)  # a ValueError is about the hooks or a setting
     if as_json:
-        tell(journal_output.as_json(journal_output.report_json(report)))
+        tell(journal_output.as_json(attrs.asdict(report)))
     else:
         tell(f"{'scope':<12} {shown(target.scope)}")
-        for line in journal_output.report_lines(report):
-            tell(line)
+        for name, count in attrs.asdict(report).items():
+            tell(f"{name.replace('_', ' '):<13}{count:>5}")
     if report.undos_pending or report.unreadable:
         raise typer.Exit(OWED)
 
@@ -595,7 +607,7 @@ def prune(
         yes=yes,
     )
     # A ValueError is about the time.
-    forgotten = target.with_journal(lambda at: at.operators.prune(before=time), says_no=USAGE)
+    forgotten = target.with_journal(lambda operators: operators.prune(before=time), says_no=USAGE)
     tell(
         journal_output.as_json({"forgotten": forgotten})
         if as_json

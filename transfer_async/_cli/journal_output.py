@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
-
-import attrs
-from attrs import frozen
 
 from transfer_async._cli import options
 from transfer_async._cli.options import as_typed, made_by
@@ -31,7 +29,7 @@ from transfer_async._support import util
 from transfer_async._support.clock import in_two_units, time_after
 from transfer_async.journal.model import SETTLE_AFTER, Ending, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.protocol import Journal, NotToBeForgotten, ScopedJournal, forgettable
+from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable
 from transfer_async.journal.sqlite import SQLiteJournal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,15 +38,64 @@ NOBODY: Mapping[str, str | None] = {}
 """The default: no parties are shown."""
 
 
-HISTORY = ("at", "move", "state", "epoch", "order id", "ended in", "by", "reason")
+# --- times --------------------------------------------------------------------------------------
+
+
+def iso(time: datetime | None) -> str | None:
+    """Return ``time`` in ISO 8601, in UTC."""
+    if time is None:
+        return None
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def step_time(step: HistoryEvent) -> str:
+    """Return the time of a line of the history; a dash if it is invalid."""
+    return iso(time_after(_EPOCH, step.at)) or "-"
+
+
+def age_text(seconds: float | None) -> str:
+    """Return an age in its two largest units."""
+    return "-" if seconds is None else in_two_units(seconds, ("d", "h", "m", "s"))
+
+
+_AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def time_named(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
+    """Return the time that ``--before`` or ``--older-than`` means.
+
+    Raises:
+        ValueError: it is invalid or in the future, or both or neither are given.
+    """
+    time = _time(before, older_than, now=now)
+    try:
+        forgettable(time, now=now.timestamp())
+    except NotToBeForgotten as error:
+        raise ValueError(f"--{error}") from None
+    return time
+
+
+def _time(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
+    if (before is None) == (older_than is None):
+        raise ValueError("--before or --older-than: give one of them")
+    if before is not None:
+        try:
+            time = datetime.fromisoformat(before)
+        except ValueError:
+            raise ValueError("--before: must be a date or a time, as in 2026-01-01") from None
+        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    age = re.fullmatch(r"(\d{1,5})([mhdw])", older_than or "")
+    if age is None:
+        raise ValueError("--older-than: must be a number of minutes, hours, days or weeks, as in 90d")
+    return now - timedelta(**{_AGES[age[2]]: int(age[1])})
 
 
 # --- keys ---------------------------------------------------------------------------------------
 
 
-def waiting_rows(views: Sequence[KeyView]) -> list[tuple[str, ...]]:
-    """Return one row for each key."""
-    return [tuple(cell(view) for cell in WAITING.values()) for view in views]
+def rows_of(columns: Mapping[str, Callable[[Any], str]], items: Iterable[Any]) -> list[list[str]]:
+    """Return the cells of a table, one row for each item."""
+    return [[cell(item) for cell in columns.values()] for item in items]
 
 
 def _left(view: KeyView) -> list[str]:
@@ -66,26 +113,12 @@ def state_of(view: KeyView) -> str:
 WAITING: dict[str, Callable[[KeyView], str]] = {
     "key": lambda view: shown(view.key),
     "state": state_of,
-    "age": lambda view: age_told(view.age),
+    "age": lambda view: age_text(view.age),
     "order": lambda view: view.summary,
     "order id": lambda view: shown(view.order_id),
     "pending": lambda view: ", ".join(_left(view)) or "-",
 }
 """The columns of ``journal list``: for each, the text of its cell."""
-
-
-def totals_text(totals: Totals) -> str:
-    """Return the sums in one line."""
-    if not totals.keys:
-        return "no key needs attention: nothing in doubt, no undo pending, nothing left behind"
-    told = [f"{count} {state.replace('_', ' ')}" for state, count in sorted(totals.states.items())]
-    if totals.undos_owed:
-        told.append(f"{counted(totals.undos_owed, 'undo')} pending")
-    line = f"{counted(totals.keys, 'key')}: {', '.join(told)}"
-    if totals.in_doubt:
-        amounts = ", ".join(f"{amount:f} {currency}" for currency, amount in sorted(totals.in_doubt.items()))
-        line += f"; in doubt: {amounts}"
-    return line
 
 
 def counted(number: int, thing: str) -> str:
@@ -96,7 +129,9 @@ def counted(number: int, thing: str) -> str:
 def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> list[str]:
     """Return a key's record, one field per line, with the parties if they are given."""
     entry = view.entry
-    told = {
+    cause, proposal, ending = view.cause, view.proposal, entry.ending
+    attempts = () if cause is None else cause.attempts
+    fields = {
         "key": view.key,
         "state": state_of(view),
         "intent": entry.intent_id,
@@ -104,26 +139,21 @@ def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> l
         "order id": entry.order_id,
         **parties,
         "candidates": ", ".join(view.candidates) or None,
-        "cause": None if view.cause is None else view.cause.told,
-        **_attempt_lines(view.cause),
-        "proposed": None if view.proposal is None else _proposal_told(view.proposal),
-        "began": None if view.began is None else f"{iso(view.began)}, {age_told(view.age)} ago",
+        "cause": None if cause is None else cause.told,
+        **{f"attempt {attempt.number}": _attempt_text(attempt) for attempt in attempts},
+        "proposed": None if proposal is None else _proposal_text(proposal),
+        "began": None if view.began is None else f"{iso(view.began)}, {age_text(view.age)} ago",
         "sent until": iso(view.sent_until),
         "lease until": iso(view.lease_until),
-        "ended in": None if entry.ending is None else _ended_in(entry.ending),
+        "ended in": None if ending is None else _ending_text(ending),
         "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in entry.all_receipts.items()) or None,
         "pending": ", ".join(view.owed) or None,
         "to publish": ", ".join(view.untold) or None,
     }
-    return [f"{name:<12}{shown(value)}" for name, value in told.items()]
+    return [f"{name:<12}{shown(value)}" for name, value in fields.items()]
 
 
-def _attempt_lines(cause: Cause | None) -> dict[str, str]:
-    attempts = () if cause is None else cause.attempts
-    return {f"attempt {attempt.number}": _attempt_told(attempt) for attempt in attempts}
-
-
-def _attempt_told(attempt: Attempt) -> str:
+def _attempt_text(attempt: Attempt) -> str:
     facts = [f"{iso(attempt.began) or '-'}, {attempt.seconds:.3f} s"]
     facts += [] if attempt.status is None else [f"status {attempt.status}"]
     facts += [] if attempt.request_id is None else [f"request {attempt.request_id}"]
@@ -135,7 +165,7 @@ def proposed(proposal: Proposal) -> str:
     return proposed_row(proposal).in_short(proposal.order_id)
 
 
-def _proposal_told(proposal: Proposal) -> str:
+def _proposal_text(proposal: Proposal) -> str:
     return f"{proposed(proposal)}, by {proposal.by}: {proposal.reason} ({proposal.id})"
 
 
@@ -156,204 +186,115 @@ def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
     }
 
 
-def _ended_in(ending: Ending) -> str:
+def _ending_text(ending: Ending) -> str:
     named = f"; the service names: {', '.join(ending.fields)}" if ending.fields else ""
     return f"{ending.error} ({ending.outcome.value.replace('_', ' ')}){named}"
 
 
-def history_rows(steps: Sequence[HistoryEvent]) -> list[tuple[str, ...]]:
-    """Return one row for each line of the history."""
-    return [
-        (
-            step_time(step),
-            step.move,
-            step.state.value.replace("_", " "),
-            str(step.epoch),
-            shown(step.order_id),
-            shown(step.ending.error if step.ending else None),
-            shown(step.by),
-            shown(step.reason),
-        )
-        for step in steps
-    ]
-
-
-def report_lines(report: RecoveryReport) -> list[str]:
-    """Return the numbers of a recovery, one per line."""
-    return [f"{name.replace('_', ' '):<13}{count:>5}" for name, count in attrs.asdict(report).items()]
+HISTORY: dict[str, Callable[[HistoryEvent], str]] = {
+    "at": step_time,
+    "move": lambda step: step.move,
+    "state": lambda step: step.state.value.replace("_", " "),
+    "epoch": lambda step: str(step.epoch),
+    "order id": lambda step: shown(step.order_id),
+    "ended in": lambda step: shown(step.ending.error if step.ending else None),
+    "by": lambda step: shown(step.by),
+    "reason": lambda step: shown(step.reason),
+}
+"""The columns of a key's history."""
 
 
 # --- for machines -------------------------------------------------------------------------------
 
 
-def as_json(told: Any) -> str:
-    """Return a value as one JSON document."""
-    return shown_json(json.dumps(told, indent=2, ensure_ascii=False))
+def as_json(value: Any) -> str:
+    """Return a value, with its times, amounts and states, as one JSON document."""
+    return shown_json(json.dumps(value, indent=2, ensure_ascii=False, default=_simple))
+
+
+def _simple(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return iso(value) if isinstance(value, datetime) else f"{value:f}"
+
+
+def _fields(thing: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
 
 
 def view_json(view: KeyView) -> dict[str, Any]:
     """Return a key's record for JSON; unknown values are null."""
-    entry, order = view.entry, view.order
+    entry, cause, proposal = view.entry, view.cause, view.proposal
+    amounts = ("poster_amount", "poster_currency", "matcher_amount", "matcher_currency")
     return {
-        "key": view.key,
-        "state": entry.state.value,
-        "intent_id": entry.intent_id,
-        "order_id": entry.order_id,
-        "candidates": list(view.candidates),
+        **_fields(view, "key", "state", "intent_id", "order_id", "candidates"),
         "readable": entry.is_readable,
-        "poster_amount": None if order is None else f"{order.poster_amount:f}",
-        "poster_currency": None if order is None else order.poster_currency,
-        "matcher_amount": None if order is None else f"{order.matcher_amount:f}",
-        "matcher_currency": None if order is None else order.matcher_currency,
-        "began": iso(view.began),
+        **(dict.fromkeys(amounts) if view.order is None else _fields(view.order, *amounts)),
+        "began": view.began,
         "age_seconds": None if view.age is None else round(view.age, 3),
-        "sent_until": iso(view.sent_until),
-        "lease_until": iso(view.lease_until),
-        "owed": list(view.owed),
-        "untold": list(view.untold),
+        **_fields(view, "sent_until", "lease_until", "owed", "untold"),
         "ended_in": None if entry.ending is None else entry.ending.error,
-        "cause": None if view.cause is None else _cause_json(view.cause),
-        "proposal": None if view.proposal is None else proposal_json(view.proposal),
+        "cause": None if cause is None else _cause_json(cause),
+        "proposal": None if proposal is None else proposal_json(proposal),
         "moves": view.moves,
     }
 
 
 def _cause_json(cause: Cause) -> dict[str, Any]:
-    return {
-        "kind": cause.kind.value,
-        "status": cause.status,
-        "error": cause.error,
-        "attempts": [
-            {
-                "number": attempt.number,
-                "began": iso(attempt.began),
-                "seconds": round(attempt.seconds, 3),
-                "status": attempt.status,
-                "error": attempt.error,
-                "request_id": attempt.request_id,
-            }
-            for attempt in cause.attempts
-        ],
-    }
+    attempts = [
+        {
+            **_fields(attempt, "number", "began"),
+            "seconds": round(attempt.seconds, 3),
+            **_fields(attempt, "status", "error", "request_id"),
+        }
+        for attempt in cause.attempts
+    ]
+    return {**_fields(cause, "kind", "status", "error"), "attempts": attempts}
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Any]:
     """Return a proposal for JSON."""
-    return {
-        "id": proposal.id,
-        "decision": proposal.decision.value,
-        "order_id": proposal.order_id,
-        "by": proposal.by,
-        "reason": proposal.reason,
-    }
-
-
-def report_json(report: RecoveryReport) -> dict[str, Any]:
-    """Return the numbers of a recovery for JSON."""
-    return attrs.asdict(report)
-
-
-def totals_json(totals: Totals) -> dict[str, Any]:
-    """Return the sums for JSON."""
-    return {
-        "keys": totals.keys,
-        "states": dict(totals.states),
-        "undos_owed": totals.undos_owed,
-        "in_doubt": {currency: f"{amount:f}" for currency, amount in totals.in_doubt.items()},
-    }
+    return _fields(proposal, "id", "decision", "order_id", "by", "reason")
 
 
 def step_json(step: HistoryEvent) -> dict[str, Any]:
     """Return a line of the history for JSON."""
     return {
-        "at": iso(_utc(step.at)),
-        "move": step.move,
-        "state": step.state.value,
-        "intent_id": step.intent_id,
-        "epoch": step.epoch,
-        "attempt": step.attempt,
-        "order_id": step.order_id,
+        "at": time_after(_EPOCH, step.at),
+        **_fields(step, "move", "state", "intent_id", "epoch", "attempt", "order_id"),
         "ended_in": None if step.ending is None else step.ending.error,
-        "by": step.by,
-        "reason": step.reason,
+        **_fields(step, "by", "reason"),
     }
-
-
-# --- times --------------------------------------------------------------------------------------
-
-
-def iso(time: datetime | None) -> str | None:
-    """Return ``time`` in ISO 8601, in UTC."""
-    if time is None:
-        return None
-    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def step_time(step: HistoryEvent) -> str:
-    """Return the time of a line of the history; a dash if it is invalid."""
-    return iso(_utc(step.at)) or "-"
-
-
-def _utc(seconds: float) -> datetime | None:
-    return time_after(_EPOCH, seconds)
-
-
-def age_told(seconds: float | None) -> str:
-    """Return an age in its two largest units."""
-    if seconds is None:
-        return "-"
-    return in_two_units(seconds, ("d", "h", "m", "s"))
-
-
-# --- an open journal ------------------------------------------------------------------------------
-
-
-_AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-@frozen(kw_only=True)
-class OpenJournal:
-    """An open journal for one scope, and its `Operators`."""
-
-    journal: ScopedJournal
-    operators: Operators
-
-    async def one(self, key: str) -> tuple[KeyView, tuple[HistoryEvent, ...]]:
-        """Return the record of ``key`` and its history.
-
-        Raises:
-            ValueError: the key has no record.
-            JournalFailed: the journal could not be read.
-        """
-        return await self.operators.view(key), await self.operators.history(key)
 
 
 # --- sums ---------------------------------------------------------------------------------------
 
 
-@frozen(kw_only=True)
-class Totals:
-    """The number of keys in each state, the pending undos, and the amounts in doubt."""
-
-    keys: int
-    states: Counter[str]
-    undos_owed: int
-    in_doubt: dict[str, Decimal]
-
-
-def totals(views: Sequence[KeyView]) -> Totals:
-    """Return the sums of ``views``."""
+def totals(views: Sequence[KeyView]) -> dict[str, Any]:
+    """Return, for JSON: the keys in each state, the pending undos, and the amounts in doubt by currency."""
     amounts: dict[str, Decimal] = {}
     for view in views:
         if view.entry.state is KeyState.IN_DOUBT and view.order is not None:
             currency = view.order.poster_currency
             amounts[currency] = amounts.get(currency, Decimal(0)) + view.order.poster_amount
-    return Totals(
-        keys=len(views),
-        states=Counter(view.entry.state.value for view in views),
-        undos_owed=sum(len(view.owed) for view in views),
-        in_doubt=amounts,
-    )
+    return {
+        "keys": len(views),
+        "states": Counter(view.entry.state.value for view in views),
+        "undos_owed": sum(len(view.owed) for view in views),
+        "in_doubt": amounts,
+    }
+
+
+def totals_text(totals: Mapping[str, Any]) -> str:
+    """Return the same in one line."""
+    if not totals["keys"]:
+        return "no key needs attention: nothing in doubt, no undo pending, nothing left behind"
+    counts = [f"{count} {state.replace('_', ' ')}" for state, count in sorted(totals["states"].items())]
+    if totals["undos_owed"]:
+        counts.append(f"{counted(totals['undos_owed'], 'undo')} pending")
+    line = f"{counted(totals['keys'], 'key')}: {', '.join(counts)}"
+    amounts = [f"{amount:f} {currency}" for currency, amount in sorted(totals["in_doubt"].items())]
+    return f"{line}; in doubt: {', '.join(amounts)}" if amounts else line
 
 
 # --- opening ------------------------------------------------------------------------------------
@@ -390,13 +331,10 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
 @asynccontextmanager
 async def opened(
     journal: Journal, scope: str, *, settle_after: float = SETTLE_AFTER
-) -> AsyncIterator[OpenJournal]:
-    """Open a journal for one scope, and close it at the end."""
+) -> AsyncIterator[Operators]:
+    """Use a journal for one scope, and close it at the end."""
     try:
-        yield OpenJournal(
-            journal=ScopedJournal(journal, scope),
-            operators=Operators(journal, scope, settle_after=settle_after),
-        )
+        yield Operators(journal, scope, settle_after=settle_after)
     finally:
         await journal.close()
 
@@ -426,35 +364,3 @@ def explained(error: Exception) -> str:
         return as_typed(str(error))
     said = "" if error.__cause__ is None else errors.said(error.__cause__)
     return in_one_line(error) + (f": {said}" if said else "")
-
-
-# --- times --------------------------------------------------------------------------------------
-
-
-def time_named(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
-    """Return the time that ``--before`` or ``--older-than`` means.
-
-    Raises:
-        ValueError: it is invalid or in the future, or both or neither are given.
-    """
-    time = _time(before, older_than, now=now)
-    try:
-        forgettable(time, now=now.timestamp())
-    except NotToBeForgotten as error:
-        raise ValueError(f"--{error}") from None
-    return time
-
-
-def _time(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
-    if (before is None) == (older_than is None):
-        raise ValueError("--before or --older-than: give one of them")
-    if before is not None:
-        try:
-            time = datetime.fromisoformat(before)
-        except ValueError:
-            raise ValueError("--before: must be a date or a time, as in 2026-01-01") from None
-        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    age = re.fullmatch(r"(\d{1,5})([mhdw])", older_than or "")
-    if age is None:
-        raise ValueError("--older-than: must be a number of minutes, hours, days or weeks, as in 90d")
-    return now - timedelta(**{_AGES[age[2]]: int(age[1])})

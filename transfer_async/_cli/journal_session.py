@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from typing import Annotated, Any, TypeVar
@@ -11,12 +10,13 @@ import typer
 from attrs import frozen
 
 from transfer_async._cli import journal_output
-from transfer_async._cli.output import complain, fail, failing, shown, somebody_is_there, tell
+from transfer_async._cli.output import complain, fail, failing, login_name, shown, somebody_is_there, tell
 from transfer_async._cli.process import FAILED, OTHER_SCOPE, USAGE, run
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.decisions import DecisionRow, effects_of, pending
 from transfer_async._pipeline.hooks import USUAL_HOLD
 from transfer_async._pipeline.key_views import KeyView, checked_name, checked_text, only_scopes
+from transfer_async._pipeline.operators import Operators
 from transfer_async.journal.model import SETTLE_AFTER, KeyState
 from transfer_async.journal.protocol import Journal, KeyRecord
 
@@ -56,7 +56,7 @@ class JournalTarget:
 
     def with_journal(
         self,
-        do: Callable[[journal_output.OpenJournal], Awaitable[T]],
+        do: Callable[[Operators], Awaitable[T]],
         *,
         settle_after: float = SETTLE_AFTER,
         says_no: int = FAILED,
@@ -71,25 +71,25 @@ class JournalTarget:
         store = self.journal  # raises if there is no file
 
         async def work() -> T:
-            async with journal_output.opened(store, self.scope, settle_after=settle_after) as at:
-                others = () if in_any_scope else await at.operators.other_scopes()
+            async with journal_output.opened(store, self.scope, settle_after=settle_after) as operators:
+                others = () if in_any_scope else await operators.other_scopes()
                 if others:
                     raise OtherScope(self.scope, others)
-                return await do(at)
+                return await do(operators)
 
         return done(work(), says_no=says_no)
 
     def checked(self) -> None:
         """End the command if the journal has keys of other scopes only."""
 
-        async def nothing(_: journal_output.OpenJournal) -> None:
+        async def nothing(_: Operators) -> None:
             return None
 
         self.with_journal(nothing)
 
     def view(self, key: str) -> KeyView:
         """Return the record of ``key``; end the command if there is none, before any question."""
-        return self.with_journal(lambda at: at.operators.view(key))
+        return self.with_journal(lambda operators: operators.view(key))
 
 
 def named(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
@@ -102,12 +102,11 @@ def named(address: str, scope: str | None, base_url: str | None) -> JournalTarge
 
 def usage(option: str | None = None) -> AbstractContextManager[None]:
     """Turn a ValueError within into wrong usage; ``option`` replaces the name of the argument."""
-    return failing("journal", {ValueError: USAGE}, words=lambda error: _as_option(str(error), option))
 
+    def text(error: Exception) -> str:
+        return str(error) if option is None else f"{option}:{str(error).partition(':')[2]}"
 
-def _as_option(why: str, option: str | None) -> str:
-    """Return ``why`` with the argument name at its beginning replaced by ``option``."""
-    return why if option is None else f"{option}:{why.partition(':')[2]}"
+    return failing("journal", {ValueError: USAGE}, words=text)
 
 
 @frozen
@@ -120,7 +119,9 @@ class Person:
     @property
     def name(self) -> str:
         """The person's name: the login name, unless another is given."""
-        return who(self.by)
+        by = login_name("journal") if self.by is None else self.by
+        with usage():
+            return checked_name("--by", by)
 
     def said(self) -> dict[str, Any]:
         """Return the name and the reason, as `Operators` takes them; a missing reason is asked for."""
@@ -131,17 +132,6 @@ class Person:
             reason = str(typer.prompt("How do you know", err=True))
         with usage():
             return {"by": by, "reason": checked_text("--reason", reason)}
-
-
-def who(by: str | None) -> str:
-    """Return the person's name: the login name, unless another is given."""
-    if by is None:
-        try:
-            by = getpass.getuser()
-        except (OSError, KeyError, ImportError):
-            fail("journal: --by: is required, because there is no login name", USAGE)
-    with usage():
-        return checked_name("--by", by)
 
 
 def confirmed(question: str, *, yes: bool) -> None:
@@ -181,12 +171,12 @@ def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None
     return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"
 
 
-def _pending_told(place: JournalTarget, key: str) -> str:
+def _pending_text(place: JournalTarget, key: str) -> str:
     """Return the pending undos as text. The decision is saved, so a journal failure is not reported."""
 
     async def view(store: Journal) -> KeyView:
-        async with journal_output.opened(store, place.scope) as at:
-            return await at.operators.view(key)
+        async with journal_output.opened(store, place.scope) as operators:
+            return await operators.view(key)
 
     try:
         return pending(run(view(place.journal)), holds=HOLDS).shown(shown)
@@ -197,14 +187,14 @@ def _pending_told(place: JournalTarget, key: str) -> str:
 def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
     """Show the key's new state, and what the next recovery will undo."""
     if as_json:
-        told = {"key": key, "state": record.state.value, "intent_id": record.intent_id}
-        tell(journal_output.as_json(told | {"order_id": record.order_id}))
+        names = ("state", "intent_id", "order_id")
+        tell(journal_output.as_json({"key": key, **{name: getattr(record, name) for name in names}}))
         return
     if record.order_id:
         end = f"its order is {shown(record.order_id)}"
     elif record.state is KeyState.FREE:
         end = (
-            f"{_pending_told(place, key)}. The same message or line of a file is "
+            f"{_pending_text(place, key)}. The same message or line of a file is "
             "answered from the record: to make a payment that is still due, use another key"
         )
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import getpass
 import io
 import json
 import logging
@@ -16,6 +17,7 @@ from typing import Any, NoReturn, Self, TextIO
 import typer
 from typer.core import TyperCommand
 
+from transfer_async._cli.process import USAGE
 from transfer_async._models.requests import UNSEEN
 
 Say = Callable[[str], object]
@@ -112,6 +114,14 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def somebody_is_there() -> bool:
     """Return whether stdin is a terminal, so that a person can answer a question."""
     return sys.stdin.isatty()
+
+
+def login_name(command: str) -> str:
+    """Return the name under which the user is logged in; end the command if there is none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        fail(f"{command}: --by is required: this machine has no login name for you", USAGE)
 
 
 @contextmanager

@@ -17,8 +17,7 @@ import msgspec
 import typer
 
 from transfer_async._cli import options
-from transfer_async._cli.journal_output import OpenJournal
-from transfer_async._cli.journal_session import By, JournalTarget, named, usage, who
+from transfer_async._cli.journal_session import By, JournalTarget, Person, named, usage
 from transfer_async._cli.output import (
     BadLine,
     TextLines,
@@ -47,6 +46,7 @@ from transfer_async._cli.reconcile_comparison import (
 )
 from transfer_async._models import requests
 from transfer_async._pipeline.key_views import checked_order_id, checked_settle_after, checked_text
+from transfer_async._pipeline.operators import Operators
 from transfer_async._support.util import is_positive
 from transfer_async.journal.model import SETTLE_AFTER, Decision
 
@@ -113,12 +113,12 @@ def reconcile(
         if not (slack == 0 or is_positive(slack)):
             raise ValueError("--slack: must be a finite number of seconds, 0 or more")
     target.checked()
-    proposer = who(by) if propose else None
+    proposer = Person(by, reason=None).name if propose else None
     with Comparison() as comparison:
         _read_export(comparison, export, columns)
         are_times_compared = target.with_journal(
-            lambda at: add_journal(
-                comparison, at.journal, at.operators, slack=slack, settle_after=settle_after
+            lambda operators: add_journal(
+                comparison, operators._journal, operators, slack=slack, settle_after=settle_after
             )
         )
         comparison.compare()
@@ -142,14 +142,14 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
     """Propose each match, except where a proposal exists or the key has changed."""
     matches = list(comparison.matches())
 
-    async def proposed(at: OpenJournal) -> int:
+    async def proposed(operators: Operators) -> int:
         count = 0
         for match in matches:
             try:
-                view = await at.operators.view(match.key)
+                view = await operators.view(match.key)
                 if view.proposal is not None:
                     raise ValueError(f"{view.proposal.by} has already proposed a decision")  # noqa: TRY301 - as `propose` refuses it
-                await at.operators.propose(
+                await operators.propose(
                     match.key,
                     Decision.RESOLVE,
                     order_id=match.order_id,

@@ -215,7 +215,7 @@ async def test_where_nobody_is_logged_in_somebody_must_be_named(
 
     monkeypatch.setattr("getpass.getuser", nobody)
 
-    assert (await asked(*SEEN, "--reason", "seen", code=2)).stderr.startswith("journal: --by: ")
+    assert (await asked(*SEEN, "--reason", "seen", code=2)).stderr.startswith("journal: --by is required: ")
 
 
 @pytest.mark.usefixtures("somebody")

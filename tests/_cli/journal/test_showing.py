@@ -306,7 +306,7 @@ async def test_of_a_created_key_the_parties_are_those_of_its_order(world: World)
     ],
 )
 def test_ages_are_told_in_two_units(seconds: float, told: str):
-    assert journal_output.age_told(seconds) == told
+    assert journal_output.age_text(seconds) == told
 
 
 def test_on_a_terminal_it_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
