@@ -388,4 +388,9 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
         raise ValueError(f"--journal: the directory {shown(str(path.parent))} does not exist")
     if path.exists() and not path.is_file():
         raise ValueError(f"--journal: {shown(str(path))} exists and is not a file")
-    return journal, tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))
+    return journal, files_of(address)
+
+
+def files_of(address: str) -> tuple[Path, ...]:
+    """Return the files that the journal at ``address`` may consist of."""
+    return () if "://" in address else tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))

@@ -1,5 +1,7 @@
 """The file of orders: CSV or JSON Lines, read once to check every line and once to send.
 
+`ORDERS` is the layout of such a file; files of another layout are read in the same way.
+
 The file is read twice because nothing may be sent before its last line is checked, and memory must not grow
 with it. The alternative is a copy of the checked orders on the disk. To write and read that copy takes longer
 than to read the file again (60 against 51 microseconds a line), and it is a second copy of customers' data.
@@ -13,7 +15,7 @@ import hashlib
 import io
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -55,15 +57,46 @@ OPTIONAL = frozenset(
 )
 """The optional columns."""
 
-_NAMED = {place: name for name, place in COLUMNS.items()}
+
+@frozen(kw_only=True)
+class Layout:
+    """The columns of a file, and how its lines are read.
+
+    Args:
+        columns: the names of the columns.
+        optional: the columns that may be absent.
+        from_cells: reads a row, with the names of its columns; raises `InvalidOrder` with every fault.
+        from_json: reads a line of JSON; the same.
+        named: the columns of fields that have another name.
+    """
+
+    columns: Collection[str]
+    optional: Collection[str]
+    from_cells: Callable[[Sequence[str], Sequence[str]], Any]
+    from_json: Callable[[str], Any]
+    named: Mapping[str, str] = {}
 
 
-def csv_records(lines: TextLines, known: Iterator[Record]) -> Iterator[Record]:
+def _order(header: Sequence[str], cells: Sequence[str]) -> OrderCommand:
+    return OrderCommand.from_tree(_tree(header, cells))
+
+
+ORDERS = Layout(
+    columns=COLUMNS,
+    optional=OPTIONAL,
+    from_cells=_order,
+    from_json=OrderCommand.from_json,
+    named={place: name for name, place in COLUMNS.items()},
+)
+
+
+def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
     """Yield a record for each row; if the header has faults, only a record of those.
 
     Args:
         lines: the file's lines.
         known: the records of the first rows, if an earlier reading kept them.
+        layout: what the lines hold.
     """
     header: list[str] | None = None
     for line, row in csv_rows(lines):
@@ -73,11 +106,11 @@ def csv_records(lines: TextLines, known: Iterator[Record]) -> Iterator[Record]:
                 return
         elif row and header is None:
             header = row
-            if faults := tuple(_header_faults(header)):
+            if faults := tuple(_header_faults(header, layout)):
                 yield Record(line=line, faults=faults)
                 return
         elif row and header is not None:
-            yield next(known, None) or _csv_record(line, row, header)
+            yield next(known, None) or _csv_record(line, row, header, layout)
     if header is None:
         yield Record(line=1, faults=(("", "is missing: the first line must name the columns"),))
 
@@ -87,33 +120,33 @@ _SHOWN = 40
 """The longest part of an unknown column's name that is shown."""
 
 
-def _header_faults(header: Sequence[str]) -> Iterator[LineFault]:
-    if not set(header) & set(COLUMNS):
-        yield "", _why_none_is_known(header)
+def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]:
+    if not set(header) & set(layout.columns):
+        yield "", _why_none_is_known(header, layout.columns)
         return
     for number, name in enumerate(header, 1):
-        if name not in COLUMNS:
+        if name not in layout.columns:
             short = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
             yield f"column {number}, '{shown(short)}'", "is unknown: correct or remove it"
-    for name in COLUMNS:
+    for name in layout.columns:
         if header.count(name) > 1:
             yield name, "names more than one column: keep one of them"
-        elif name not in header and name not in OPTIONAL:
+        elif name not in header and name not in layout.optional:
             yield name, "is missing: add this column"
 
 
-def _why_none_is_known(header: Sequence[str]) -> str:
+def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
     """Explain a header without known columns, but do not quote it: it may be an order of a person."""
     for mark, marks in _OTHER_MARKS.items():
-        if len(set(",".join(header).split(mark)) & set(COLUMNS)) > 1:
+        if len(set(",".join(header).split(mark)) & set(columns)) > 1:
             return f"separates the columns with {marks}: use commas, and a point in amounts"
-    return "names no known column: the first line must be the header, not an order"
+    return "names no known column: the first line must be the header"
 
 
 _LINES = "contains a line break: check that every quote is closed"
 
 
-def _csv_record(line: int, cells: Sequence[str], header: Sequence[str]) -> Record:
+def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: Layout = ORDERS) -> Record:
     if len(cells) != len(header):
         more = "more" if len(cells) > len(header) else "fewer"
         return Record(line=line, faults=(("", f"has {more} cells than the header has columns"),))
@@ -121,9 +154,9 @@ def _csv_record(line: int, cells: Sequence[str], header: Sequence[str]) -> Recor
         # No field may contain a line break: an unclosed quote would swallow the orders up to the next quote.
         return Record(line=line, faults=tuple((name, _LINES) for name in broken))
     try:
-        command = OrderCommand.from_tree(_tree(header, cells))
+        command = layout.from_cells(header, cells)
     except InvalidOrder as error:
-        faults = tuple((_NAMED.get(place, place), why) for place, why in error.problems)
+        faults = tuple((layout.named.get(place, place), why) for place, why in error.problems)
         return Record(line=line, key=error.key, faults=faults)
     return Record(line=line, key=command.key, command=command)
 
@@ -147,17 +180,17 @@ def _tree(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
 # Each line is a command, as a worker receives it from a broker. Blank lines are skipped.
 
 
-def json_records(lines: TextLines, known: Iterator[Record]) -> Iterator[Record]:
+def json_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
     """Yield a record for each line; see `csv_records`."""
     for text in each_line(lines):
-        yield next(known, None) or _json_record(lines.number, text)
+        yield next(known, None) or _json_record(lines.number, text, layout)
 
 
-def _json_record(line: int, text: str | BadLine) -> Record:
+def _json_record(line: int, text: str | BadLine, layout: Layout) -> Record:
     if isinstance(text, BadLine):
         return Record(line=text.line, faults=(("", text.why),))
     try:
-        command = OrderCommand.from_json(text)
+        command = layout.from_json(text)
     except InvalidOrder as error:
         faults = tuple((name.removeprefix("$"), why) for name, why in error.problems)
         return Record(line=line, key=error.key, faults=faults)
@@ -199,10 +232,11 @@ class OrderFile:
     Args:
         file: the file.
         form: its format.
+        layout: what its lines hold.
     """
 
-    def __init__(self, file: UnchangedFile, form: Format) -> None:
-        self._file, self._form = file, form
+    def __init__(self, file: UnchangedFile, form: Format, layout: Layout = ORDERS) -> None:
+        self._file, self._form, self._layout = file, form, layout
         self._kept: deque[Record] | None = None
 
     def records(self) -> Iterator[Record]:
@@ -217,10 +251,10 @@ class OrderFile:
         lines, read = TextLines(self._file.reading()), _READERS[self._form]
         if self._kept is not None:
             kept, self._kept = self._kept, deque()
-            yield from read(lines, _handed_out(kept))
+            yield from read(lines, _handed_out(kept), self._layout)
             return
         kept = self._kept = deque()
-        for record in read(lines, iter(())):
+        for record in read(lines, iter(()), self._layout):
             if len(kept) < KEPT:
                 kept.append(record)
             yield record
@@ -233,7 +267,7 @@ def _handed_out(kept: deque[Record]) -> Iterator[Record]:
 
 
 @contextmanager
-def opened(path: Path, form: Format) -> Iterator[OrderFile]:
+def opened(path: Path, form: Format, layout: Layout = ORDERS) -> Iterator[OrderFile]:
     """Open the file, and close it at the end of the block.
 
     Raises:
@@ -249,7 +283,7 @@ def opened(path: Path, form: Format) -> Iterator[OrderFile]:
     except OSError as error:
         raise ValueError(f"FILE: cannot be read ({error.strerror or error})") from None
     with file:
-        yield OrderFile(UnchangedFile(file), form)
+        yield OrderFile(UnchangedFile(file), form, layout)
 
 
 # --- record ------------------------------------------------------------------------------------------
@@ -265,13 +299,13 @@ class Record:
     Args:
         line: the number of the first line.
         key: the order's key, if it is valid.
-        command: the order, if it has no faults.
+        command: what the layout reads from it, such as an `OrderCommand`, if it has no faults.
         faults: the faults otherwise.
     """
 
     line: int
     key: str | None = None
-    command: OrderCommand | None = None
+    command: Any = None
     faults: tuple[LineFault, ...] = ()
 
 
@@ -363,6 +397,9 @@ class Checking:
         sums: the amounts sent and to arrive, by currency, of the orders without faults.
     """
 
+    one_each = "give each order its own key"
+    none_done = "Nothing was sent."
+
     def __init__(
         self,
         *,
@@ -392,12 +429,12 @@ class Checking:
                     self.faulty += 1
                     self._note(record.line, faults)
                 else:
-                    self._add(record.command.order)
+                    self._add(record.command)
 
     def _faults(self, record: Record, keys: Keys) -> Iterator[LineFault]:
         yield from record.faults
         if record.key is not None and (first := keys.seen(record.key, record.line)) is not None:
-            yield "key", f"is used on line {first} already: give each order its own key"
+            yield "key", f"is used on line {first} already: {self.one_each}"
         if self._needs_held and record.command is not None and record.command.held is None:
             yield "held", "is missing: give the hold's reference, or --hooks with a hold hook"
         for name in LIMITS:
@@ -412,7 +449,8 @@ class Checking:
             f"line {line}: {shown(f'{name}: {why}' if name else why)}" for name, why in faults[:room]
         ]
 
-    def _add(self, order: NewOrder) -> None:
+    def _add(self, command: Any) -> None:
+        order: NewOrder = command.order
         for side, currency, amount in (
             ("sent", order.poster_currency, order.poster_amount),
             ("to arrive", order.matcher_currency, order.matcher_amount),
@@ -432,7 +470,7 @@ class Checking:
         more = f"; the first {len(self.listed):,} are shown" if self.faults > len(self.listed) else ""
         faults = "1 fault" if self.faults == 1 else f"{self.faults:,} faults"
         records = "1 line" if self.faulty == 1 else f"{self.faulty:,} lines"
-        return [*self.listed, f"{faults} in {records}{more}. Nothing was sent."]
+        return [*self.listed, f"{faults} in {records}{more}. {self.none_done}"]
 
 
 _TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOUT ROWID;"

@@ -104,29 +104,37 @@ class OutcomeFile:
         path: the path of the complete file.
         protected: files that must not be overwritten, under any name.
         clock: for tests.
+        option: the option that names the file, for errors.
 
     Raises:
         ValueError: the file cannot be written there, or another run is writing it.
     """
 
-    def __init__(self, path: Path, *, protected: tuple[Path, ...] = (), clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        protected: tuple[Path, ...] = (),
+        clock: Clock | None = None,
+        option: str = "--outcomes",
+    ) -> None:
         self.path = path
         self.part = path.with_name(path.name + PART)
         self._now = (clock or Clock()).now
         self._kept: list[bytes] = []
         self._written_at = self._now()
-        check_place(path, protected=protected)
+        check_place(path, protected=protected, option=option)
         try:
-            self._file = _open_alone(self.part)
+            self._file = _open_alone(self.part, option)
         except OSError as error:
-            raise ValueError(f"--outcomes: cannot write {shown(str(self.part))} ({error.strerror})") from None
+            raise ValueError(f"{option}: cannot write {shown(str(self.part))} ({error.strerror})") from None
         try:
             with contextlib.suppress(FileNotFoundError):
                 path.replace(path.with_name(path.name + OLD))
         except OSError as error:
             os.close(self._file)
             raise ValueError(
-                f"--outcomes: cannot rename {shown(str(path))} to .old ({error.strerror})"
+                f"{option}: cannot rename {shown(str(path))} to .old ({error.strerror})"
             ) from None
 
     def add(self, line: bytes) -> None:
@@ -173,23 +181,21 @@ class OutcomeFile:
             os.close(file)
 
 
-def check_place(path: Path, *, protected: tuple[Path, ...] = ()) -> None:
+def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "--outcomes") -> None:
     """Check that an `OutcomeFile` may be written at ``path``.
 
     Raises:
         ValueError: there is no such directory, or a file in the way; the message says which.
     """
     if not path.parent.is_dir():
-        raise ValueError(f"--outcomes: the directory {shown(str(path.parent))} does not exist")
+        raise ValueError(f"{option}: the directory {shown(str(path.parent))} does not exist")
     for item in (path.with_name(path.name + end) for end in ("", PART, OLD)):
         if item.is_symlink() or (item.exists() and not stat.S_ISREG(item.stat().st_mode)):
             raise ValueError(
-                f"--outcomes: {shown(str(item))} exists and is not a regular file: choose another path"
+                f"{option}: {shown(str(item))} exists and is not a regular file: choose another path"
             )
         if any(_is_same(item, other) for other in protected):
-            raise ValueError(
-                f"--outcomes: {shown(str(item))} is the orders file or the journal: choose another path"
-            )
+            raise ValueError(f"{option}: {shown(str(item))} is FILE or the journal: choose another path")
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -198,7 +204,7 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.absolute() == other.absolute()
 
 
-def _open_alone(path: Path) -> int:
+def _open_alone(path: Path, option: str) -> int:
     """Return the file, empty, and locked until this process ends.
 
     Raises:
@@ -216,7 +222,7 @@ def _open_alone(path: Path) -> int:
         except BlockingIOError:
             os.close(file)
             raise ValueError(
-                f"--outcomes: another run is writing {shown(str(path))}: wait for it, or choose another path"
+                f"{option}: another run is writing {shown(str(path))}: wait for it, or choose another path"
             ) from None
         except BaseException:
             os.close(file)

@@ -28,6 +28,7 @@ from transfer_async._cli.create_input import Changed, Record
 from transfer_async._cli.create_outcomes import OutcomeFile, Progress, Tally, duration, outcome_line
 from transfer_async._cli.process import on_signals
 from transfer_async._client import TransferClient
+from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import ClientClosed, ConnectionFailed, KeyBusy, OutcomeUnknown
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
@@ -71,7 +72,7 @@ def request_of(record: Record) -> LineRequest:
     Raises:
         Changed: the line has faults, though it had none when it was checked.
     """
-    command = record.command
+    command: OrderCommand | None = record.command
     if command is None:
         raise Changed(f"line {record.line} of FILE was changed after it was checked")
     return LineRequest(**attrs.asdict(command, recurse=False), line=record.line)
@@ -264,9 +265,13 @@ class Stopping:
         """The exit code by the convention of shells: 128 plus the signal's number."""
         return None if self.by is None else 128 + self.by
 
-    async def unless_asked(self, work: Awaitable[T]) -> T | None:
-        """Return the result of ``work``; if a signal comes first, cancel it and return None."""
-        task, asked = asyncio.ensure_future(work), asyncio.ensure_future(self.asked.wait())
+    async def unless_asked(self, work: Awaitable[T], *, twice: bool = False) -> T | None:
+        """Return the result of ``work``; if a signal comes first, cancel it and return None.
+
+        With ``twice``, only the second signal cancels it.
+        """
+        event = self.cut if twice else self.asked
+        task, asked = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
         try:
             await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None

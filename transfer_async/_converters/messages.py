@@ -101,15 +101,7 @@ class OrderCommand:
                 path. ``order_may_exist`` is true unless the command was read and has no key, because an
                 earlier command may have the same key.
         """
-        data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
-        try:
-            tree = wire_format.decode(data)
-            has_duplicates = wire_format.has_duplicate_fields(data, tree)
-        except wire_format.Unreadable as error:
-            raise InvalidOrder([(error.path, error.why)], order_may_exist=True) from None
-        if has_duplicates:
-            raise InvalidOrder([("$", "has a field twice")], order_may_exist=True)
-        return cls.from_tree(tree)
+        return cls.from_tree(tree_of(data))
 
     @classmethod
     def from_tree(cls, tree: object) -> Self:
@@ -152,6 +144,23 @@ _COMMAND = frozenset(("version", *(attribute.name for attribute in attrs.fields(
 _NAME = tuple(attribute.name for attribute in attrs.fields(PersonName))
 _ORDER = frozenset(attribute.name for attribute in attrs.fields(NewOrder))
 _EXTERNAL = frozenset(attribute.name for attribute in attrs.fields(NewExternalOrder))
+
+
+def tree_of(data: bytes | str) -> Any:
+    """Return decoded JSON, with numbers as `Decimal` or ``int``.
+
+    Raises:
+        InvalidOrder: it is not JSON, or has a field twice.
+    """
+    data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+    try:
+        tree = wire_format.decode(data)
+        has_duplicates = wire_format.has_duplicate_fields(data, tree)
+    except wire_format.Unreadable as error:
+        raise InvalidOrder([(error.path, error.why)], order_may_exist=True) from None
+    if has_duplicates:
+        raise InvalidOrder([("$", "has a field twice")], order_may_exist=True)
+    return tree
 
 
 def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:

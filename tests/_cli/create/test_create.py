@@ -245,7 +245,7 @@ async def test_the_orders_and_the_journal_are_not_written_over(bench):
     file = await bench.orders(row(1))
     results = [await bench.run(file, "--outcomes", place, code=2) for place in (file, bench.journal)]
 
-    assert all("is the orders file or the journal" in result.stderr for result in results)
+    assert all("is FILE or the journal" in result.stderr for result in results)
 
 
 async def test_two_runs_do_not_write_one_outcome_file(bench):

@@ -114,7 +114,7 @@ def test_other_separators_than_commas_are_one_fault(mark, name):
 def test_a_missing_header_is_one_fault_and_shows_no_personal_data():
     text = csv_text([row(1), row(2)]).partition("\n")[2]
 
-    assert faults(text) == [(1, "", "names no known column: the first line must be the header, not an order")]
+    assert faults(text) == [(1, "", "names no known column: the first line must be the header")]
 
 
 # --- rows -----------------------------------------------------------------------------------------

@@ -126,13 +126,13 @@ def test_the_orders_are_not_written_over_whatever_they_are_called_by(path, tmp_p
     orders.write_text("orders", encoding="utf-8")
     os.link(orders, path.with_name(path.name + end))
 
-    with pytest.raises(ValueError, match="is the orders file or the journal"):
+    with pytest.raises(ValueError, match="is FILE or the journal"):
         OutcomeFile(path, protected=(orders,))
     assert orders.read_text(encoding="utf-8") == "orders"
 
 
 def test_a_file_that_is_not_there_yet_is_protected_too(path):
-    with pytest.raises(ValueError, match="is the orders file or the journal"):
+    with pytest.raises(ValueError, match="is FILE or the journal"):
         check_place(path, protected=(path,))
 
 
