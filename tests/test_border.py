@@ -209,7 +209,7 @@ class Bench:
             assert entry.intent.beneficiary == call.get("beneficiary")
             assert entry.intent.send_before == call.get("send_before")
             (view,) = await self.views(scope)
-            assert journal_output.rows_of(journal_output.WAITING, [view])
+            assert [cell(view) for cell in journal_output.WAITING.values()]
             assert journal_output.record_lines(view)
             assert journal_output.as_json(
                 journal_output.view_json(view) | {"receipts": view.entry.all_receipts}

@@ -204,7 +204,7 @@ class BulkRun:
 
     def _note(self, result: OrderResult) -> None:
         request, ended = result.request, result.order or result.error
-        assert isinstance(request, LineRequest) and request.key and ended  # noqa: S101, PT018 - for the type checker
+        assert isinstance(request, LineRequest) and request.key is not None and ended is not None  # noqa: S101, PT018 - for the type checker
         if isinstance(ended, ClientClosed):  # cut off: another run will report its outcome
             return
         self._tally.add(ended)

@@ -205,8 +205,7 @@ def list_waiting(*, target: JournalTarget, as_json: AsJson = False) -> None:
         tell(journal_output.as_json({"scope": target.scope, "keys": keys, "totals": totals}))
         return
     if views:
-        columns = journal_output.WAITING
-        show_table(tuple(columns), journal_output.rows_of(columns, views))
+        show_table(journal_output.WAITING, views)
     tell(f"{shown(target.scope)}: {journal_output.totals_text(totals)}")
 
 
@@ -241,8 +240,7 @@ def show(
     for text in journal_output.record_lines(view, parties):
         tell(text)
     tell("")
-    columns = journal_output.HISTORY
-    show_table(tuple(columns), journal_output.rows_of(columns, steps))
+    show_table(journal_output.HISTORY, steps)
 
 
 async def _record(operators: Operators, key: str) -> tuple[KeyView, tuple[HistoryEvent, ...]]:

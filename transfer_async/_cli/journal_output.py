@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -91,11 +91,6 @@ def _time(before: str | None, older_than: str | None, *, now: datetime) -> datet
 
 
 # --- keys ---------------------------------------------------------------------------------------
-
-
-def rows_of(columns: Mapping[str, Callable[[Any], str]], items: Iterable[Any]) -> list[list[str]]:
-    """Return the cells of a table, one row for each item."""
-    return [[cell(item) for cell in columns.values()] for item in items]
 
 
 def _left(view: KeyView) -> list[str]:

@@ -93,10 +93,16 @@ def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
         yield "  ".join(cells).rstrip()
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table: with lines and colours on a terminal, as aligned text elsewhere."""
+def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]) -> None:
+    """Write a table: with lines and colours on a terminal, as aligned text elsewhere.
+
+    Args:
+        columns: the heading of each column, and the text of its cell for an item.
+        items: one for each row.
+    """
+    rows = [[cell(item) for cell in columns.values()] for item in items]
     if not sys.stdout.isatty():
-        for line in in_columns([columns, *rows]):
+        for line in in_columns([[*columns], *rows]):
             tell(line)
         return
     from rich.console import Console  # 20 ms, with the next two

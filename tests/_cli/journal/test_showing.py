@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -309,9 +310,12 @@ def test_ages_are_told_in_two_units(seconds: float, told: str):
     assert journal_output.age_text(seconds) == told
 
 
+COLUMNS = {"key": itemgetter(0), "state": itemgetter(1)}
+
+
 def test_on_a_terminal_it_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    output.show_table(("key", "state"), [("[red]k", "in doubt")])
+    output.show_table(COLUMNS, [("[red]k", "in doubt")])
     told = capsys.readouterr().out
 
     assert "[red]k" in told
@@ -319,7 +323,7 @@ def test_on_a_terminal_it_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_elsewhere_there_are_plain_columns(capsys: pytest.CaptureFixture[str]):
-    output.show_table(("key", "state"), [("k-1", "free")])
+    output.show_table(COLUMNS, [("k-1", "free")])
 
     assert capsys.readouterr().out == "key  state\nk-1  free\n"
 
