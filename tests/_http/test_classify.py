@@ -134,10 +134,7 @@ def test_the_specifications_body_is_a_wrong_token_with_any_2xx_or_4xx(rows):
 
     assert {
         status for status, classification in told.items() if classification is Classification.WRONG_TOKEN
-    } == {
-        *range(200, 300),
-        *range(400, 500),
-    }
+    } == {*range(200, 300), *range(400, 500)}
 
 
 @pytest.mark.parametrize("body", [b'{ "message" :\n"Unauthorized" }\n', b'{"message":"Unauthorized"}'])

@@ -397,10 +397,7 @@ async def test_a_borrowed_connector_without_tls_verification_is_overridden(
 
 
 async def test_an_explicit_ssl_setting_applies_to_a_borrowed_session(bank: Bank, certificates: Certificates):
-    async with (
-        serving(answers, tls=certificates.server) as server,
-        aiohttp.ClientSession() as session,
-    ):
+    async with serving(answers, tls=certificates.server) as server, aiohttp.ClientSession() as session:
         order = await bank.send_order(server.url, session=session, ssl=certificates.client)
 
     assert order.id.startswith("tx-")

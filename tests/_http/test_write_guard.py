@@ -343,7 +343,5 @@ async def test_a_request_is_not_sent_on_a_stale_connection(
 
 
 @each("kind", [ConnectionStale, NeverTwice, TooLate, write_guard.AnsweredEarly])
-def test_aiohttp_does_not_retry_after_an_error_of_the_guards(
-    kind: type[aiohttp.ClientConnectionError],
-):
+def test_aiohttp_does_not_retry_after_an_error_of_the_guards(kind: type[aiohttp.ClientConnectionError]):
     assert not issubclass(kind, (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError))

@@ -304,9 +304,7 @@ async def test_a_hook_that_never_started_is_not_undone(world: World):
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_a_hook_that_swallows_cancellation_is_undone_with_its_receipt(
-    world: World,
-):
+async def test_a_hook_that_swallows_cancellation_is_undone_with_its_receipt(world: World):
     gate = Gate()
 
     async def stubborn(_: object) -> None:

@@ -461,9 +461,7 @@ async def test_a_second_401_is_final(world: World):
     assert not unauthorized.order_may_exist
 
 
-async def test_after_a_401_without_a_retry_the_next_call_gets_a_token_before_its_hooks(
-    world: World,
-):
+async def test_after_a_401_without_a_retry_the_next_call_gets_a_token_before_its_hooks(world: World):
     asked: list[int] = []
 
     async def token() -> str:
@@ -581,9 +579,7 @@ async def test_undoing_a_stale_claim_with_held_leaves_the_hold_hook_alone(world:
     assert world.bank.log == ["check", "undo check", "check"]
 
 
-async def test_a_takeover_with_held_still_undoes_the_dead_workers_hold_hook(
-    world: World,
-):
+async def test_a_takeover_with_held_still_undoes_the_dead_workers_hold_hook(world: World):
     intent_id = await world.abandoned(transitions.MarkSending)
     expired = await world.fails(Expired, held="H1", send_before=NOON)
 
@@ -623,9 +619,7 @@ async def test_a_verification_of_one_beneficiary_is_not_used_for_another(
     assert (await world.entry()).pending_undos == ()
 
 
-async def test_an_earlier_hold_is_recorded_as_pending_undo_before_sending_with_held(
-    world: World,
-):
+async def test_an_earlier_hold_is_recorded_as_pending_undo_before_sending_with_held(world: World):
     """Otherwise the funds are held twice and the hook's hold is never released."""
     old = await world.abandoned(transitions.MarkSending)
     world.bank.release_error = OSError()
@@ -683,10 +677,7 @@ async def test_a_worker_whose_lease_expired_cannot_send(world: World):
     busy = await world.fails(KeyBusy)
 
     assert not world.sandbox.requests
-    assert (busy.outcome, busy.order_may_exist) == (
-        Outcome.NOT_SENT,
-        False,
-    )  # nobody took it over
+    assert (busy.outcome, busy.order_may_exist) == (Outcome.NOT_SENT, False)  # nobody took it over
     assert (await world.entry()).state is KeyState.FREE
     assert not world.bank.open
 
@@ -724,9 +715,7 @@ async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
     assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
-async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(
-    world: World,
-):
+async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(world: World):
     check = world.bank.step("check")
     check.act = world.passing(60.0)
     await world.fails(KeyBusy, hooks=[check, world.bank.hold])
@@ -1049,9 +1038,7 @@ async def test_a_suspicion_that_could_not_be_recorded_is_recorded_later(world: W
     assert (await world.told())[-1] == "suspect: in_doubt"
 
 
-async def test_a_sender_report_that_could_not_be_recorded_is_recorded_by_recover(
-    world: World,
-):
+async def test_a_sender_report_that_could_not_be_recorded_is_recorded_by_recover(world: World):
     world.sandbox.faults.add(CloseAfterProcessing())
     world.journal.fail_on = transitions.GoInDoubt
     async with world.client() as client:

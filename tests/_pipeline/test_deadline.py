@@ -487,9 +487,7 @@ async def test_an_invalid_deadline_is_refused_before_the_claim(world: World, wro
     assert await world.known() is None
 
 
-async def test_a_queue_beyond_the_deadline_is_refused_at_once_despite_a_late_send_before(
-    world: World,
-):
+async def test_a_queue_beyond_the_deadline_is_refused_at_once_despite_a_late_send_before(world: World):
     async with world.client(rate=Rate(0.1)) as client:
         await client.create_order(new_order(), key="a")
         late = {"deadline": NOON + timedelta(seconds=5), "send_before": NOON + timedelta(seconds=60)}

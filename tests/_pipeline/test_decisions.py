@@ -141,10 +141,7 @@ async def test_the_banks_resolve_ends_a_doubt_despite_a_dual_control_demand(worl
     assert (await world.entry()).order_id == "tx-seen"
 
 
-@pytest.mark.parametrize(
-    ("decision", "order_id"),
-    [(Decision.RESOLVE, "tx-1"), (Decision.REFUTE, None)],
-)
+@pytest.mark.parametrize(("decision", "order_id"), [(Decision.RESOLVE, "tx-1"), (Decision.REFUTE, None)])
 async def test_of_two_concurrent_approvals_exactly_one_succeeds(
     world: World, decision: Decision, order_id: str | None
 ):
@@ -241,11 +238,7 @@ async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(wo
 
     assert (moved.state, moved.moves) == (KeyState.CREATED, (await world.entry()).version)
     for again in (copy.copy(moved), pickle.loads(pickle.dumps(moved))):
-        assert (str(again), again.state, again.moves) == (
-            str(moved),
-            moved.state,
-            moved.moves,
-        )
+        assert (str(again), again.state, again.moves) == (str(moved), moved.state, moved.moves)
 
 
 async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):

@@ -217,9 +217,7 @@ async def test_the_long_wait_is_checked_when_the_refutation_is_written(world: Wo
     assert verdict.denial is Rejection.TOO_EARLY
 
 
-async def test_a_person_may_refute_an_abandoned_senders_doubt_and_sees_the_missing_report(
-    world: World,
-):
+async def test_a_person_may_refute_an_abandoned_senders_doubt_and_sees_the_missing_report(world: World):
     await world.abandoned(transitions.GoInDoubt)
     world.time.pass_(330.0)
     async with world.client() as client:
@@ -311,9 +309,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_record(
-    world: World,
-):
+async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_record(world: World):
     async def ask() -> str:
         await world.resolve("tx-operator")
         return "tx-bank"

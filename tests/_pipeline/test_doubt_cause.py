@@ -5,15 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.bank import NOON, World, new_order
-from transfer_async import (
-    Cause,
-    CauseKind,
-    ClientClosed,
-    Operators,
-    OutcomeUnknown,
-    PersonName,
-    RetryPolicy,
-)
+from transfer_async import Cause, CauseKind, ClientClosed, Operators, OutcomeUnknown, PersonName, RetryPolicy
 from transfer_async.journal import Create, Expire, GoInDoubt
 from transfer_async.sandbox import (
     AnotherOrder,

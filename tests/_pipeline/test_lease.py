@@ -5,13 +5,7 @@ import pytest
 
 from tests.support.bank import Gate, World, new_order, turns
 from tests.support.loop_time import LoopTime
-from transfer_async import (
-    JournalFailed,
-    KeyBusy,
-    KeyState,
-    Timeouts,
-    TransferError,
-)
+from transfer_async import JournalFailed, KeyBusy, KeyState, Timeouts, TransferError
 from transfer_async._pipeline.create_order import LeaseKeeper
 from transfer_async.journal import transitions
 

@@ -6,13 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.bank import Gate, World, failure, owed_hooks
-from transfer_async import (
-    NO_ORDER,
-    JournalFailed,
-    KeyState,
-    Order,
-    RecoveryReport,
-)
+from transfer_async import NO_ORDER, JournalFailed, KeyState, Order, RecoveryReport
 from transfer_async.journal import transitions
 
 # --- abandoned claims ---------------------------------------------------------------------------
@@ -222,10 +216,7 @@ async def seen(*_: object) -> str:
 
 @pytest.mark.parametrize(
     ("answer", "report"),
-    [
-        (seen, RecoveryReport(resolved=1, released=1)),
-        (sure, RecoveryReport(refuted=1, released=2)),
-    ],
+    [(seen, RecoveryReport(resolved=1, released=1)), (sure, RecoveryReport(refuted=1, released=2))],
 )
 async def test_an_earlier_intents_undo_runs_in_the_run_that_ends_the_doubt(
     world: World, answer: Any, report: RecoveryReport

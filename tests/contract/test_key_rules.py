@@ -174,10 +174,7 @@ async def test_a_proposal_is_recorded_and_made_when_another_person_approves_it(j
         "tx-1",
     )
     assert (after.state, after.order_id, after.proposal) == (KeyState.CREATED, "tx-1", None)
-    assert (await lines(journal))[-2:] == [
-        ("propose", "ada", "resolve: seen"),
-        ("resolve", "ben", "seen"),
-    ]
+    assert (await lines(journal))[-2:] == [("propose", "ada", "resolve: seen"), ("resolve", "ben", "seen")]
 
 
 async def test_a_decision_about_an_older_version_of_the_key_is_rejected(journal):
@@ -215,11 +212,7 @@ async def test_a_corrected_order_is_published_too(journal):
 
     assert [
         [pending.order_id for pending in entry.pending_notifications] for entry in (unheard, heard, doubted)
-    ] == [
-        ["tx-2"],
-        ["tx-3"],
-        [],
-    ]
+    ] == [["tx-2"], ["tx-3"], []]
 
 
 async def test_dual_control_of_one_scope_does_not_bind_another(journal):

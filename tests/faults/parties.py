@@ -115,11 +115,7 @@ class Bank:
         settings.setdefault("token", "secret-token")
         settings.setdefault("clock", Clock(sleep=self.sleep, chance=lambda: 0.0))
         return TransferClient(
-            url,
-            hooks=[self.funds_hold()],
-            journal=self.journal,
-            observers=[self.events.append],
-            **settings,
+            url, hooks=[self.funds_hold()], journal=self.journal, observers=[self.events.append], **settings
         )
 
     def funds_hold(self) -> Any:

@@ -313,10 +313,7 @@ async def test_an_outage_of_a_hundred_orders_leaves_no_connection_that_the_next_
             await together.wait()
             connection.send(http(503))
 
-    async with (
-        serving(script) as server,
-        bank.client(server.url, retry=RetryPolicy(attempts=1)) as client,
-    ):
+    async with serving(script) as server, bank.client(server.url, retry=RetryPolicy(attempts=1)) as client:
         calls = (client.create_order(samples.new_order(), key=f"k{n}") for n in range(100))
         errors = await asyncio.gather(*calls, return_exceptions=True)
         order = await client.create_order(samples.new_order(), key="next")

@@ -93,12 +93,7 @@ async def test_a_caller_cancelled_at_any_turn_leaves_journal_hold_and_service_in
         state = await bank.state(server.url)
 
     told = (state, len(server.requests), len(bank.funds.placed), len(bank.funds.released))
-    assert told in [
-        ("unheard of", 0, 0, 0),
-        ("free", 0, 0, 0),
-        ("free", 0, 1, 1),
-        ("created", 1, 1, 0),
-    ]
+    assert told in [("unheard of", 0, 0, 0), ("free", 0, 0, 0), ("free", 0, 1, 1), ("created", 1, 1, 0)]
 
 
 # --- the client is closed -----------------------------------------------------------------------

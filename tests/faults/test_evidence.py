@@ -23,15 +23,7 @@ from transfer_async._http.transport import ExchangeResult, Transport
 from transfer_async._http.write_guard import GuardedBody
 
 from .parties import Bank, Certificates
-from .servers import (
-    Connection,
-    Server,
-    foreign_reply,
-    http,
-    serving,
-    serving_beside,
-    until,
-)
+from .servers import Connection, Server, foreign_reply, http, serving, serving_beside, until
 
 LARGE = b" " * 600_000  # more than two sockets' buffers of the size set below
 

@@ -15,13 +15,7 @@ from transfer_async import journal
 from transfer_async._models.errors import Outcome
 from transfer_async._models.requests import PersonName, fingerprint
 from transfer_async.journal import model, state_machine, transitions
-from transfer_async.journal.model import (
-    Entry,
-    HistoryEvent,
-    KeyState,
-    Rejection,
-    TransitionResult,
-)
+from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection, TransitionResult
 from transfer_async.journal.state_machine import latest
 from transfer_async.journal.transitions import Claim, Move
 
