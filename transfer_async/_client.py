@@ -106,6 +106,9 @@ class TransferClient:
             all other requests. A borrowed session has its own limit.
         rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their
             hold is placed, and continue in the order of their arrival.
+        request_id_header: the name of a header in which each request for an order carries its attempt id,
+            for example ``X-Request-Id``; by default none does. The journal, errors and events have the id.
+            So you can ask the service about an order whose response never came.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -138,6 +141,7 @@ class TransferClient:
         max_response_bytes: int = 1 << 20,
         max_connections: int = 512,
         rate: Rate | None = None,
+        request_id_header: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         base_url = urls.normalised(base_url)
@@ -164,6 +168,7 @@ class TransferClient:
             tokens=TokenSource(token, timeout=times.timeouts.hook, user_agent=settings.USER_AGENT),
             observers=Observers(observers),
             resolve=resolve,
+            request_id_header=request_id_header,
         )
         self._prepare(recover_every=times.recover_every, four_eyes=four_eyes)
 

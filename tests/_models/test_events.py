@@ -41,7 +41,13 @@ from transfer_async._models import events
 from transfer_async._models.events import Observers
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
-COMMON = {"key": "payment-1", "intent_id": "intent-1", "attempt": 2, "seconds": 1.5}
+COMMON = {
+    "key": "payment-1",
+    "intent_id": "intent-1",
+    "attempt": 2,
+    "seconds": 1.5,
+    "attempt_id": "attempt-1",
+}
 OWN = {
     Claimed: {"taken_over": True},
     RateLimitWaited: {"waited": 10.0},

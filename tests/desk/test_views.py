@@ -29,6 +29,14 @@ async def test_a_pending_key_is_listed_with_its_amount_and_age(world: World, des
     assert "payment-1 in doubt 155,025.00 NGN 1 min 30 s" in shown.text
 
 
+async def test_a_key_is_shown_with_the_id_of_its_attempt(world: World, desk: Desk):
+    await world.in_doubt()
+
+    shown = await desk.visitor().key()
+
+    assert f"Attempt id {(await world.entry()).attempt}" in shown.text
+
+
 async def test_amounts_are_summed_by_currency_and_reason(world: World, desk: Desk):
     await world.in_doubt("payment-1")
     await world.in_doubt("payment-2")

@@ -130,6 +130,7 @@ def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> l
         "key": view.key,
         "state": state_of(view),
         "intent": entry.intent_id,
+        "attempt id": view.attempt_id,
         "order": view.summary,
         "order id": entry.order_id,
         **parties,
@@ -222,7 +223,7 @@ def view_json(view: KeyView) -> dict[str, Any]:
     entry, cause, proposal = view.entry, view.cause, view.proposal
     amounts = ("poster_amount", "poster_currency", "matcher_amount", "matcher_currency")
     return {
-        **_fields(view, "key", "state", "intent_id", "order_id", "candidates"),
+        **_fields(view, "key", "state", "intent_id", "attempt_id", "order_id", "candidates"),
         "readable": entry.is_readable,
         **(dict.fromkeys(amounts) if view.order is None else _fields(view.order, *amounts)),
         "began": view.began,

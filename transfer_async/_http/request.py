@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import math
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -292,6 +293,32 @@ def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:
     without = headers.copy()
     del without["Content-Type"]
     return without
+
+
+# --- header names and values -------------------------------------------------------------------------
+# A bank may add headers of its own to requests, except those that the client or HTTP itself sets.
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_RESERVED = frozenset(
+    {
+        *("accept", "accept-encoding", "authorization", "connection", "cookie", "expect", "host"),
+        *("keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
+    }
+)
+
+
+def checked_header_name(setting: str, name: object) -> str:
+    """Return ``name`` if a bank may add a header with this name.
+
+    Raises:
+        ValueError: it may not; the text names ``setting``.
+    """
+    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")
+    if name.lower() in _RESERVED or name.lower().startswith(("content-", "proxy-")):
+        raise ValueError(f"{setting}: {name} is set by the client or by HTTP itself; choose another header")
+    return name
 
 
 # --- bearer token ------------------------------------------------------------------------------------

@@ -140,6 +140,8 @@ class TransferError(Exception):
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
         receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
+        attempt_id: the journal's id for the attempt to send the order; None if none was marked as sending.
+            The service received it if the client has a ``request_id_header``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -154,6 +156,7 @@ class TransferError(Exception):
         key: str | None = None,
         attempts: Sequence[Attempt] = (),
         receipts: Mapping[str, str | None] | None = None,
+        attempt_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.outcome: Outcome = self.default_outcome if outcome is None else outcome
@@ -163,6 +166,7 @@ class TransferError(Exception):
         self.key = key
         self.attempts: tuple[Attempt, ...] = tuple(attempts)
         self.receipts: dict[str, str | None] = dict(receipts or {})
+        self.attempt_id = attempt_id
 
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException's own pickling loses keyword-only arguments.

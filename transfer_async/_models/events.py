@@ -29,12 +29,15 @@ class Event:
         intent_id: the intent's id; empty if the event comes before the intent has one.
         attempt: the number of HTTP attempts begun in this call so far.
         seconds: the seconds since the call began.
+        attempt_id: the journal's id for the attempt to send the order, shared by the call's HTTP attempts;
+            None before the order was marked as sending. See ``request_id_header`` of the client.
     """
 
     key: str
     intent_id: str
     attempt: int
     seconds: float
+    attempt_id: str | None = None
 
 
 @frozen(kw_only=True)
@@ -204,17 +207,19 @@ _LEVELS: dict[type[Event], int] = {
     RateLimitWaited: logging.DEBUG,
 }
 
+_IDS = ("key", "intent_id", "attempt", "attempt_id")
+
 
 def log_events(event: Event) -> None:
     """Log one line for ``event`` to the logger ``transfer_async``; pass this function as an observer.
 
-    The record's ``extra`` holds ``key``, ``intent_id`` and ``attempt``. Every other field of the event is
-    there too, as ``transfer_`` followed by its name.
+    The record's ``extra`` holds ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. Every other field of
+    the event is there too, as ``transfer_`` followed by its name.
     """
     level = _LEVELS.get(type(event), logging.INFO)
     if not _log.isEnabledFor(level):
         return
-    extra: dict[str, Any] = {"key": event.key, "intent_id": event.intent_id, "attempt": event.attempt}
+    extra: dict[str, Any] = {name: getattr(event, name) for name in _IDS}
     parts = []
     for attribute in attrs.fields(type(event)):
         if attribute.name not in extra:

@@ -103,7 +103,9 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
     sending.classification, call.cancellation.on_the_way = None, body
     try:
         result = await context.transport.post_order(
-            body, headers=sending.headers, left=sending.deadline - context.clock.now()
+            body,
+            headers=_order_headers(context, work, sending),
+            left=sending.deadline - context.clock.now(),
         )
     finally:
         _end_exchange(call.cancellation, sending, body)
@@ -124,6 +126,15 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
         took=context.clock.now() - began,
         connection=body.connection,
     )
+
+
+def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState) -> CIMultiDict[str]:
+    """Return the headers of one attempt; its id is in the journal, so the service can be asked about it."""
+    if context.request_id_header is None:
+        return sending.headers
+    headers = sending.headers.copy()
+    headers[context.request_id_header] = work.attempt_id or ""
+    return headers
 
 
 def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:

@@ -323,6 +323,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         began: the start time on the client's clock, in seconds.
         deadline: the time on the client's clock until which the caller waits, in seconds.
         receipts: the receipts that hooks returned in this call, and before a take-over.
+        attempt_id: the journal's id for the attempt to send the order; None before `MarkSending`.
         attempts_begun: the number of HTTP attempts begun.
         undone: the number of hooks undone.
         undos_pending: the number of undos that failed and stay pending.
@@ -332,6 +333,7 @@ class OrderProgress(MutableStruct, kw_only=True):
     began: float
     deadline: float = NEVER
     receipts: dict[str, str | None] = msgspec.field(default_factory=dict)
+    attempt_id: str | None = None
     attempts_begun: int = 0
     undone: int = 0
     undos_pending: int = 0
@@ -360,6 +362,7 @@ def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist
     sanitize_exception(error)
     error.key = work.intent.key
     error.attempts = work.attempts
+    error.attempt_id = work.attempt_id
     error.receipts = dict(work.receipts)
     if work.intent.held is not None:
         error.receipts.setdefault("held", work.intent.held)  # A recorded reference takes precedence.
@@ -412,6 +415,9 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     lease: float
     max_claim_age: float
     rate_limiter: RateLimiter | None
+    request_id_header: str | None = None
+    """The name of the header in which each request for an order carries its attempt id, if any."""
+
     undoable: tuple[str, ...] = ()
     """The names of the hooks that can be undone, last first; derived from ``hooks``, as the next two are."""
 
@@ -445,6 +451,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
                     intent_id=work.intent.id,
                     attempt=work.attempts_begun,
                     seconds=self.clock.now() - work.began,
+                    attempt_id=work.attempt_id,
                     **fields,
                 )
             )

@@ -188,6 +188,7 @@ async def _claim_denied(context: ClientCore, call: OrderCall, verdict: Transitio
         raise replay_refused(entry, work)
     if denial is Rejection.IN_DOUBT:
         if verdict.found_doubt:
+            work.attempt_id = entry.attempt
             context.publish(OrderInDoubt, work, error=ABANDONED)
         doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; nothing was sent now")
         return await settle_doubt(context, work, call.cancellation, verdict, doubt)
@@ -219,6 +220,7 @@ async def _mark_sending(
         if verdict.entry.is_suspected:
             why = "an order of an earlier call with this key may exist: nothing was sent now"
         raise KeyBusy(why, retry_after=verdict.lease_left)
+    work.attempt_id = claimed.attempt
 
 
 # --- preflight ---------------------------------------------------------------------------------------

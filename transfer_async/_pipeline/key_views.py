@@ -76,6 +76,11 @@ class KeyView:
         return self.entry.intent_id
 
     @property
+    def attempt_id(self) -> str | None:
+        """The id of the attempt to send the order, which the service received if the client sends it."""
+        return self.entry.attempt
+
+    @property
     def order(self) -> NewOrder | Order | None:
         """The requested order, as long as it is kept; then the order as the service answered it."""
         intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)

@@ -660,7 +660,8 @@ class Operators:
         return await self._journal.write(key, move, certain=Outcome.UNKNOWN)
 
     def _publish(self, kind: type[Event], key: str, entry: Entry, **fields: Any) -> None:
-        self._observers.publish(kind(key=key, intent_id=entry.intent_id, attempt=0, seconds=0.0, **fields))
+        ids: dict[str, Any] = {"key": key, "intent_id": entry.intent_id, "attempt_id": entry.attempt}
+        self._observers.publish(kind(**ids, attempt=0, seconds=0.0, **fields))
 
 
 def _said(by: str, reason: str, *, seen: int | None = None, proposal: str | None = None) -> OperatorDecision:

@@ -514,7 +514,7 @@ def _recorded_refusal(ending: Ending) -> TransferError:
 
 def _restore_progress(entry: Entry, work: OrderProgress) -> None:
     work.intent = attrs.evolve(work.intent, id=entry.intent_id)
-    work.receipts = entry.all_receipts
+    work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
 
 
 async def settle_doubt(
@@ -537,7 +537,7 @@ async def settle_doubt(
     """
     entry = found.entry
     work.intent = entry.intent or work.intent  # The intent of the doubt, which may differ from the caller's.
-    work.receipts = entry.all_receipts
+    work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
     annotate_error(doubt, work, order_may_exist=True)
     answer = await _ask(context, cancellation, entry, doubt, deadline=work.deadline)
     if isinstance(answer, Order):

@@ -174,7 +174,9 @@ class Recovery:
 
     def _publish_doubt(self, entry: Entry) -> None:
         if entry.intent is not None:
-            self._context.publish(OrderInDoubt, self._work(entry.intent), error=ABANDONED)
+            work = self._work(entry.intent)
+            work.attempt_id = entry.attempt
+            self._context.publish(OrderInDoubt, work, error=ABANDONED)
 
     async def _ask(self, key: str, entry: Entry) -> Entry | None:
         """Ask ``resolve`` about a doubt.

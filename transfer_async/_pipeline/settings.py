@@ -10,7 +10,7 @@ import aiohttp
 from attrs import field, frozen, validators
 from attrs.converters import optional
 
-from transfer_async._http.request import TokenSource
+from transfer_async._http.request import TokenSource, checked_header_name
 from transfer_async._http.retry import Rate, RateLimiter, RetryPolicy, TokenBucket
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models.events import Observer, Observers
@@ -52,6 +52,7 @@ class ClientSettings(TypedDict, total=False):
     max_response_bytes: int
     max_connections: int
     rate: Rate | None
+    request_id_header: str | None
     clock: Clock | None
 
 
@@ -151,12 +152,15 @@ def context(
     tokens: TokenSource,
     observers: Observers,
     resolve: Resolver | None,
+    request_id_header: str | None,
 ) -> ClientCore:
     """Create the shared parts of a client.
 
     Raises:
-        ValueError: ``resolve`` is not async.
+        ValueError: ``resolve`` is not async, or ``request_id_header`` is not a usable header name.
     """
+    if request_id_header is not None:
+        checked_header_name("request_id_header", request_id_header)
     if resolve is not None:
         checked_async(resolve, "resolve(intent, error)", name="resolve", kind="an async callable")
     return ClientCore(
@@ -177,4 +181,5 @@ def context(
         lease=times.lease,
         max_claim_age=MAX_CLAIM_AGE,
         rate_limiter=None if limits.rate is None else RateLimiter(limits.rate, times.clock),
+        request_id_header=request_id_header,
     )

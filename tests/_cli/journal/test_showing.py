@@ -78,6 +78,7 @@ async def test_the_list_for_machines(world: World):
         "key": "doubt",
         "state": "in_doubt",
         "intent_id": entry.intent_id,
+        "attempt_id": entry.attempt,
         "order_id": None,
         "candidates": [],
         "readable": True,
@@ -260,7 +261,12 @@ async def test_why_a_key_is_in_doubt_is_shown_with_its_attempts(world: World):
         "cause       the answer's status does not show whether the order exists (status 503, request r-2)"
         in lines
     )
-    assert [line[:12] for line in lines if line.startswith("attempt")] == ["attempt 1   ", "attempt 2   "]
+    assert f"attempt id  {machines['attempt_id']}" in lines
+    assert [line[:12] for line in lines if line.startswith("attempt ")] == [
+        "attempt id  ",
+        "attempt 1   ",
+        "attempt 2   ",
+    ]
     assert any(line.endswith("status 429, request r-1, RateLimited") for line in lines)
     assert [one["request_id"] for one in machines["cause"]["attempts"]] == ["r-1", "r-2"]
 

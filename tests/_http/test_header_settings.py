@@ -1,0 +1,172 @@
+"""The headers that a bank adds to its client's requests, and the id that each order's request carries."""
+
+from typing import Any
+
+import pytest
+from aioresponses import aioresponses
+
+from tests.faults.servers import Connection, Server, answers, http, order_reply, serving
+from tests.support import samples
+from tests.support.bank import World, failure, new_order
+from tests.support.cases import each
+from transfer_async import (
+    JournalFailed,
+    MemoryJournal,
+    OrderCreated,
+    OrderInDoubt,
+    OutcomeUnknown,
+    RetryPolicy,
+    TransferClient,
+)
+from transfer_async._http.urls import CREATE_ORDER
+from transfer_async._models.events import AttemptStarted, Claimed
+from transfer_async.journal import transitions
+
+BASE = "https://bank.example"
+NAME = "X-Request-Id"
+QUICK = RetryPolicy(attempts=3, first_delay=0.0, max_delay=0.0)
+
+
+def client_to(server: Server, **settings: Any) -> TransferClient:
+    return TransferClient(server.url, "abc", **{"request_id_header": NAME, "retry": QUICK, **settings})
+
+
+def sent_ids(server: Server) -> list[str | None]:
+    return [request.headers.get(NAME.lower()) for request in server.requests]
+
+
+async def anything(connection: Connection) -> None:
+    """Answer an order with itself, and everything else with an account."""
+    while request := await connection.request():
+        connection.send(order_reply(request) if request.body else http(200, b'{"id": "usr-1"}'))
+
+
+async def pay(client: TransferClient, key: str = "k") -> None:
+    await client.create_order(new_order(), key=key, held="hold-1")
+
+
+# --- the request id -----------------------------------------------------------------------------
+
+
+async def test_without_the_setting_no_request_carries_an_id():
+    async with serving(answers) as server, client_to(server, request_id_header=None) as client:
+        await pay(client)
+
+    assert set(server.requests[0].headers) == {
+        *("host", "authorization", "accept", "accept-encoding", "user-agent"),
+        *("content-type", "content-length"),
+    }
+
+
+async def test_an_order_carries_the_attempt_id_that_its_events_and_the_history_have():
+    events: list[Any] = []
+    async with serving(answers) as server, client_to(server, observers=[events.append]) as client:
+        await pay(client)
+        marks = [step.attempt for step in await client.history("k") if step.move == "mark"]
+
+    claimed, *others = events
+    assert isinstance(claimed, Claimed)
+    assert claimed.attempt_id is None
+    assert {type(event) for event in others} == {AttemptStarted, OrderCreated}
+    assert sent_ids(server) == marks == list({event.attempt_id for event in others})
+    assert marks[0]
+
+
+async def test_the_retries_of_a_call_carry_one_id_and_another_call_carries_another():
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            refused = len(connection.server.requests) in (1, 2)
+            connection.send(http(429, b"{}") if refused else order_reply(request))
+
+    async with serving(script) as server, client_to(server) as client:
+        await pay(client)
+        await pay(client, "another")
+
+    first, second, third, other = sent_ids(server)
+    assert first == second == third != other
+
+
+async def test_an_order_without_a_response_can_be_asked_about_by_its_id():
+    journal, events, asked = MemoryJournal(), [], []
+
+    async def resolve(_: Any, error: OutcomeUnknown) -> None:
+        asked.append(error.attempt_id)
+
+    settings = {"journal": journal, "resolve": resolve, "observers": [events.append]}
+    async with (
+        serving(lambda connection: connection.request()) as server,
+        client_to(server, **settings) as client,
+    ):
+        error = await failure(pay(client), OutcomeUnknown)
+        again = await failure(pay(client), OutcomeUnknown)
+        (doubt,) = await client.in_doubt()
+
+    (told,) = [event for event in events if isinstance(event, OrderInDoubt)]
+    (sent,) = sent_ids(server)
+    assert sent
+    assert {error.attempt_id, again.attempt_id, doubt.attempt_id, told.attempt_id, *asked} == {sent}
+
+
+async def test_the_doubt_of_a_dead_worker_is_published_with_its_attempt_id(world: World):
+    await world.abandoned(transitions.Create)
+    await world.recover()
+
+    (told,) = world.events_of(OrderInDoubt)
+    assert told.attempt_id == (await world.entry()).attempt
+
+
+async def test_an_answer_that_cannot_be_recorded_raises_with_its_attempt_id(world: World):
+    world.journal.fail_at = 3
+    error = await world.fails(JournalFailed)
+
+    assert error.attempt_id == (await world.entry()).attempt
+
+
+async def test_an_error_before_the_mark_has_no_attempt_id(world: World):
+    error = await world.fails(Exception, held=None, hooks=())
+
+    assert error.attempt_id is None
+
+
+async def test_other_requests_carry_no_id():
+    async with serving(anything) as server, client_to(server) as client:
+        await pay(client)
+        await client.who_am_i()
+
+    assert [name is None for name in sent_ids(server)] == [False, True]
+
+
+async def test_the_id_is_sent_with_a_mocked_service(mocked_service: aioresponses):
+    sent = new_order()
+    names = {"user": sent.poster_username, "postersBeneficiary": sent.poster_recipient_username}
+    answer = samples.order_json(**{role: samples.user_json(username=name) for role, name in names.items()})
+    fields = ("poster_currency", "matcher_currency")
+    answer |= {name: getattr(sent, name) for name in fields}
+    answer |= {"poster_amount": 155025, "matcher_amount": 100}
+    mocked_service.post(f"{BASE}{CREATE_ORDER}", body=samples.encode(answer))
+    async with TransferClient(BASE, "abc", request_id_header=NAME) as client:
+        await pay(client)
+        (mark,) = [step.attempt for step in await client.history("k") if step.move == "mark"]
+
+    ((call,),) = mocked_service.requests.values()
+    assert call.kwargs["headers"][NAME] == mark
+
+
+RESERVED = [
+    *("Authorization", "authorization", "HOST", "Content-Type", "content-length", "Content-Digest"),
+    *("Accept", "Accept-Encoding", "User-Agent", "Connection", "Transfer-Encoding", "Expect", "Cookie"),
+    *("Proxy-Authorization", "TE", "Trailer", "Upgrade", "Keep-Alive"),
+]
+NO_NAMES = ["", "X Y", "X:Y", "X\r\nY", "Ä", "X\x00", "x" * 101, 5, b"X-Id"]
+
+
+@each("name", RESERVED)
+def test_a_header_that_the_client_or_http_sets_carries_no_id(name: str):
+    with pytest.raises(ValueError, match=r"^request_id_header: .* is set by the client or by HTTP itself"):
+        TransferClient(BASE, "abc", request_id_header=name)
+
+
+@each("name", NO_NAMES)
+def test_an_invalid_header_name_is_refused(name: Any):
+    with pytest.raises(ValueError, match=r"^request_id_header: must be 1 to 100 letters"):
+        TransferClient(BASE, "abc", request_id_header=name)
