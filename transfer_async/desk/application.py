@@ -89,20 +89,16 @@ def application(
     shared = Shared(operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD})
     auth = _AuthMiddleware(shared, who=checked_who(who), origin=checked_origin(origin))
 
-    @web.middleware
-    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        return await auth.answer(request, handler)
-
-    app = web.Application(middlewares=[answer])
-    pages, changes = Views(shared), Actions(shared)
+    app = web.Application(middlewares=[auth.answer])
+    pages = Views(shared)
     app.router.add_get("", _with_slash)
     app.router.add_get("/", pages.waiting)
     app.router.add_get("/key", pages.key)
     app.router.add_post("/find", pages.find)
     app.router.add_get("/found", pages.found)
     app.router.add_post("/parties", pages.parties)
-    for name, change in changes.by_name.items():
-        app.router.add_post(f"/{name}", change)
+    for name, (roles, change) in _CHANGES.items():
+        app.router.add_post(f"/{name}", Action(shared, name, roles, change).answer)
     for name in _PLAIN:
         app.router.add_get(f"/{name}", _plain)
     app.on_cleanup.append(lambda _: cache.close())
@@ -126,6 +122,7 @@ class _AuthMiddleware:
     def __init__(self, shared: Shared, *, who: Who, origin: str | None) -> None:
         self._shared, self._who, self._origin = shared, who, origin
 
+    @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check a request, and return its response with all headers."""
         try:
@@ -169,15 +166,15 @@ class _AuthMiddleware:
         return response
 
     def _told(self, request: web.Request, status: int, title: str, told: str) -> web.Response:
-        text = views.page(
+        return views.answered(
             "message",
+            status=status,
             title=title,
             told=told,
             operator=request.get(OPERATOR),
             scope=self._shared.operators.scope,
             live=status >= 500,
         )
-        return web.Response(text=text, content_type="text/html", status=status)
 
 
 # --- changes ----------------------------------------------------------------------------------------
@@ -208,33 +205,21 @@ class Form:
         return {"by": self.operator.name, "reason": self["reason"]}
 
 
-class Actions:
-    """The forms that change something.
+@frozen
+class Action:
+    """A form that changes something: its name, the roles of which one is required, and what it does."""
 
-    Attributes:
-        by_name: the handler of each form.
-    """
+    _shared: Shared
+    _name: str
+    _roles: frozenset[Role]
+    _change: _Change
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self.by_name: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
-            name: self._answering(name, roles, change) for name, (roles, change) in _CHANGES.items()
-        }
-
-    def _answering(
-        self, name: str, roles: frozenset[Role], change: _Change
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            operator = operator_at(request)
-            if not operator.roles & roles:
-                raise web.HTTPForbidden
-            return await self._answered(
-                Form(name=name, operator=operator, fields=await fields_of(request)), change
-            )
-
-        return answer
-
-    async def _answered(self, form: Form, change: _Change) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Make the change, and send the browser to the key's page; show the page again if it is refused."""
+        operator = operator_at(request)
+        if not operator.roles & self._roles:
+            raise web.HTTPForbidden
+        form = Form(name=self._name, operator=operator, fields=await fields_of(request))
         operators = self._shared.operators
         try:
             view = await operators.view(form["key"])
@@ -244,7 +229,7 @@ class Actions:
         if not self._is_current(form, view, four_eyes=four_eyes):
             return await self._stale(form)
         try:
-            done = await change(operators, view, form, four_eyes)
+            done = await self._change(operators, view, form, four_eyes)
         except (KeyChanged, ApprovalRequired):
             return await self._stale(form)
         except RecordSetAside as error:

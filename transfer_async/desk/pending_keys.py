@@ -10,22 +10,22 @@ one row without reading the journal again. A key's own page always reads the jou
 from __future__ import annotations
 
 import asyncio
-import bisect
 import contextlib
 import copy
 import math
 import sys
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
 import attrs
-from attrs import frozen
+from attrs import define, field, frozen
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.key_views import KeyView
@@ -97,27 +97,22 @@ class KeyRow:
         return math.isfinite(self.since)
 
 
+@define(kw_only=True, eq=False, slots=False)  # without slots for the cached properties
 class PendingKeysSnapshot:
-    """The keys that needed attention when the journal was read.
+    """The keys that needed attention when the journal was read."""
 
-    Args:
-        rows: the keys, oldest first.
-        beyond: the number of keys that are not listed, because there are too many.
-        read_at: when the reading began.
-        is_complete: whether the reading is finished.
+    rows: list[KeyRow]
+    """The keys, oldest first."""
+    beyond: int = 0
+    """The number of keys that are not listed, because there are too many."""
+    read_at: datetime
+    """When the reading began."""
+    is_complete: bool = True
+    """Whether the reading is finished."""
+    chosen: dict[object, list[KeyRow]] = field(factory=dict, init=False)
+    """The rows of the latest choices: see `listing`."""
 
-    Attributes:
-        chosen: the rows of the latest choices: see `listing`.
-    """
-
-    def __init__(
-        self, *, rows: list[KeyRow], beyond: int = 0, read_at: datetime, is_complete: bool = True
-    ) -> None:
-        self.rows: list[KeyRow] = rows
-        self.beyond: int = beyond
-        self.read_at: datetime = read_at
-        self.is_complete: bool = is_complete
-        self.chosen: dict[object, list[KeyRow]] = {}
+    def __attrs_post_init__(self) -> None:
         _ = self.counts, self.stakes, self.causes  # counted in the background, not during a request
 
     def changed(self, key: str, row: KeyRow | None) -> PendingKeysSnapshot:
@@ -127,7 +122,7 @@ class PendingKeysSnapshot:
             made.__dict__.pop(name, None)
         made.rows = [item for item in self.rows if item.key != key]
         if row is not None:
-            bisect.insort(made.rows, row, key=_SINCE)
+            insort(made.rows, row, key=_SINCE)
         made.chosen = {}
         return made
 
@@ -307,25 +302,19 @@ def began_at(view: KeyView) -> float:
 
 def kinds_of(view: KeyView) -> tuple[str, ...]:
     """Return why a key needs attention; empty if it does not."""
-    return _KINDS_OF[
+    return _kinds(
         view.state is KeyState.IN_DOUBT,
         view.proposal is not None,
         bool(view.owed),
         view.state in (KeyState.CLAIMED, KeyState.SENDING),
         bool(view.untold),
         not view.readable,
-    ]
+    )
 
 
-def _every_combination() -> dict[tuple[bool, ...], tuple[str, ...]]:
-    """Return every combination once: a hundred thousand rows share them."""
-    flags: list[tuple[bool, ...]] = [()]
-    for _ in KINDS:
-        flags = [(*flag, has) for flag in flags for has in (False, True)]
-    return {flag: tuple(kind for kind, has in zip(KINDS, flag, strict=True) if has) for flag in flags}
-
-
-_KINDS_OF = _every_combination()
+@cache  # a hundred thousand rows share each combination
+def _kinds(*flags: bool) -> tuple[str, ...]:
+    return tuple(compress(KINDS, flags))
 
 
 # --- listing -----------------------------------------------------------------------------------------
@@ -501,9 +490,9 @@ def next_after(snapshot: PendingKeysSnapshot, key: str, *, since: float) -> KeyR
         key: the key.
         since: when work on it began.
     """
-    oldest, by_age = _chosen(snapshot, Choice()), attrgetter("since")
-    begin = bisect_left(oldest, since, key=by_age)
-    at_once = oldest[begin : bisect_right(oldest, since, key=by_age)]
+    oldest = _chosen(snapshot, Choice())
+    begin = bisect_left(oldest, since, key=_SINCE)
+    at_once = oldest[begin : bisect_right(oldest, since, key=_SINCE)]
     before = next((number + 1 for number, row in enumerate(at_once) if row.key == key), 0)
     there = oldest[begin + before : begin + before + 1] + oldest[:1]
     return next((row for row in there if row.key != key), None)
@@ -521,7 +510,11 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
     if which not in kept:
         if len(kept) >= CACHED_CHOICES:
             del kept[next(iter(kept))]
-        kept[which] = _sorted(_wanted(snapshot.rows, choice), choice)
+        rows, column = _wanted(snapshot.rows, choice), SORTS[choice.sort]
+        rows.sort(key=column.sort, reverse=choice.turned != column.largest_first)
+        if choice.sort == "amount":  # amounts of two currencies are not compared
+            rows.sort(key=attrgetter("currency"))
+        kept[which] = rows
     return kept[which]
 
 
@@ -535,11 +528,3 @@ def _wanted(rows: list[KeyRow], choice: Choice) -> list[KeyRow]:
     if cause:
         rows = [row for row in rows if row.cause == cause]
     return rows[:]
-
-
-def _sorted(rows: list[KeyRow], choice: Choice) -> list[KeyRow]:
-    column = SORTS[choice.sort]
-    rows.sort(key=column.sort, reverse=choice.turned != column.largest_first)
-    if choice.sort == "amount":  # amounts of two currencies are not compared
-        rows.sort(key=attrgetter("currency"))
-    return rows

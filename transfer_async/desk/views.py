@@ -63,15 +63,12 @@ class Views:
         choice = Choice.of(request.query, snapshot)
         page = listing(snapshot, choice)
         choice = choice.at(page.page)
-        others = () if snapshot.rows else await self._shared.operators.other_scopes()
-        response = answered(
-            "list",
-            operator=operator_at(request),
-            scope=self._shared.operators.scope,
+        response = await self._list(
+            request,
+            is_empty=not snapshot.rows,
             heading="Keys that need attention",
             caption="Keys that need attention",
             nothing="No key needs attention." if snapshot.is_complete else "Nothing so far.",
-            other_scopes=other_scopes_text(others) if others else "",
             snapshot=snapshot,
             choice=choice,
             page=page,
@@ -79,9 +76,7 @@ class Views:
             shown_kinds=[kind for kind in KINDS if snapshot.counts[kind]],
             four_eyes=await self._shared.operators.four_eyes(),
             four_eyes_key=FOUR_EYES,
-            now=self._shared.clock.utc().timestamp(),
             every=REFRESH,
-            address=address,
             live=choice.live,
         )
         if choice.live:  # such a page has no field: a reload would erase it
@@ -128,11 +123,9 @@ class Views:
         caption = count(len(rows), "key")
         if beyond:
             caption = f"The oldest {len(rows)} of {count(len(rows) + beyond, 'key')}"
-        others = () if rows or ended else await self._shared.operators.other_scopes()
-        return answered(
-            "list",
-            operator=operator_at(request),
-            scope=self._shared.operators.scope,
+        return await self._list(
+            request,
+            is_empty=not (rows or ended),
             heading="Found",
             choice=None,
             rows=rows,
@@ -140,9 +133,19 @@ class Views:
             is_partial=is_partial,
             caption=caption,
             nothing="" if ended or is_partial else "No such key, and no listed key contains this text.",
+        )
+
+    async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
+        """Return a list; an empty one warns if the journal has keys of other scopes only."""
+        others = await self._shared.operators.other_scopes() if is_empty else ()
+        return answered(
+            "list",
+            operator=operator_at(request),
+            scope=self._shared.operators.scope,
             other_scopes=other_scopes_text(others) if others else "",
             now=self._shared.clock.utc().timestamp(),
             address=address,
+            **given,
         )
 
     async def parties(self, request: web.Request) -> web.Response:
@@ -526,11 +529,6 @@ def isolated(text: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(marked(text))
 
 
-def exact(text: str) -> Markup:
-    """Return ``text`` without marks, for a field that the browser sends back unchanged."""
-    return escape(text)
-
-
 def shown(value: object) -> object:
     """Return what a template writes for ``value``; it is called for every value."""
     if isinstance(value, Markup):
@@ -556,7 +554,7 @@ _environment.filters.update(
     age=in_two_units,
     bdi=isolated,
     count=count,
-    exact=exact,
+    exact=escape,  # without marks, for a field that the browser sends back unchanged
     machine_time=machine_time,
     move=move_text,
     time=time_text,
