@@ -140,7 +140,7 @@ class ReservedNo(PreflightFailed):
 
 class OddNo(BeneficiaryNotVerified):
     def __init__(self) -> None:
-        super().__init__(result="no idea")  # type: ignore[arg-type]
+        super().__init__(result="no idea", reason=object())  # type: ignore[arg-type]
         self.status = object()
         self.refused = object()  # type: ignore[assignment]
 

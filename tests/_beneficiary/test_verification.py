@@ -28,6 +28,7 @@ from transfer_async._models.errors import (
     Refused,
     ServiceFailed,
 )
+from transfer_async._models.errors import NotVerifiedReason as Reason
 from transfer_async._models.requests import OrderIntent, PersonName
 from transfer_async._models.responses import Currency, User
 from transfer_async._pipeline.hooks import PreflightHook
@@ -129,7 +130,6 @@ async def test_the_check_is_a_hook_without_an_undo() -> None:
     {
         "nobody is registered": None,
         "another username": evolve(USER, username="other@example.com"),
-        "not active": evolve(USER, is_active=False),
         "another first name": evolve(USER, firstname="Tunde"),
         "another last name": evolve(USER, lastname="Bello"),
         "a look-alike letter": evolve(USER, firstname="Bеn"),
@@ -196,6 +196,13 @@ async def test_a_user_that_cannot_be_checked_makes_the_check_impossible(found: A
     assert (error.result, error.refused, error.outcome) == (NOT_POSSIBLE, False, Outcome.NOT_SENT)
 
 
+async def test_an_inactive_account_makes_the_check_impossible_for_good() -> None:
+    error = await refusal(evolve(USER, is_active=False), accept_mismatch=answering(True))
+
+    assert (error.result, error.reason, error.refused) == (NOT_POSSIBLE, Reason.INACTIVE, True)
+    assert error.result.code == "NOAP"
+
+
 async def test_the_cause_of_a_failed_look_up_is_chained() -> None:
     down = OSError("down")
 
@@ -230,7 +237,7 @@ async def test_without_a_name_the_check_is_impossible_and_no_look_up_runs(
 ) -> None:
     error = await refusal(LookupError("somebody was looked up"), intent(beneficiary))
 
-    assert error.result is NOT_POSSIBLE
+    assert (error.result, error.reason) == (NOT_POSSIBLE, Reason.NO_NAME_GIVEN)
     assert error.__cause__ is None
 
 
@@ -302,6 +309,109 @@ async def test_no_question_is_asked_about_a_clear_result(found: User) -> None:
     assert asked == []
 
 
+# --- another name -------------------------------------------------------------------------------
+
+SOMEBODY_ELSE = evolve(USER, lastname="Bello")
+
+
+async def test_another_name_may_be_accepted_and_the_receipt_says_so() -> None:
+    asked: list[tuple[OrderIntent, User]] = []
+
+    async def accept_mismatch(intent: OrderIntent, user: User) -> bool:
+        asked.append((intent, user))
+        return True
+
+    hook = BeneficiaryVerification(finding(SOMEBODY_ELSE), accept_mismatch=accept_mismatch)
+
+    assert await hook.before(intent()) == "no_match_accepted"
+    assert asked == [(intent(), SOMEBODY_ELSE)]
+
+
+@each("answer", [False, None, 1, "yes", OSError("no line to the customer")])
+async def test_only_true_accepts_another_name(answer: Any) -> None:
+    error = await refusal(SOMEBODY_ELSE, accept_mismatch=answering(answer))
+
+    failed = isinstance(answer, Exception)
+    assert (error.result, error.refused) == (NO, True)
+    assert error.reason is (Reason.OTHER_NAME if failed else Reason.DECLINED)
+    assert error.__cause__ is (answer if failed else None)
+
+
+@each(
+    "found",
+    {
+        "nobody": None,
+        "the same name": USER,
+        "a close name": evolve(USER, firstname="B."),
+        "a look-alike letter": evolve(USER, firstname="Bеn"),
+        "another username": evolve(SOMEBODY_ELSE, username="other@example.com"),
+        "not active": evolve(SOMEBODY_ELSE, is_active=False),
+        "not payable": evolve(SOMEBODY_ELSE, currencies=()),
+        "half a name": evolve(USER, lastname=None),
+    },
+)
+async def test_only_a_no_match_of_the_name_alone_can_be_accepted(found: User | None) -> None:
+    asked: list[User] = []
+
+    async def accept_mismatch(intent: OrderIntent, user: User) -> bool:
+        asked.append(user)
+        return True
+
+    with contextlib.suppress(BeneficiaryNotVerified):
+        await BeneficiaryVerification(finding(found), accept_mismatch=accept_mismatch).before(intent())
+
+    assert asked == []
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_a_decision_on_another_name_is_in_the_keys_history(w: World, accepts: bool) -> None:
+    async with w.client(hooks=verifying(w, accept_mismatch=answering(accepts)), retry=ONCE) as client:
+        with contextlib.suppress(BeneficiaryNotVerified):
+            await client.create_order(new_order(), key="k", beneficiary=PersonName("Amaka", "Nwosu"))
+        steps = {step.move: step.reason for step in await client.operators.history("k")}
+
+    word = {True: "accepted", False: "declined"}[accepts]
+    assert steps["mark" if accepts else "free"] == f"beneficiary: no match ({word})"
+    assert len(w.sandbox.orders) == accepts
+
+
+async def test_the_history_says_why_without_a_decision(w: World) -> None:
+    async with w.client(hooks=verifying(w), retry=ONCE) as client:
+        await failure(client.create_order(new_order(), key="k"), BeneficiaryNotVerified)
+        await client.create_order(new_order(), key="k", beneficiary=BEN)
+        steps = [(step.move, step.reason) for step in await client.operators.history("k")]
+
+    assert ("free", "beneficiary: not possible (no name given)") in steps
+    assert ("mark", None) in steps
+
+
+# --- the reasons --------------------------------------------------------------------------------
+
+
+@each(
+    ("found", "reason"),
+    {
+        "another name": (SOMEBODY_ELSE, Reason.OTHER_NAME),
+        "a close name": (CLOSE_TO_BEN, Reason.CLOSE_NAME),
+        "a look-alike letter": (evolve(USER, firstname="Bеn"), Reason.DECEPTIVE_NAME),
+        "not registered": (None, Reason.NOT_REGISTERED),
+        "another username": (evolve(USER, username="other@example.com"), Reason.OTHER_USERNAME),
+        "not payable": (evolve(USER, currencies=()), Reason.NOT_PAYABLE),
+        "not active": (evolve(USER, is_active=False), Reason.INACTIVE),
+        "half a name": (evolve(USER, lastname=None), Reason.NOT_COMPARABLE),
+        "down": (OSError("down"), Reason.LOOKUP_FAILED),
+        "not a user": ("Ben Okri", Reason.LOOKUP_UNREADABLE),
+        "active or not is not shown": (evolve(USER, is_active=None), Reason.LOOKUP_UNREADABLE),
+        "currencies that cannot be read": (evolve(USER, currencies="USD"), Reason.LOOKUP_UNREADABLE),
+    },
+)
+async def test_each_failed_check_has_its_reason(found: Any, reason: Reason) -> None:
+    error = await refusal(found)
+
+    assert error.reason is reason
+    assert error.refused is (error.result is not NOT_POSSIBLE or reason is Reason.INACTIVE)
+
+
 # --- what is told -------------------------------------------------------------------------------
 
 
@@ -323,6 +433,7 @@ async def test_no_error_shows_anything_about_a_person(found: Any, caplog: pytest
     [
         ({"lookup": "/users"}, "lookup"),
         ({"accept_close": True}, "accept_close"),
+        ({"accept_mismatch": True}, "accept_mismatch"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": "5"}, "timeout"),
     ],
@@ -426,7 +537,7 @@ async def refused_by(
         pytest.param(PersonName("B", "Okri"), USERNAME, CLOSE, id="an initial"),
         pytest.param(None, USERNAME, NOT_POSSIBLE, id="no name"),
         pytest.param(PersonName("Noah", "Lind"), "noah.lind@example.com", NO, id="not payable"),
-        pytest.param(PersonName("Lucie", "Moreau"), "lucie.moreau@example.com", NO, id="not active"),
+        pytest.param(PersonName("Lucie", "Moreau"), "lucie.moreau@example.com", NOT_POSSIBLE, id="not active"),
         pytest.param(PersonName("Chidi", "Obi"), "chidi.obi@example.com", NO, id="not in this currency"),
     ],
 )

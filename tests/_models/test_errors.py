@@ -40,6 +40,7 @@ EVERY = {
     errors.HoldRequired: {"refused": True, "hook": None},
     errors.BeneficiaryNotVerified: {
         "result": MatchResult.CLOSE_MATCH,
+        "reason": errors.NotVerifiedReason.DECLINED,
         "hook": "beneficiary",
         "refused": False,
     },

@@ -20,6 +20,7 @@ from transfer_async import (
     KeyRecord,
     KeyState,
     MatchResult,
+    NotVerifiedReason,
     Order,
     Outcome,
     OutcomeUnknown,
@@ -39,6 +40,10 @@ from transfer_async.testing import make_order
 
 NO, MAY = {"order_may_exist": False}, {"order_may_exist": True}
 
+INACTIVE_BENEFICIARY = BeneficiaryNotVerified(
+    result=MatchResult.NOT_POSSIBLE, reason=NotVerifiedReason.INACTIVE, **NO
+)
+
 STATUSES: list[tuple[TransferError, int]] = [
     (InvalidOrder([("matcher_amount", "is missing")]), 422),
     (PreflightFailed("over the limit", **NO), 422),
@@ -47,6 +52,7 @@ STATUSES: list[tuple[TransferError, int]] = [
     (HoldRequired("no hold", **NO), 500),
     (BeneficiaryNotVerified("another name", result=MatchResult.NO_MATCH, **NO), 422),
     (BeneficiaryNotVerified("no look-up", result=MatchResult.NOT_POSSIBLE, **NO), 503),
+    (INACTIVE_BENEFICIARY, 422),
     (ConnectionFailed("refused", **NO), 503),
     (TokenUnavailable("none", **NO), 503),
     (Expired("too late", **NO), 422),
@@ -148,9 +154,11 @@ def test_the_caller_asks_at_the_given_url() -> None:
 
 
 def test_the_body_names_the_fields_to_correct_and_holds_no_text_of_an_error() -> None:
+    inactive = response_to(INACTIVE_BENEFICIARY, key="k").body
     invalid = response_to(InvalidOrder([("matcher_amount", "is missing")]), key="k").body
     refused = response_to(Refused("secret", status=422, fields=["poster_amount"], **NO), key="k").body
 
+    assert (inactive["beneficiary"], inactive["reason"]) == ("NOAP", "inactive")
     assert invalid["problems"] == [{"field": "matcher_amount", "why": "is missing"}]
     assert refused == {"key": "k", "outcome": "refused", "order_may_exist": False} | {
         "error": "Refused",

@@ -30,6 +30,7 @@ from transfer_async import (
     MemoryJournal,
     NewExternalOrder,
     NewOrder,
+    NotVerifiedReason,
     Operators,
     Order,
     OrderCreated,
@@ -278,6 +279,8 @@ async def handle(client: TransferClient) -> None:
         assert_type(error.problems, tuple[tuple[str, str], ...])
     except BeneficiaryNotVerified as error:
         assert_type(error.result, MatchResult)
+        assert_type(error.result.code, str)
+        assert_type(error.reason, NotVerifiedReason | None)
     except (RateLimited, KeyBusy) as error:
         assert_type(error.retry_after, float | None)
     except Unauthorized:

@@ -18,6 +18,10 @@ def public(of: type) -> set[type]:
     return {kind for kind in found if kind.__module__ == e.__name__}
 
 
+INACTIVE_BENEFICIARY = e.BeneficiaryNotVerified(
+    result=MatchResult.NOT_POSSIBLE, reason=e.NotVerifiedReason.INACTIVE
+)
+
 EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
     (e.AlreadyCreated(order_id="tx-1"), ACK, {}),
     (e.OutcomeUnknown(), ACK, {}),
@@ -38,6 +42,7 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
     (e.BeneficiaryNotVerified(result=MatchResult.NO_MATCH), ACK, {}),
     (e.BeneficiaryNotVerified(result=MatchResult.CLOSE_MATCH), ACK, {}),
     (e.BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE), RETRY, {"counts": True}),
+    (INACTIVE_BENEFICIARY, ACK, {}),
     (e.HoldRequired(), DEAD_LETTER, {}),
     (e.HoldFailed(refused=True), ACK, {}),
     (e.HoldFailed(refused=False), RETRY, {"counts": True}),

@@ -198,7 +198,7 @@ WAYS = {
     "the beneficiary could not be looked up": hook_that(
         BeneficiaryNotVerified("", result=MatchResult.NOT_POSSIBLE)
     ),
-    "the beneficiary is not the person that the customer named": hook_that(
+    "the beneficiary check refused the order": hook_that(
         BeneficiaryNotVerified("", result=MatchResult.NO_MATCH), for_ever=True
     ),
     "no hold: the worker has no hold hook, and the command no `held`": no_hold,

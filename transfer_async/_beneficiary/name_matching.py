@@ -270,11 +270,13 @@ class NameMatch:
         result: match, close match, no match or not possible.
         score: from 0 to 1; 1 for a match, at least `CLOSE_SCORE` for a close match.
         reason: the reason for the result, without personal data.
+        is_deceptive: whether a name mixes scripts, or contains a look-alike letter or a sign.
     """
 
     result: MatchResult
     score: float
     reason: str
+    is_deceptive: bool = False
 
 
 def match_names(given: PersonName, found: PersonName) -> NameMatch:
@@ -291,7 +293,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
     except TooLong:
         return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "a name is too long to be compared")
     except UnreadableName as error:
-        return NameMatch(MatchResult.NO_MATCH, 0.0, f"a name {error}")
+        return NameMatch(MatchResult.NO_MATCH, 0.0, f"a name {error}", is_deceptive=True)
     if not one.words or not other.words:
         return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "there is no name to compare")
     if not (_can_be_read_as(one, other) and _can_be_read_as(other, one)):

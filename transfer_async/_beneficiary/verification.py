@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from transfer_async._http import urls
 from transfer_async._models.errors import (
+    MISMATCH_ACCEPTED,
     BeneficiaryNotVerified,
     MatchResult,
     Refused,
@@ -24,20 +25,28 @@ from transfer_async._models.errors import (
     sanitize_exception,
     without_frames,
 )
+from transfer_async._models.errors import NotVerifiedReason as Reason
 from transfer_async._models.requests import OrderIntent, PersonName, ascii_lower
 from transfer_async._models.responses import Currency, User
 from transfer_async._support.clock import Duration, duration
 from transfer_async._support.util import Raised, checked_async, try_call
 
 if TYPE_CHECKING:
+    from transfer_async._beneficiary.name_matching import NameMatch
     from transfer_async._client import TransferClient
 
 Lookup = Callable[[str], Awaitable[User | None]]
 """A function that returns the account of a username, or None if the username is not registered."""
 
-AcceptClose = Callable[[OrderIntent, User], Awaitable[bool]]
-"""A function that decides on a close match, for example by asking the customer. Only ``True`` accepts."""
+Accept = Callable[[OrderIntent, User], Awaitable[bool]]
+"""A function that decides on a close match or another name, for example by asking. Only ``True`` accepts."""
 
+
+_NO_MATCH = {
+    *(Reason.OTHER_NAME, Reason.DECEPTIVE_NAME, Reason.NOT_PAYABLE),
+    *(Reason.NOT_REGISTERED, Reason.OTHER_USERNAME),
+}
+"""The reasons that are a no match. The others are not possible, except a decision on the names."""
 
 _CURRENCY_PATH = re.compile(r"\$\.currencies(\[\d+\](\.currency_code|\.payment_types)?)?")
 
@@ -114,36 +123,43 @@ class UserLookup:
 class BeneficiaryVerification:
     """A hook that allows an order only if the account belongs to the person that the customer named.
 
-    ============================================================  ================================
+    ============================================================  ======================================
     result of the checks                                          error's ``result``
-    ============================================================  ================================
+    ============================================================  ======================================
     no name was given, or none that can be compared               ``NOT_POSSIBLE``
     the look-up failed, timed out, or returned no `User`          ``NOT_POSSIBLE``, cause chained
     the answer lacks username, names or ``is_active``             ``NOT_POSSIBLE``
     a field that is checked has another type than in `User`       ``NOT_POSSIBLE``
     the username is not registered                                ``NO_MATCH``
     the answer is about another username                          ``NO_MATCH``
-    the account is not active                                     ``NO_MATCH``
+    the account is not active                                     ``NOT_POSSIBLE``, ``refused`` is true
     currencies are shown, and the order's is not payable          ``NO_MATCH``
-    the names differ                                              ``NO_MATCH``
+    the names differ, and are not accepted                        ``NO_MATCH``, cause chained
+    the names differ, and are accepted                            no error; receipt ``"no_match_accepted"``
     the names are close, and not accepted                         ``CLOSE_MATCH``, cause chained
     the names are close, and accepted                             no error; receipt ``"close_match"``
     the names are the same                                        no error; receipt ``"match"``
-    ============================================================  ================================
+    ============================================================  ======================================
+
+    The error's ``reason`` tells these cases apart. ``result.code`` is the code of Verification of Payee.
 
     A currency is payable if the account shows it with at least one payment type. This payment type is the
     valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
     currencies or no payment types, the hook skips this check, and the service makes it.
 
-    With ``NOT_POSSIBLE``, the error's ``refused`` is false, because a later attempt may succeed. The journal
-    records the receipt, so a redelivery does not ask the customer again.
+    With other ``NOT_POSSIBLE`` results, the error's ``refused`` is false, because a later attempt may
+    succeed. The journal records the receipt, so a redelivery does not ask the customer again. The key's
+    history shows an accepted mismatch, and the reason if the beneficiary is not verified.
 
     Args:
         lookup: ``async (username) -> User | None``; a `UserLookup`, or the bank's own.
         accept_close: ``async (intent, user) -> bool``: decides on a close match. Only ``True`` accepts it.
             The function may show the account's name to the customer and ask. A close match is refused if
             there is no such function, if it raises an error, or if it takes longer than ``timeout``.
-        timeout: the maximum duration of the look-up, and of ``accept_close``, in seconds or as a timedelta.
+        accept_mismatch: ``async (intent, user) -> bool``: decides on an account of another name, if all else
+            is verified. It follows the rules of ``accept_close``. It is not called for a name with look-alike
+            letters, several scripts, or signs that are no letters.
+        timeout: the maximum duration of the look-up, and of the decision, in seconds or as a timedelta.
             Choose less than half of the client's ``Timeouts.hook``, which limits both together.
         name: the hook's name, unique among a client's hooks.
 
@@ -157,8 +173,9 @@ class BeneficiaryVerification:
     def __init__(
         self,
         lookup: Lookup,
-        accept_close: AcceptClose | None = None,
+        accept_close: Accept | None = None,
         *,
+        accept_mismatch: Accept | None = None,
         timeout: Duration = 50.0,
         name: str = "beneficiary_verification",
     ) -> None:
@@ -174,19 +191,16 @@ class BeneficiaryVerification:
             name="lookup",
             kind="an async function of a username, or a UserLookup",
         )
-        if accept_close is not None:
-            checked_async(
-                accept_close,
-                "accept_close(intent, user)",
-                name="accept_close",
-                kind="an async function of the intent and the user",
-            )
+        kind = "an async function of the intent and the user"
+        for argument, accept in (("accept_close", accept_close), ("accept_mismatch", accept_mismatch)):
+            if accept is not None:
+                checked_async(accept, f"{argument}(intent, user)", name=argument, kind=kind)
         self.name = name
         self._timeout = duration("timeout", timeout)
         if not self._timeout > 0:
             raise ValueError("timeout: must be more than 0 seconds")
         self._lookup = lookup
-        self._accept_close = accept_close
+        self._accept = {MatchResult.CLOSE_MATCH: accept_close, MatchResult.NO_MATCH: accept_mismatch}
         self._match_names = name_matching.match_names
 
     def bind(self, client: TransferClient) -> None:
@@ -196,7 +210,7 @@ class BeneficiaryVerification:
             bind(client)
 
     async def before(self, intent: OrderIntent) -> str:
-        """Verify the beneficiary, and return the receipt ``"match"`` or ``"close_match"``.
+        """Verify the beneficiary, and return the receipt; see the table of the class.
 
         Raises:
             BeneficiaryNotVerified: the beneficiary is not verified; see the table of the class.
@@ -210,14 +224,16 @@ class BeneficiaryVerification:
     async def _verified(self, intent: OrderIntent) -> str:
         given = intent.beneficiary
         if given is None or not any(part and part.strip() for part in (given.first, given.last)):
-            raise _not(MatchResult.NOT_POSSIBLE, "the beneficiary's name is missing")
+            raise _not(Reason.NO_NAME_GIVEN, "the beneficiary's name is missing")
         user = await self._look_up(intent.order.poster_recipient_username)
         _check_account(user, intent.order.poster_recipient_username)
-        result = self._compare(given, user)
+        match = self._compare(given, user)
+        if match.result is MatchResult.NO_MATCH and self._accept[match.result] is None:
+            raise _not(Reason.OTHER_NAME, match.reason)
         _check_payable(user, intent.order.matcher_currency)
-        if result is MatchResult.CLOSE_MATCH:
-            await self._ask(intent, user)
-        return result.value
+        if match.result is not MatchResult.MATCH:
+            await self._ask(match, intent, user)
+        return MISMATCH_ACCEPTED if match.result is MatchResult.NO_MATCH else match.result.value
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
         """Do nothing: a check changes nothing that could be undone."""
@@ -227,33 +243,40 @@ class BeneficiaryVerification:
         if type(user) is Raised:
             cause = sanitize_exception(user.error)
             why = f"the look-up failed ({name_of(cause)})"
-            raise _not(MatchResult.NOT_POSSIBLE, why) from cause
+            raise _not(Reason.LOOKUP_FAILED, why) from cause
         if user is None:
-            raise _not(MatchResult.NO_MATCH, "the username is not registered")
+            raise _not(Reason.NOT_REGISTERED, "the username is not registered")
         if not isinstance(user, User):
             why = f"the look-up returned a {type(user).__name__}, not a User"
-            raise _not(MatchResult.NOT_POSSIBLE, why)
+            raise _not(Reason.LOOKUP_UNREADABLE, why)
         return user
 
-    def _compare(self, given: PersonName, user: User) -> MatchResult:
+    def _compare(self, given: PersonName, user: User) -> NameMatch:
         parts = (user.firstname, user.middlename, user.lastname)
         unread = {"$.firstname", "$.middlename", "$.lastname"} & set(user.unread)
         if unread or not all(_is_text_or_none(part) for part in parts):
-            raise _not(MatchResult.NOT_POSSIBLE, "the account's name cannot be read")
+            raise _not(Reason.LOOKUP_UNREADABLE, "the account's name cannot be read")
         found = PersonName(first=user.firstname or "", middle=user.middlename, last=user.lastname or "")
         match = self._match_names(given, found)
-        if match.result in (MatchResult.MATCH, MatchResult.CLOSE_MATCH):
-            return match.result
-        raise _not(match.result, match.reason)
+        if match.is_deceptive:
+            raise _not(Reason.DECEPTIVE_NAME, match.reason)
+        if match.result is MatchResult.NOT_POSSIBLE:
+            raise _not(Reason.NOT_COMPARABLE, match.reason)
+        return match
 
-    async def _ask(self, intent: OrderIntent, user: User) -> None:
-        answer: object = None
-        if self._accept_close is not None:
-            answer = await _within(self._timeout, self._accept_close, intent, user)
-        if answer is True:
-            return
-        cause = sanitize_exception(answer.error) if type(answer) is Raised else None
-        raise _not(MatchResult.CLOSE_MATCH, "the names are close, but this was not accepted") from cause
+    async def _ask(self, match: NameMatch, intent: OrderIntent, user: User) -> None:
+        """Ask the bank's function whether to accept a close match or another name."""
+        reason = Reason.CLOSE_NAME if match.result is MatchResult.CLOSE_MATCH else Reason.OTHER_NAME
+        cause = None
+        if (accept := self._accept[match.result]) is not None:
+            answer = await _within(self._timeout, accept, intent, user)
+            if answer is True:
+                return
+            if type(answer) is Raised:
+                cause = sanitize_exception(answer.error)
+            else:
+                reason = Reason.DECLINED
+        raise _not(reason, f"{match.reason}, but this was not accepted", match.result) from cause
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
@@ -265,30 +288,32 @@ async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args
         return Raised(error)
 
 
-def _not(result: MatchResult, why: str) -> BeneficiaryNotVerified:
-    return BeneficiaryNotVerified(f"the beneficiary is not verified: {why}", result=result)
+def _not(reason: Reason, why: str, result: MatchResult | None = None) -> BeneficiaryNotVerified:
+    if result is None:
+        result = MatchResult.NO_MATCH if reason in _NO_MATCH else MatchResult.NOT_POSSIBLE
+    return BeneficiaryNotVerified(f"the beneficiary is not verified: {why}", result=result, reason=reason)
 
 
 def _check_account(user: User, username: str) -> None:
     """Check that ``user`` is the active account of ``username``."""
     if not user.username or not _is_text_or_none(user.username):
-        raise _not(MatchResult.NOT_POSSIBLE, "the look-up returned an account without a username")
+        raise _not(Reason.LOOKUP_UNREADABLE, "the look-up returned an account without a username")
     if ascii_lower(user.username) != ascii_lower(username):
-        raise _not(MatchResult.NO_MATCH, "the look-up returned the account of another username")
+        raise _not(Reason.OTHER_USERNAME, "the look-up returned the account of another username")
     if not isinstance(
         user.is_active, bool
     ):  # A bank's own look-up may return the string "false", which counts as true in Python.
-        raise _not(MatchResult.NOT_POSSIBLE, "the look-up returned no is_active, true or false")
+        raise _not(Reason.LOOKUP_UNREADABLE, "the look-up returned no is_active, true or false")
     if not user.is_active:
-        raise _not(MatchResult.NO_MATCH, "the account is not active")
+        raise _not(Reason.INACTIVE, "the account is not active")
 
 
 def _check_payable(user: User, currency: str) -> None:
     """Check that the account can be paid in ``currency``, if the look-up returned currencies."""
     if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
-        raise _not(MatchResult.NOT_POSSIBLE, "the account's currencies cannot be read")
+        raise _not(Reason.LOOKUP_UNREADABLE, "the account's currencies cannot be read")
     if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):
-        raise _not(MatchResult.NO_MATCH, "the account cannot be paid in the order's currency")
+        raise _not(Reason.NOT_PAYABLE, "the account cannot be paid in the order's currency")
 
 
 def _pays(held: Currency, currency: str) -> bool:

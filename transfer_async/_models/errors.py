@@ -67,6 +67,59 @@ class MatchResult(enum.Enum):
     NO_MATCH = "no_match"
     NOT_POSSIBLE = "not_possible"
 
+    @property
+    def code(self) -> str:
+        """The code in messages of Verification of Payee: ``MTCH``, ``CMTC``, ``NMTC`` or ``NOAP``."""
+        codes = {"match": "MTCH", "close_match": "CMTC", "no_match": "NMTC", "not_possible": "NOAP"}
+        return codes[self.value]
+
+
+MISMATCH_ACCEPTED = "no_match_accepted"
+"""The receipt of a beneficiary check after which the bank accepted another name."""
+
+MISMATCH_IN_HISTORY = "beneficiary: no match (accepted)"
+"""The line of the key's history about it."""
+
+
+class NotVerifiedReason(enum.Enum):
+    """The reason why a beneficiary is not verified; in brackets the result that it leads to."""
+
+    OTHER_NAME = "other_name"
+    """The account belongs to another name (no match)."""
+
+    CLOSE_NAME = "close_name"
+    """The names are close, and ``accept_close`` is missing or failed (close match)."""
+
+    DECLINED = "declined"
+    """``accept_close`` or ``accept_mismatch`` did not accept the account's name (close match or no match)."""
+
+    DECEPTIVE_NAME = "deceptive_name"
+    """A name mixes scripts, or contains a look-alike letter or a sign that is no letter (no match)."""
+
+    NOT_REGISTERED = "not_registered"
+    """The username is not registered (no match)."""
+
+    OTHER_USERNAME = "other_username"
+    """The look-up found the account of another username (no match)."""
+
+    NOT_PAYABLE = "not_payable"
+    """The account cannot be paid in the order's currency (no match)."""
+
+    INACTIVE = "inactive"
+    """The account is closed or suspended (not possible; ``refused`` is true)."""
+
+    NO_NAME_GIVEN = "no_name_given"
+    """The call has no name of the beneficiary (not possible)."""
+
+    NOT_COMPARABLE = "not_comparable"
+    """The two names cannot be compared, for example because of their scripts (not possible)."""
+
+    LOOKUP_FAILED = "lookup_failed"
+    """The look-up failed or timed out (not possible)."""
+
+    LOOKUP_UNREADABLE = "lookup_unreadable"
+    """The look-up returned no `User`, or one whose checked fields are missing or invalid (not possible)."""
+
 
 class CauseKind(enum.Enum):
     """The reason why it is unknown whether an order exists."""
@@ -217,13 +270,24 @@ class BeneficiaryNotVerified(PreflightFailed):
     """The beneficiary check did not end in a match.
 
     Args:
-        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``; with the last, ``refused`` is false.
+        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With the last, ``refused`` is false unless
+            the account is inactive: another attempt may succeed.
+        reason: why the beneficiary is not verified; None if a bank's own hook gave no reason.
     """
 
-    def __init__(self, message: str = "", *, result: MatchResult, **common: Any) -> None:
-        common.setdefault("refused", result is not MatchResult.NOT_POSSIBLE)
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        result: MatchResult,
+        reason: NotVerifiedReason | None = None,
+        **common: Any,
+    ) -> None:
+        is_final = result is not MatchResult.NOT_POSSIBLE or reason is NotVerifiedReason.INACTIVE
+        common.setdefault("refused", is_final)
         super().__init__(message, **common)
         self.result = result
+        self.reason = reason
 
 
 class ConnectionFailed(TransferError):

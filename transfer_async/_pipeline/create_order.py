@@ -30,6 +30,8 @@ from multidict import CIMultiDict
 from transfer_async._converters import converter
 from transfer_async._http.retry import RateLimiter
 from transfer_async._models.errors import (
+    MISMATCH_ACCEPTED,
+    MISMATCH_IN_HISTORY,
     BeneficiaryNotVerified,
     CauseKind,
     Expired,
@@ -39,6 +41,7 @@ from transfer_async._models.errors import (
     KeyBusy,
     KeyConflict,
     MatchResult,
+    NotVerifiedReason,
     Outcome,
     OutcomeUnknown,
     PreflightFailed,
@@ -212,6 +215,7 @@ async def _mark_sending(
         receipts=dict(work.receipts),
         lease=context.lease,
         window=context.policy.deadline,
+        reason=MISMATCH_IN_HISTORY if MISMATCH_ACCEPTED in work.receipts.values() else None,
     )
     verdict = await context.journal.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
@@ -387,6 +391,8 @@ def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHo
             raise AttributeError(name)
     own.outcome, own.hook = Outcome.NOT_SENT, hook.name
     if type(own.refused) is not bool or type(getattr(own, "result", MatchResult.MATCH)) is not MatchResult:
+        raise TypeError
+    if type(getattr(own, "reason", None)) not in (NotVerifiedReason, type(None)):
         raise TypeError
     return own
 

@@ -16,6 +16,7 @@ from transfer_async._models import requests
 from transfer_async._models.errors import (
     KEPT_ATTEMPTS,
     AlreadyCreated,
+    BeneficiaryNotVerified,
     Cause,
     CauseKind,
     ClientClosed,
@@ -297,6 +298,7 @@ async def definite_failure(
         ending=ending,
         pending_undos=undos,
         lease=context.lease,
+        reason=_beneficiary_reason(failure),
     )
     try:
         verdict = await context.journal.write(work.intent.key, transition, certain=ending.outcome)
@@ -315,6 +317,14 @@ async def definite_failure(
     elif cancellation.cut:
         closed = ClientClosed("the client was closed before the order was sent")
         raise annotate_error(closed, work, order_may_exist=may_exist) from None
+
+
+def _beneficiary_reason(failure: BaseException) -> str | None:
+    """Return the line of the key's history that says why the beneficiary is not verified."""
+    if not isinstance(failure, BeneficiaryNotVerified) or failure.reason is None:
+        return None
+    result, reason = (item.value.replace("_", " ") for item in (failure.result, failure.reason))
+    return f"beneficiary: {result} ({reason})"
 
 
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:

@@ -27,6 +27,7 @@ from urllib.parse import quote
 from attrs import Factory, frozen
 
 from transfer_async._models.errors import (
+    BeneficiaryNotVerified,
     Expired,
     HoldRequired,
     InvalidOrder,
@@ -141,6 +142,9 @@ def _details(error: TransferError, status: int, ask: str) -> dict[str, Any]:
     details: dict[str, Any] = {"error": type(error).__name__}  # never its text, which is for the bank's log
     if status in (202, 409):
         return details | {"ask": ask}
+    if isinstance(error, BeneficiaryNotVerified):
+        reason = None if error.reason is None else error.reason.value
+        return details | {"beneficiary": error.result.code, "reason": reason}
     if isinstance(error, InvalidOrder):
         return details | {"problems": [{"field": name, "why": why} for name, why in error.problems]}
     if isinstance(error, Refused) and error.fields:

@@ -197,6 +197,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
         attempt: the token for all HTTP attempts of this call.
         receipts: the receipts of the hooks.
         window: the seconds in which the requests may be sent.
+        reason: for the history, if it is sent although the beneficiary's name differs.
     """
 
     name: ClassVar[str] = "mark"
@@ -204,6 +205,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
     attempt: str
     receipts: dict[str, str | None]
     window: float
+    reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
         """An order of an earlier intent may exist: a second one would be a second payment."""
@@ -319,6 +321,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         attempt: the attempt's token; None before `MarkSending`.
         ending: the failure, which stays recorded.
         pending_undos: the undos that become pending.
+        reason: for the history, if the beneficiary is not verified.
     """
 
     name: ClassVar[str] = "free"
@@ -326,6 +329,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
     attempt: str | None
     ending: Ending
     pending_undos: tuple[PendingUndo, ...]
+    reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
         was_marked = entry.state is not KeyState.CLAIMED

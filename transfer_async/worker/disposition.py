@@ -137,11 +137,11 @@ RULES: tuple[Rule, ...] = (
     Rule(_is_unless_final, RETRY, "the service did nothing, but might later", at_least="retry_after"),
     Rule(_is(Refused), ACK, "the service refused the order for good"),
     Rule(
-        _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE),
+        _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE, refused=False),
         RETRY,
         "the beneficiary could not be looked up",
     ),
-    Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary is not the person that the customer named"),
+    Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary check refused the order"),
     Rule(_is(HoldRequired), DEAD_LETTER, "no hold: the worker has no hold hook, and the command no `held`"),
     Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
     Rule(_is(PreflightFailed), RETRY, "a hook failed"),
