@@ -537,7 +537,9 @@ async def refused_by(
         pytest.param(PersonName("B", "Okri"), USERNAME, CLOSE, id="an initial"),
         pytest.param(None, USERNAME, NOT_POSSIBLE, id="no name"),
         pytest.param(PersonName("Noah", "Lind"), "noah.lind@example.com", NO, id="not payable"),
-        pytest.param(PersonName("Lucie", "Moreau"), "lucie.moreau@example.com", NOT_POSSIBLE, id="not active"),
+        pytest.param(
+            PersonName("Lucie", "Moreau"), "lucie.moreau@example.com", NOT_POSSIBLE, id="not active"
+        ),
         pytest.param(PersonName("Chidi", "Obi"), "chidi.obi@example.com", NO, id="not in this currency"),
     ],
 )
