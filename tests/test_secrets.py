@@ -55,6 +55,7 @@ from transfer_async.journal.transitions import Claim
 
 TOKEN = "cr3dential-of-the-bank"
 PASSWORD = "cr3dential-of-the-proxy"
+HEADERS = {"X-Gateway-Key": "cr3dential-of-the-gateway"}
 BASIC = base64.b64encode(f"cr3dential-user:{PASSWORD}".encode()).decode()
 CREDENTIALS = ("cr3dential", BASIC)
 """Come out nowhere at all."""
@@ -135,7 +136,7 @@ class Bank:
 
     @asynccontextmanager
     async def client(self, url: str, **settings: Any) -> AsyncIterator[TransferClient]:
-        made: dict[str, Any] = {"retry": ONCE, "observers": [log_events], **settings}
+        made: dict[str, Any] = {"retry": ONCE, "observers": [log_events], "headers": HEADERS, **settings}
         hooks = [*made.pop("hooks", ()), FundsHold(self.place, self.release)]
         async with TransferClient(url, made.pop("token", TOKEN), hooks=hooks, **made) as client:
             yield client
@@ -390,11 +391,11 @@ def _in_frames(error: BaseException) -> Iterator[str]:
 @pytest.mark.parametrize(
     "name", ["a refusal", "no answer", "the bank's own requests", "tokens", "the journal"]
 )
-def test_no_token_is_in_any_frame_of_an_error(name: str):
+def test_no_token_and_no_own_header_is_in_any_frame_of_an_error(name: str):
     drawn = [text for error in asyncio.run(_errors(name)) for text in _in_frames(error)]
 
     assert any(text.startswith("ClaimedKey") or "ClaimedKey object" in text for text in drawn)
-    assert not [text for text in drawn if TOKEN in text]
+    assert not [text for text in drawn if "cr3dential" in text]
 
 
 # --- frames, drawn with their variables -----------------------------------------------------------
@@ -416,7 +417,7 @@ def wrong(**settings: Any) -> Callable[[pytest.MonkeyPatch, Path], Any]:
     """A client with that setting, and a good token."""
 
     def make(_: pytest.MonkeyPatch, __: Path) -> Any:
-        return TransferClient(**{"base_url": "https://host", "token": TOKEN, **settings})
+        return TransferClient(**{"base_url": "https://host", "token": TOKEN, "headers": HEADERS, **settings})
 
     return make
 
@@ -448,6 +449,14 @@ MISTAKES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "no number": wrong(max_connections=0),
     "a setting that there is not": wrong(lase=5),
     "no scope": wrong(scope=""),
+    "a header with a line's end": wrong(headers={"X-Gateway-Key": "cr3dential\n"}),
+    "a header of bytes": wrong(headers={"X-Gateway-Key": b"cr3dential"}),
+    "a header beyond ASCII": wrong(headers={"X-Gateway-Key": "cr3dentiäl-cr3dential"}),
+    "a header that the client sets": wrong(headers={"Authorization": "Bearer cr3dential"}),
+    "a header twice": wrong(headers={**HEADERS, "x-gateway-key": "cr3dential"}),
+    "a header's name that is none": wrong(headers={"cr3dential of the gateway": "X-Gateway-Key"}),
+    "headers that are no mapping": wrong(headers=["X-Gateway-Key: cr3dential"]),
+    "no header for the request id": wrong(request_id_header="Authorization"),
     "the environment's token": from_env(TRANSFER_API_TOKEN=f"{TOKEN}\n"),
     "the environment's address": from_env(TRANSFER_BASE_URL="http://host"),
     "the environment's journal": from_env(TRANSFER_JOURNAL="postgresql://bank:cr3dential/1@host/x"),

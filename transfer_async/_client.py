@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl as tls
 import warnings
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -20,6 +20,7 @@ from transfer_async._http.request import (
     ServiceRequest,
     Token,
     TokenSource,
+    checked_headers,
     checked_method,
     encoded,
 )
@@ -106,6 +107,8 @@ class TransferClient:
             all other requests. A borrowed session has its own limit.
         rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their
             hold is placed, and continue in the order of their arrival.
+        headers: headers that every request carries, for example a key of the bank's gateway or a tenant's id.
+            Their values are kept as secret as the token. They replace no header that the client sets.
         request_id_header: the name of a header in which each request for an order carries its attempt id,
             for example ``X-Request-Id``; by default none does. The journal, errors and events have the id.
             So you can ask the service about an order whose response never came.
@@ -141,6 +144,7 @@ class TransferClient:
         max_response_bytes: int = 1 << 20,
         max_connections: int = 512,
         rate: Rate | None = None,
+        headers: Mapping[str, str] | None = None,
         request_id_header: str | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -165,7 +169,12 @@ class TransferClient:
             journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
             hooks=checked_hooks(hooks),
             transport=self._transport_to(base_url, times, limits, session=session, ssl=ssl, proxy=proxy),
-            tokens=TokenSource(token, timeout=times.timeouts.hook, user_agent=settings.USER_AGENT),
+            tokens=TokenSource(
+                token,
+                timeout=times.timeouts.hook,
+                user_agent=settings.USER_AGENT,
+                headers=checked_headers(headers, request_id_header=request_id_header),
+            ),
             observers=Observers(observers),
             resolve=resolve,
             request_id_header=request_id_header,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aioresponses import aioresponses
 
-from tests.faults.servers import Connection, Server, answers, http, order_reply, serving
+from tests.faults.servers import Connection, Received, Server, answers, http, order_reply, replies, serving
 from tests.support import samples
 from tests.support.bank import World, failure, new_order
 from tests.support.cases import each
@@ -170,3 +170,95 @@ def test_a_header_that_the_client_or_http_sets_carries_no_id(name: str):
 def test_an_invalid_header_name_is_refused(name: Any):
     with pytest.raises(ValueError, match=r"^request_id_header: must be 1 to 100 letters"):
         TransferClient(BASE, "abc", request_id_header=name)
+
+
+# --- the bank's own headers ---------------------------------------------------------------------
+
+GATEWAY = {"X-Gateway-Key": "s3cr3t", "X-Tenant": "bank 7"}
+
+
+def own(request: Received) -> dict[str, str]:
+    return {name: request.headers.get(name.lower(), "") for name in GATEWAY}
+
+
+async def test_every_request_carries_the_own_headers_beside_the_clients():
+    async with serving(anything) as server, client_to(server, headers=GATEWAY) as client:
+        await pay(client)
+        await client.who_am_i()
+
+    assert [own(request) for request in server.requests] == [GATEWAY, GATEWAY]
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer abc"}
+    assert sent_ids(server)[0] is not None
+
+
+async def test_a_renewed_token_is_sent_with_the_own_headers():
+    tokens = iter(("old", "new"))
+
+    async def token() -> str:
+        return next(tokens)
+
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            is_old = request.headers["authorization"] == "Bearer old"
+            connection.send(http(401, b"{}") if is_old else order_reply(request))
+
+    async with serving(script) as server, TransferClient(server.url, token, headers=GATEWAY) as client:
+        await pay(client)
+
+    assert [own(request) for request in server.requests] == [GATEWAY, GATEWAY]
+
+
+async def test_a_later_change_of_the_mapping_changes_no_request():
+    given = dict(GATEWAY)
+    async with serving(anything) as server, client_to(server, headers=given) as client:
+        given["X-Tenant"] = "another"
+        await pay(client)
+
+    assert own(server.requests[0]) == GATEWAY
+
+
+async def test_the_own_headers_follow_no_redirect():
+    async with serving(anything) as elsewhere:
+        moved = http(307, b"{}", headers={"Location": f"{elsewhere.url}{CREATE_ORDER}"})
+        async with serving(replies(moved)) as server, client_to(server, headers=GATEWAY) as client:
+            await failure(pay(client), OutcomeUnknown)
+
+    assert own(server.requests[0]) == GATEWAY
+    assert elsewhere.heads == []
+
+
+@each("name", RESERVED)
+def test_a_header_that_the_client_or_http_sets_is_not_replaced(name: str):
+    with pytest.raises(ValueError, match=r"^headers: .* is set by the client or by HTTP itself"):
+        TransferClient(BASE, "abc", headers={name: "x"})
+
+
+@each("name", NO_NAMES)
+def test_an_own_header_with_an_invalid_name_is_refused(name: Any):
+    with pytest.raises(ValueError, match=r"^headers: must be 1 to 100 letters"):
+        TransferClient(BASE, "abc", headers={name: "x"})
+
+
+@each("names", [("X-Tenant", "x-tenant"), ("x-request-ID",)])
+def test_a_header_given_twice_is_refused(names: tuple[str, ...]):
+    with pytest.raises(ValueError, match=r"^headers: .* occurs twice or is the request_id_header"):
+        TransferClient(BASE, "abc", headers=dict.fromkeys(names, "x"), request_id_header=NAME)
+
+
+@each(
+    "value",
+    ["", " s3cr3t", "s3cr3t\r\nX: y", "s3cr3t\n", "s3cr3t\x00", "s3cr3té", "s3cr3tЖ", 5, None, b"s3cr3t"],
+)
+def test_a_value_that_cannot_be_sent_is_refused_and_not_shown(value: Any):
+    with pytest.raises(
+        ValueError, match=r"^headers: the value of X-Tenant must be printable ASCII"
+    ) as caught:
+        TransferClient(BASE, "abc", headers={"X-Tenant": value})
+
+    assert "s3cr3t" not in str(caught.value)
+
+
+@each("headers", ["X-Tenant: 7", ["X-Tenant"], 5])
+def test_headers_that_are_no_mapping_are_refused(headers: Any):
+    with pytest.raises(ValueError, match=r"^headers: must be a mapping"):
+        TransferClient(BASE, "abc", headers=headers)

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -321,6 +321,35 @@ def checked_header_name(setting: str, name: object) -> str:
     return name
 
 
+def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:
+    """Return a copy of the bank's own ``headers``, which must not contain ``request_id_header``.
+
+    Raises:
+        ValueError: a header cannot be sent, or the client sets it; the text shows no value.
+    """
+    names = set()
+    if request_id_header is not None:
+        names.add(checked_header_name("request_id_header", request_id_header).lower())
+    if headers is not None and not isinstance(headers, Mapping):
+        raise ValueError("headers: must be a mapping of header names to values")
+    checked: dict[str, str] = {}
+    for name, value in dict(headers or {}).items():
+        checked[checked_header_name("headers", name)] = value
+        if name.lower() in names:
+            raise ValueError(f"headers: {name} occurs twice or is the request_id_header; remove it")
+        if not is_header_value(value):
+            raise ValueError(
+                f"headers: the value of {name} must be printable ASCII, not empty, with no blank at its ends"
+            )
+        names.add(name.lower())
+    return checked
+
+
+def is_header_value(value: object) -> bool:
+    """Return whether ``value`` can be sent unchanged: aiohttp would send other characters as UTF-8."""
+    return isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip() != ""
+
+
 # --- bearer token ------------------------------------------------------------------------------------
 # The bearer token (specification section 5) is a fixed string, or comes from the bank's callable.
 
@@ -357,12 +386,16 @@ class TokenSource:
         token: the token, or an async callable that returns one.
         timeout: the maximum seconds for one call of the callable.
         user_agent: the ``User-Agent`` of every request.
+        headers: the bank's own headers, for every request.
     """
 
-    def __init__(self, token: Token, *, timeout: float, user_agent: str) -> None:
+    def __init__(
+        self, token: Token, *, timeout: float, user_agent: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._ask = None if isinstance(token, str) else _checked_callable(token)
         self._timeout = timeout
         self._user_agent = user_agent
+        self._own_headers = headers or {}
         self._asking: asyncio.Task[CIMultiDict[str]] | None = None
         self.current: CIMultiDict[str] | None = (
             self._headers_for(checked(token)) if isinstance(token, str) else None
@@ -438,6 +471,7 @@ class TokenSource:
     def _headers_for(self, token: str) -> CIMultiDict[str]:
         return CIMultiDict(
             {
+                **self._own_headers,
                 "Authorization": f"Bearer {token}",
                 "Accept": "application/json",
                 "Content-Type": "application/json",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ssl as tls
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, TypeVar
 
 import aiohttp
 from attrs import field, frozen, validators
 from attrs.converters import optional
 
-from transfer_async._http.request import TokenSource, checked_header_name
+from transfer_async._http.request import TokenSource
 from transfer_async._http.retry import Rate, RateLimiter, RetryPolicy, TokenBucket
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._models.events import Observer, Observers
@@ -52,6 +52,7 @@ class ClientSettings(TypedDict, total=False):
     max_response_bytes: int
     max_connections: int
     rate: Rate | None
+    headers: Mapping[str, str] | None
     request_id_header: str | None
     clock: Clock | None
 
@@ -157,10 +158,8 @@ def context(
     """Create the shared parts of a client.
 
     Raises:
-        ValueError: ``resolve`` is not async, or ``request_id_header`` is not a usable header name.
+        ValueError: ``resolve`` is not async.
     """
-    if request_id_header is not None:
-        checked_header_name("request_id_header", request_id_header)
     if resolve is not None:
         checked_async(resolve, "resolve(intent, error)", name="resolve", kind="an async callable")
     return ClientCore(
