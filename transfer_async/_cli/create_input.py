@@ -60,21 +60,14 @@ OPTIONAL = frozenset(
 
 @frozen(kw_only=True)
 class Layout:
-    """The columns of a file, and how its lines are read.
+    """The columns of a file, and how its lines are read."""
 
-    Args:
-        columns: the names of the columns.
-        optional: the columns that may be absent.
-        from_cells: reads a row, with the names of its columns; raises `InvalidOrder` with every fault.
-        from_json: reads a line of JSON; the same.
-        named: the columns of fields that have another name.
-    """
-
-    columns: Collection[str]
-    optional: Collection[str]
+    columns: Collection[str]  # the names of the columns
+    optional: Collection[str]  # the columns that may be absent
+    # Reads a row, with the names of its columns; raises `InvalidOrder` with every fault.
     from_cells: Callable[[Sequence[str], Sequence[str]], Any]
-    from_json: Callable[[str], Any]
-    named: Mapping[str, str] = {}
+    from_json: Callable[[str], Any]  # reads a line of JSON; the same
+    named: Mapping[str, str] = {}  # the columns of fields that have another name
 
 
 def _order(header: Sequence[str], cells: Sequence[str]) -> OrderCommand:
@@ -294,19 +287,12 @@ LineFault = tuple[str, str]
 
 @frozen(kw_only=True)
 class Record:
-    """What was read from a line, or from a row of several lines.
+    """What was read from a line, or from a row of several lines."""
 
-    Args:
-        line: the number of the first line.
-        key: the order's key, if it is valid.
-        command: what the layout reads from it, such as an `OrderCommand`, if it has no faults.
-        faults: the faults otherwise.
-    """
-
-    line: int
-    key: str | None = None
-    command: Any = None
-    faults: tuple[LineFault, ...] = ()
+    line: int  # the number of the first line
+    key: str | None = None  # the order's key, if it is valid
+    command: Any = None  # what the layout reads from it, such as an `OrderCommand`, if it has no faults
+    faults: tuple[LineFault, ...] = ()  # the faults otherwise
 
 
 # --- unchanged file ----------------------------------------------------------------------------------

@@ -113,28 +113,18 @@ class CircuitBreaker:
 class BulkRun:
     """One run.
 
-    Args:
-        client: an open client.
-        outcomes: receives the outcome of each line.
-        progress: shows the progress.
-        stopping: receives the signals.
-        tally: counts the outcomes.
-        total: the number of lines.
-        concurrency: the number of orders in flight.
-        clock: for tests.
-
     Attributes:
         gave_up: the reason, if the run gave up.
     """
 
     _client: TransferClient
-    _outcomes: OutcomeFile = field(kw_only=True)
-    _progress: Progress = field(kw_only=True)
-    _stopping: Stopping = field(kw_only=True)
-    _tally: Tally = field(kw_only=True)
-    _total: int = field(kw_only=True)
-    _concurrency: int = field(kw_only=True)
-    _clock: Clock = field(factory=Clock, kw_only=True)
+    _outcomes: OutcomeFile = field(kw_only=True)  # receives the outcome of each line
+    _progress: Progress = field(kw_only=True)  # shows the progress
+    _stopping: Stopping = field(kw_only=True)  # receives the signals
+    _tally: Tally = field(kw_only=True)  # counts the outcomes
+    _total: int = field(kw_only=True)  # the number of lines
+    _concurrency: int = field(kw_only=True)  # the number of orders in flight
+    _clock: Clock = field(factory=Clock, kw_only=True)  # for tests
     _put_off: list[LineRequest] = field(factory=list, init=False)
     _until: float = field(default=0.0, init=False)
     gave_up: str | None = field(default=None, init=False)

@@ -67,17 +67,11 @@ class Request:
 
 @frozen(kw_only=True)
 class Response(ExchangeResult):
-    """What came back for a request, as the client would judge it; without a status, no response came.
+    """What came back for a request, as the client would judge it; without a status, no response came."""
 
-    Args:
-        sent: false if no connection could be opened, so the service certainly has nothing.
-        intact: see `ExchangeResult`.
-        is_kept: whether the connection may carry another request, according to the response.
-    """
-
-    sent: bool = True
-    intact: bool = True
-    is_kept: bool = True
+    sent: bool = True  # false if no connection could be opened, so the service certainly has nothing
+    intact: bool = True  # see `ExchangeResult`
+    is_kept: bool = True  # whether the connection may carry another request, according to the response
 
     @property
     def is_busy(self) -> bool:
@@ -203,19 +197,12 @@ def _read_body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
 
 @frozen(kw_only=True)
 class Service:
-    """The service that the probe sends requests to.
+    """The service that the probe sends requests to."""
 
-    Args:
-        base_url: the normalised base URL.
-        token: the API token.
-        timeout: see `Connection`.
-        clock: measures responses, and waits.
-    """
-
-    base_url: str
+    base_url: str  # the normalised base URL
     token: str = field(repr=False)
-    timeout: float
-    clock: Clock = field(factory=Clock)
+    timeout: float  # see `Connection`
+    clock: Clock = field(factory=Clock)  # measures responses, and waits
 
     def connection(self) -> Connection:
         """Return a new connection, not yet open."""
@@ -318,19 +305,13 @@ _HEADER_NAME = re.compile(r"[a-z0-9-]{1,100}")
 
 @frozen
 class FoundOrder:
-    """The order in a response.
-
-    Args:
-        order: see `OrderSeen`.
-        order_id: the order's id, if the response names one.
-        unreadable: for a success, the reason why the client cannot read the requested order in it.
-        amount: the largest ``poster_amount`` in the response, if any.
-    """
+    """The order in a response."""
 
     order: OrderSeen
-    order_id: str | None = None
+    order_id: str | None = None  # the order's id, if the response names one
+    # For a success, the reason why the client cannot read the requested order in it.
     unreadable: str | None = None
-    amount: Decimal | None = None
+    amount: Decimal | None = None  # the largest ``poster_amount`` in the response, if any
 
 
 def find_order(response: Response, known: Collection[str], *, sent: NewOrder | None = None) -> FoundOrder:

@@ -65,21 +65,13 @@ _WIDE = Context(prec=100)
 
 @frozen
 class Case:
-    """One test of the probe: an order that it sends, and why.
+    """One test of the probe: an order that it sends, and why."""
 
-    Args:
-        name: the case's name, which is part of the order's key.
-        level: 1 if the order must be refused.
-        why: what the order is for, in a few words.
-        repeats: the name of the case whose body this one repeats.
-        is_cut: whether the connection is closed once the body is sent.
-    """
-
-    name: str
-    level: int
-    why: str
-    repeats: str | None = None
-    is_cut: bool = False
+    name: str  # the case's name, which is part of the order's key
+    level: int  # 1 if the order must be refused
+    why: str  # what the order is for, in a few words
+    repeats: str | None = None  # the name of the case whose body this one repeats
+    is_cut: bool = False  # whether the connection is closed once the body is sent
 
 
 CASES = (
@@ -103,19 +95,12 @@ _NUMBERED = [case.name for case in CASES if case.repeats is None and case.name n
 
 @frozen(kw_only=True)
 class PlannedOrder:
-    """The order of one case.
-
-    Args:
-        case: the case.
-        order: the order in the journal; the body that is sent may differ from it.
-        attempt: counted from 1. If the service was busy, another attempt has its own key and amount.
-        counted: the amount that the service calculated, if it is more than was sent.
-    """
+    """The order of one case."""
 
     case: Case
-    order: NewOrder = field(repr=False)
-    attempt: int = 1
-    counted: Decimal | None = None
+    order: NewOrder = field(repr=False)  # the order in the journal; the body that is sent may differ from it
+    attempt: int = 1  # counted from 1. If the service was busy, another attempt has its own key and amount.
+    counted: Decimal | None = None  # the amount that the service calculated, if it is more than was sent
 
     @property
     def name(self) -> str:
@@ -150,16 +135,11 @@ def key_of(name: str, attempt: int = 1) -> str:
 
 @frozen(kw_only=True)
 class Plan:
-    """All orders of both levels. Their amounts differ, except where one repeats another.
+    """All orders of both levels. Their amounts differ, except where one repeats another."""
 
-    Args:
-        order: a valid order.
-        apart: the step of ``matcher_amount`` from one order to the next, so that all orders differ.
-        limits: the limits of amounts, by currency code; not tested if the poster's currency has none.
-    """
-
-    order: NewOrder
-    apart: Decimal
+    order: NewOrder  # a valid order
+    apart: Decimal  # the step of ``matcher_amount`` from one order to the next, so that all orders differ
+    # The limits of amounts, by currency code; not tested if the poster's currency has none.
     limits: Mapping[str, SeenLimits]
 
     def next(self, name: str, sent: Sequence[PlannedOrder]) -> PlannedOrder | None:
@@ -318,20 +298,13 @@ def locked(journal: Path) -> Iterator[None]:
 
 @define(kw_only=True)
 class LevelOrders:
-    """The orders of one level: the sent ones, the responses, and the orders still to send.
+    """The orders of one level: the sent ones, the responses, and the orders still to send."""
 
-    Args:
-        plan: the plan of both levels.
-        cap: the cap.
-        level: the level.
-        sent: see `Ledger.sent`; orders sent now are appended.
-        answers: by the case's name. A sent order without an answer is sent again.
-    """
-
-    plan: Plan
+    plan: Plan  # the plan of both levels
     cap: Cap
     level: int
-    sent: list[PlannedOrder] = field(factory=list)
+    sent: list[PlannedOrder] = field(factory=list)  # see `Ledger.sent`; orders sent now are appended
+    # By the case's name. A sent order without an answer is sent again.
     answers: dict[str, SeenAnswer] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:

@@ -55,25 +55,15 @@ class OrderSettings:
 
 @frozen(kw_only=True)
 class ProbeRun:
-    """One run.
-
-    Args:
-        service: the service.
-        levels: the levels to run.
-        limits: the limits of level 0.
-        orders: the settings of levels 1 and 2; None if neither is run.
-        path: the profile's file; an existing profile is extended.
-        say: takes a line of output.
-        confirm: asks whether to begin; returns true for yes.
-    """
+    """One run."""
 
     service: Service
-    levels: frozenset[int]
-    limits: ReadLimits
-    orders: OrderSettings | None
-    path: Path
-    say: Say
-    confirm: Callable[[str], bool]
+    levels: frozenset[int]  # the levels to run
+    limits: ReadLimits  # the limits of level 0
+    orders: OrderSettings | None  # the settings of levels 1 and 2; None if neither is run
+    path: Path  # the profile's file; an existing profile is extended
+    say: Say  # takes a line of output
+    confirm: Callable[[str], bool]  # asks whether to begin; returns true for yes
 
     async def run(self) -> None:
         """Run the levels, keep the profile, and print the proposed settings.

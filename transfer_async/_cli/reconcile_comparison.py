@@ -42,40 +42,24 @@ CREATE TABLE wrong (key TEXT, order_id TEXT, content TEXT, since REAL NOT NULL, 
 
 @frozen
 class ExportedOrder:
-    """An order of the export.
-
-    Args:
-        order_id: the order's id.
-        content: see `order_content`.
-        posted_at: the time it was posted, in seconds since 1970.
-        has_zone: whether the export names the zone of that time; without one, it was read as UTC.
-    """
+    """An order of the export."""
 
     order_id: str
-    content: str
-    posted_at: float
-    has_zone: bool = True
+    content: str  # see `order_content`
+    posted_at: float  # the time it was posted, in seconds since 1970
+    has_zone: bool = True  # whether the export names the zone of that time; without one, it was read as UTC
 
 
 @frozen
 class Sender:
-    """A key that may have sent an order.
-
-    Args:
-        key: the key.
-        content: see `order_content`; None if it cannot be read, so that any order may be the key's.
-        since: the earliest time at which its order may have been posted, in seconds since 1970.
-        until: the latest time at which it may have been posted.
-        is_in_doubt: whether the key is in doubt, so that its order is looked for.
-        was_refuted: whether a doubt of the key was refuted.
-    """
+    """A key that may have sent an order."""
 
     key: str
-    content: str | None
-    since: float
-    until: float
-    is_in_doubt: bool
-    was_refuted: bool = False
+    content: str | None  # see `order_content`; None if it cannot be read, so that any order may be the key's
+    since: float  # the earliest time at which its order may have been posted, in seconds since 1970
+    until: float  # the latest time at which it may have been posted
+    is_in_doubt: bool  # whether the key is in doubt, so that its order is looked for
+    was_refuted: bool = False  # whether a doubt of the key was refuted
 
 
 # --- findings ----------------------------------------------------------------------------------------
@@ -333,17 +317,11 @@ ROUNDING = 1.0  # seconds: an export may show times in whole seconds
 
 @frozen(kw_only=True)
 class PostingTime:
-    """Calculates the period in which a key's order may have been posted.
+    """Calculates the period in which a key's order may have been posted."""
 
-    Args:
-        slack: the seconds by which the service's clock may differ.
-        settle_after: the seconds after the last possible send in which a request may still take effect.
-        since_1970: converts the journal's seconds to seconds since 1970.
-    """
-
-    slack: float
-    settle_after: float
-    since_1970: Callable[[float], float]
+    slack: float  # the seconds by which the service's clock may differ
+    settle_after: float  # the seconds after the last possible send in which a request may still take effect
+    since_1970: Callable[[float], float]  # converts the journal's seconds to seconds since 1970
 
     def sender(self, key: str, entry: Entry) -> Sender:
         """Return a key in doubt as a sender."""

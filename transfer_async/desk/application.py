@@ -183,17 +183,11 @@ class _AuthMiddleware:
 
 @frozen(kw_only=True)
 class Form:
-    """A form that an operator sent.
+    """A form that an operator sent."""
 
-    Args:
-        name: the form's name.
-        operator: the operator.
-        fields: its fields.
-    """
-
-    name: str
+    name: str  # the form's name
     operator: Operator
-    fields: dict[str, str]
+    fields: dict[str, str]  # its fields
 
     def __getitem__(self, name: str) -> str:
         """Return a field; empty if it was not sent."""

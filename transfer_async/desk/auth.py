@@ -110,21 +110,13 @@ async def operator_of(who: Who, request: web.Request) -> Operator | None:
 
 @frozen(kw_only=True)
 class DecisionForm:
-    """A form of a key's page, for one decision.
-
-    Args:
-        row: the decision.
-        button: the text of its button.
-        effects: what it will cause.
-        not_before: the earliest time for it, if that is in the future.
-        asks_undone: whether hooks must be undone manually first.
-    """
+    """A form of a key's page, for one decision."""
 
     row: DecisionRow
-    button: str
-    effects: tuple[Sentence, ...]
-    not_before: datetime | None = None
-    asks_undone: bool = False
+    button: str  # the text of its button
+    effects: tuple[Sentence, ...]  # what it will cause
+    not_before: datetime | None = None  # the earliest time for it, if that is in the future
+    asks_undone: bool = False  # whether hooks must be undone manually first
 
     @property
     def name(self) -> str:

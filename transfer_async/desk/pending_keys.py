@@ -67,29 +67,17 @@ _SINCE = attrgetter("since")
 
 @frozen(kw_only=True)
 class KeyRow:
-    """A key that needs attention, as the list shows it.
-
-    Args:
-        key: the key.
-        kinds: why it needs attention: some of `KINDS`, in their order.
-        since: when work on it began, in seconds since 1970; minus infinity if unknown.
-        amount: what the poster pays, if that is still on record.
-        weight: the amount as a float, for sorting.
-        currency: the amount's currency; empty if unknown.
-        cause: why it is in doubt, in a few words; empty if unknown.
-        by: the person who has proposed a decision.
-        has_candidate: whether a response named an order.
-    """
+    """A key that needs attention, as the list shows it."""
 
     key: str
-    kinds: tuple[str, ...]
-    since: float
-    amount: Decimal | None
-    weight: float
-    currency: str
-    cause: str
-    by: str | None
-    has_candidate: bool
+    kinds: tuple[str, ...]  # why it needs attention: some of `KINDS`, in their order
+    since: float  # when work on it began, in seconds since 1970; minus infinity if unknown
+    amount: Decimal | None  # what the poster pays, if that is still on record
+    weight: float  # the amount as a float, for sorting
+    currency: str  # the amount's currency; empty if unknown
+    cause: str  # why it is in doubt, in a few words; empty if unknown
+    by: str | None  # the person who has proposed a decision
+    has_candidate: bool  # whether a response named an order
 
     @property
     def is_dated(self) -> bool:
@@ -328,26 +316,18 @@ CACHED_CHOICES = 8
 
 @frozen(kw_only=True)
 class Column:
-    """A column of the list.
+    """A column of the list."""
 
-    Args:
-        name: its name in addresses and templates.
-        heading: its heading.
-        cell: returns the cell's text for a row and the time now; empty if unknown. The template adds links
-            and badges to some.
-        sort: the sort key, if the list can be sorted by it: a float or a text, for there may be many rows.
-        sort_label: the order's name in the filter form.
-        largest_first: whether the default order is descending.
-        is_number: whether the cells are aligned like numbers.
-    """
-
-    name: str
-    heading: str
+    name: str  # its name in addresses and templates
+    heading: str  # its heading
+    # Returns the cell's text for a row and the time now; empty if unknown. The template adds links and badges
+    # to some.
     cell: Callable[[KeyRow, float], str]
+    # The sort key, if the list can be sorted by it: a float or a text, for there may be many rows.
     sort: Callable[[KeyRow], Any] | None = None
-    sort_label: str = ""
-    largest_first: bool = False
-    is_number: bool = False
+    sort_label: str = ""  # the order's name in the filter form
+    largest_first: bool = False  # whether the default order is descending
+    is_number: bool = False  # whether the cells are aligned like numbers
 
 
 def money(amount: Decimal, currency: str) -> str:
@@ -457,19 +437,12 @@ _UNCHOSEN = attrs.asdict(Choice())
 
 @frozen(kw_only=True)
 class Listing:
-    """A page of the chosen rows.
+    """A page of the chosen rows."""
 
-    Args:
-        rows: the rows of this page.
-        number: the number of rows on all pages.
-        page: the page's number, from 1.
-        pages: the number of pages; at least one.
-    """
-
-    rows: list[KeyRow]
-    number: int
-    page: int
-    pages: int
+    rows: list[KeyRow]  # the rows of this page
+    number: int  # the number of rows on all pages
+    page: int  # the page's number, from 1
+    pages: int  # the number of pages; at least one
 
 
 def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:

@@ -221,19 +221,12 @@ LONGEST_FIELD = 10_000
 
 @frozen(kw_only=True)
 class Shared:
-    """What all pages share.
+    """What all pages share."""
 
-    Args:
-        operators: the operators' side of the journal.
-        cache: the list of keys that need attention.
-        clock: the clock for ages.
-        holds: the names of hooks that place a hold.
-    """
-
-    operators: Operators
-    cache: PendingKeysCache
-    clock: Clock
-    holds: frozenset[str]
+    operators: Operators  # the operators' side of the journal
+    cache: PendingKeysCache  # the list of keys that need attention
+    clock: Clock  # the clock for ages
+    holds: frozenset[str]  # the names of hooks that place a hold
 
 
 def operator_at(request: web.Request) -> Operator:
