@@ -10,5 +10,5 @@ these the fourth, which needs no service, has the way of killing alone:
 
 `python -m tests.crash workers --help` shows the options; what happens follows `--seed`, as far as the
 machine lets it. Each of the three ends with a comparison of what the service, the bank, the journal
-and those who were told say of every key (`verdict`); all must notice faults of our own making (`mutants`).
+and those who were told say of every key (`verdict`); all must notice planted faults (`tests/mutation`).
 """

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash import broker, bulk, probing, upgrades, workers
-from tests.crash.mutants import MUTANTS
+from tests.mutation.in_process import BY_NAME
 
 TRIALS = {"workers": workers, "broker": broker, "bulk": bulk, "probe": probing, "upgrades": upgrades}
 
@@ -22,7 +22,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         options = trials.add_parser(name, description=trial.__doc__)
         options.add_argument("--kills", type=int, default=0, help="processes that are killed")
         options.add_argument("--seed", type=int, default=0, help="of every choice, and of the faults")
-        options.add_argument("--mutant", choices=MUTANTS, help="a fault of our own making")
+        options.add_argument("--planted", choices=BY_NAME, metavar="NAME", help="a fault of tests/mutation")
         options.add_argument("--patience", type=float, default=600.0, help="seconds before it is cut short")
         trial.add_options(options)
     return parser.parse_args(arguments)

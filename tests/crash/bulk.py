@@ -106,7 +106,7 @@ class _Runs:
         self.killed = 0
         self._options = options
         self._file = file
-        self._begin = partial(command, words=_words(options, file, place), mutant=options.mutant)
+        self._begin = partial(command, words=_words(options, file, place), fault=options.planted)
         self._chance = random.Random(options.seed)
         self._troubles = troubles
         self._until = time.monotonic() + options.patience

@@ -125,7 +125,7 @@ class _Trial:
     def _round(self, one: _Round) -> None:
         self.rounds.append(one)
         one.path("order").write_bytes(new_order(poster_username=one.poster).to_json())
-        begin = partial(command, words=_words(one), mutant=self._options.mutant)
+        begin = partial(command, words=_words(one), fault=self._options.planted)
         until = self.killed + min(KILLS, self._options.kills - self.killed)
         for _ in range(2 * KILLS):  # one that finds a dead run's claim ends by itself
             if self.killed < until:

@@ -20,8 +20,8 @@ from typing import Any
 
 from attrs import define
 
-from tests.crash.mutants import MUTANTS
 from tests.crash.setting import Place
+from tests.mutation.in_process import plant_for_good
 
 LARGEST = 65_536
 BROKEN = 70
@@ -142,12 +142,11 @@ def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str])
             troubles.append(f"{what} ended with {child.code}")
 
 
-def command(_: socket.socket, *, words: Sequence[str], mutant: str | None) -> None:
+def command(_: socket.socket, *, words: Sequence[str], fault: str | None) -> None:
     """What a process does that carries out one of our commands, as anybody calls it."""
     from transfer_async._cli.app import app  # with all that a forked process finds imported
 
-    if mutant is not None:
-        MUTANTS[mutant]()
+    plant_for_good(fault)
     log = os.open(Place.here().path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for said in (1, 2):
         os.dup2(log, said)

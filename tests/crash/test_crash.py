@@ -107,7 +107,7 @@ def test_a_repeatedly_killed_probe_never_exceeds_its_cap(size: int):
 
 @pytest.mark.trial(ci=6, long=20)
 def test_a_probe_that_does_not_count_is_noticed(size: int):
-    assert noticed("beyond", "probe", "--kills", size, "--mutant", "uncounted", patience=60)
+    assert noticed("beyond", "probe-sends-what-was-turned-away-again", "probe", "--kills", size, patience=60)
 
 
 @pytest.mark.trial(short=5, ci=20, long=200)
@@ -120,60 +120,67 @@ def test_an_upgrade_that_is_killed_leaves_the_journal_whole(journal: str, size: 
 
 @needs_postgres
 @pytest.mark.trial(ci=200)
-@pytest.mark.parametrize("journal", ["sqlite", "postgres"])
-def test_an_upgrade_in_two_transactions_is_noticed(journal: str, size: int):
-    words = ("upgrades", "--journal", journal, "--kills", size, "--mutant", "half-upgraded")
+@pytest.mark.parametrize(
+    ("journal", "fault"),
+    [("sqlite", "upgrade-of-a-file-in-halves"), ("postgres", "upgrade-of-tables-in-halves")],
+)
+def test_an_upgrade_in_two_transactions_is_noticed(journal: str, fault: str, size: int):
+    words = ("upgrades", "--journal", journal, "--kills", size, "--planted", fault)
 
     assert "violation: version 1 with keys_2" in trial(*words).stdout
 
 
-MUTANTS = {
-    "resend": "duplicate",
-    "unmarked": "unmarked",
-    "unsettled": "lost",
-    "released": "hold",
-    "unlocked": "lost",
+FAULTS = {
+    "dead-request-is-sent-again": "duplicate",
+    "mark-is-not-written": "unmarked",
+    "order-is-not-recorded": "lost",
+    "unknown-releases-the-hold": "hold",
+    "descriptor-of-the-file-is-closed": "lost",
 }
 
 
 @pytest.mark.trial(ci=40, long=40)
-@pytest.mark.parametrize(("mutant", "violation"), MUTANTS.items())
-def test_a_fault_in_the_workers_is_noticed(mutant: str, violation: str, size: int):
-    assert noticed(violation, "workers", "--kills", size, "--mutant", mutant, patience=6)
+@pytest.mark.parametrize(("fault", "violation"), FAULTS.items())
+def test_a_fault_in_the_workers_is_noticed(fault: str, violation: str, size: int):
+    assert noticed(violation, fault, "workers", "--kills", size, patience=6)
 
 
 @needs_postgres
 @needs_nats
 @pytest.mark.trial(ci=20)
 def test_a_worker_on_a_broker_that_sends_again_is_noticed(size: int):
-    assert noticed("duplicate", "broker", "--kills", size, "--mutant", "send-again", patience=30)
+    assert noticed("duplicate", "dead-request-is-sent-again", "broker", "--kills", size, patience=30)
 
 
-BROKER_MUTANTS = {"acknowledge-first": "unended", "never-tell": "untold", "send-again": "duplicate"}
+BROKER_FAULTS = {
+    "message-is-acknowledged-first": "unended",
+    "pending-notifications-are-not-published": "untold",
+    "dead-request-is-sent-again": "duplicate",
+}
 
 
 @needs_postgres
 @needs_nats
 @pytest.mark.trial(long=20)
-@pytest.mark.parametrize(("mutant", "violation"), BROKER_MUTANTS.items())
-def test_a_fault_in_the_workers_on_a_broker_is_noticed(mutant: str, violation: str, size: int):
-    assert noticed(violation, "broker", "--kills", size, "--mutant", mutant, patience=30)
+@pytest.mark.parametrize(("fault", "violation"), BROKER_FAULTS.items())
+def test_a_fault_in_the_workers_on_a_broker_is_noticed(fault: str, violation: str, size: int):
+    assert noticed(violation, fault, "broker", "--kills", size, patience=30)
 
 
 @pytest.mark.trial(ci=600, long=600)
 def test_a_fault_in_the_bulk_command_is_noticed(size: int):
-    assert noticed("duplicate", "bulk", "--lines", size, "--kills", 3, "--mutant", "send-again")
+    assert noticed("duplicate", "dead-request-is-sent-again", "bulk", "--lines", size, "--kills", 3)
 
 
-def noticed(violation: str, *options: object, patience: int = PATIENCE) -> bool:
-    """Whether trials with other seeds, one after another, come upon the violation.
+def noticed(violation: str, fault: str, *options: object, patience: int = PATIENCE) -> bool:
+    """Whether trials with ``fault`` planted, one after another with other seeds, come upon the violation.
 
     Whether one of a few kills meets a fault is a matter of chance (a log is only lost if another process
     closes the file in between, say): five trials make it certain enough, and mostly the first is the last.
     Each has more time than the one before: a busy machine may have killed nobody in it.
     """
     for number, seed in enumerate(range(4, 9), 1):
-        ended = trial(*options, "--seed", seed, patience=number * patience)
+        ended = trial(*options, "--planted", fault, "--seed", seed, patience=number * patience)
         assert ended.returncode in (0, 1), ended.stdout + ended.stderr
         if count(ended.stdout, violation) > 0:
             return True

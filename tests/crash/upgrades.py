@@ -23,9 +23,9 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from tests.crash.mutants import MUTANTS
 from tests.crash.processes import Child, await_end, fork, listen
 from tests.journal.released.stores import FileStore, Store, TableStore
+from tests.mutation.in_process import plant_for_good
 from tests.support.postgres import PostgresServer
 from transfer_async.journal.postgres_sql import Session
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
@@ -91,19 +91,19 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
                 if postgres is None
                 else TableStore(postgres.dsn, schema=f"s{number}")
             )
-            _upgraded_in_the_end(store, chance, report, options.mutant)
+            _upgraded_in_the_end(store, chance, report, options.planted)
             report.counts["journals"] += 1
     return report
 
 
-def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, mutant: str | None) -> None:
+def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fault: str | None) -> None:
     """Kill its upgrades until one comes to its end; the journal is whole after each of them."""
     before = store.content()
     statements = STATEMENTS["sqlite" if isinstance(store, FileStore) else "postgres"]
     after = evolve(before, version=VERSION, entry_tables=(ENTRY_TABLE,))
     while True:
         fates = [Fate.drawn(chance, statements) for _ in range(chance.choice((1, 1, 1, 2)))]
-        children = [fork(partial(_upgrade, store=store, fate=fate, mutant=mutant)) for fate in fates]
+        children = [fork(partial(_upgrade, store=store, fate=fate, fault=fault)) for fate in fates]
         ends = [_end_of(child, fate) for child, fate in zip(children, fates, strict=True)]
         report.counts.update(ends)
         if GAVE_UP in ends and len(ends) == 1:  # of two, each may find that the other is at work
@@ -131,9 +131,8 @@ def _end_of(child: Child, fate: Fate) -> str:
 # --- the process that is killed ---------------------------------------------------------------------------
 
 
-def _upgrade(end: socket.socket, *, store: Store, fate: Fate, mutant: str | None) -> None:
-    if mutant is not None:
-        MUTANTS[mutant]()
+def _upgrade(end: socket.socket, *, store: Store, fate: Fate, fault: str | None) -> None:
+    plant_for_good(fault)
     _watch(_Watch(end, fate))
     journal = store.journal()
     asyncio.run(journal.upgrade())

@@ -9,6 +9,7 @@ from pathlib import Path
 from attrs import frozen
 
 LIST = Path(__file__).with_name("faults.diff")
+OF_SIMULATION = "tests.simulation --seed "
 
 PROMISE = (
     "tests/_pipeline/test_create_order.py",
@@ -37,26 +38,27 @@ class Fault:
         name: unique among all faults.
         loses: what a bank would lose by it.
         caught_by: the test that caught it last, or a file of tests.
-        before: whole lines, which occur in the file exactly once.
-        after: what stands there instead.
+        seed: a seed of the simulation that notices it; None if the simulation need not.
+        hunks: whole lines, which occur in the file exactly once, and what stands there instead.
     """
 
     path: str
     name: str
     loses: str
     caught_by: str
-    before: str
-    after: str
+    seed: int | None
+    hunks: tuple[tuple[str, str], ...]
 
     @classmethod
     def read(cls, path: str, lines: list[str]) -> Fault:
         """Read the fault of ``lines``, which is for the file ``path``."""
         name, loses = lines[0].split(": ", 1)
-        marker, caught_by = lines[1].split(" ", 1)
-        assert marker == "@@", f"{name}: the second line must begin with @@"
-        kept = [[line[1:] for line in lines[2:] if line[0] in marks] for marks in (" -", " +")]
-        before, after = ("".join(f"{line}\n" for line in side) for side in kept)
-        return cls(path, name, loses, caught_by, before, after)
+        caught_by, *seeds = [line.removeprefix("@@ ") for line in lines[1:] if line.startswith("@@ ")]
+        assert all(seed.startswith(OF_SIMULATION) for seed in seeds), f"{name}: not understood: {seeds}"
+        seed = int(seeds[0].removeprefix(OF_SIMULATION)) if seeds else None
+        places = "\n".join(lines[1 + 1 + len(seeds) :]).split("\n@@\n")
+        hunks = tuple(_hunk(place.splitlines()) for place in places)
+        return cls(path, name, loses, caught_by, seed, hunks)
 
     def plant(self, source: str) -> str:
         """Return the file's ``source`` with the fault in it.
@@ -64,10 +66,17 @@ class Fault:
         Raises:
             LinesNotFound: the lines do not occur exactly once.
         """
-        planted, count = re.subn(f"(?m)^{re.escape(self.before)}", lambda _: self.after, source)
-        if not self.before or count != 1:
-            raise LinesNotFound(f"{self.name}: found {count} times in {self.path}:\n{self.before}")
-        return planted
+        for before, after in self.hunks:
+            literal = after.replace("\\", "\\\\")
+            source, count = re.subn(f"(?m)^{re.escape(before)}", literal, source)
+            if not before or count != 1:
+                raise LinesNotFound(f"{self.name}: found {count} times in {self.path}:\n{before}")
+        return source
+
+
+def _hunk(lines: list[str]) -> tuple[str, str]:
+    before, after = ([line[1:] for line in lines if line[0] in marks] for marks in (" -", " +"))
+    return "".join(f"{line}\n" for line in before), "".join(f"{line}\n" for line in after)
 
 
 def read_faults(text: str) -> Iterator[Fault]:

@@ -13,16 +13,18 @@ diff transfer_async/journal/state_machine.py
 
 odd: nothing
 @@ tests/journal
+@@ tests.simulation --seed 7
  if now:
 -    return now < then
 +    return now <= then
+@@
+-pass
 """
 
 
 def test_every_fault_fits_its_file_once_and_leaves_python_behind():
     sources = {path: (HERE / path).read_text(encoding="utf-8") for path in {fault.path for fault in FAULTS}}
     for fault in FAULTS:
-        assert fault.before != fault.after
         ast.parse(fault.plant(sources[fault.path]))
 
 
@@ -30,7 +32,8 @@ def test_every_block_of_the_list_is_a_fault_of_a_unique_name():
     counts = Counter(fault.name for fault in FAULTS)
 
     assert [name for name, count in counts.items() if count > 1] == []
-    assert len(FAULTS) == LIST.read_text(encoding="utf-8").count("\n@@ ")
+    seeds = sum(fault.seed is not None for fault in FAULTS)
+    assert len(FAULTS) + seeds == LIST.read_text(encoding="utf-8").count("\n@@ ")
 
 
 def test_the_named_tests_exist():
@@ -47,9 +50,11 @@ def test_a_fault_that_does_not_match_the_source_is_reported():
         "odd",
         "nothing",
         "tests/journal",
-        before="if now:\n    return now < then\n",
-        after="if now:\n    return now <= then\n",
+        7,
+        (("if now:\n    return now < then\n", "if now:\n    return now <= then\n"), ("pass\n", "")),
     )
-    for source, count in (("now > then\n", 0), (fault.before * 2, 2), (f"    {fault.before}", 0)):
+    (before, after), _ = fault.hunks
+    assert fault.plant(f"{before}pass\n") == after
+    for source, count in (("pass\n", 0), (before * 2, 2), (f"    {before}", 0), (before, 0)):
         with pytest.raises(LinesNotFound, match=f"odd: found {count} times"):
             fault.plant(source)

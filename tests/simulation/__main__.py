@@ -6,7 +6,6 @@ import argparse
 import time
 
 from tests.simulation import trials
-from tests.simulation.mutants import MUTANTS
 from tests.simulation.story import TransitionResult
 
 SHOWN = 20  # broken seeds
@@ -19,12 +18,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seed", type=int, help="one seed, with its trace")
-    parser.add_argument("--mutant", choices=MUTANTS, help="with this fault put in: alone, or with --seed")
+    parser.add_argument("--planted", choices=trials.SEEN, help="with this one planted: alone, or with --seed")
     asked = parser.parse_args()
     seeds = range(asked.first, asked.first + asked.seeds)
     if asked.seed is not None:
-        return _one(trials.traced(asked.seed, asked.mutant))
-    return _many(seeds, asked.jobs) if asked.mutant is None else _mutant(asked.mutant, seeds)
+        return _one(trials.traced(asked.seed, asked.planted))
+    return _many(seeds, asked.jobs) if asked.planted is None else _fault(asked.planted, seeds)
 
 
 def _one(verdict: TransitionResult) -> int:
@@ -40,12 +39,12 @@ def _verdict(verdict: TransitionResult) -> int:
     return int(bool(verdict.broken))
 
 
-def _mutant(mutant: str, seeds: range) -> int:
-    verdict = trials.caught(mutant, seeds)
+def _fault(fault: str, seeds: range) -> int:
+    verdict = trials.caught(fault, seeds)
     if verdict is None:
-        print(f"{mutant} is not caught")
+        print(f"{fault} is not noticed")
         return 0
-    print(f"{trials.replay(verdict)} --mutant {mutant}")
+    print(f"{trials.replay(verdict)} --planted {fault}")
     return _verdict(verdict)
 
 

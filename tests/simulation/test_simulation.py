@@ -1,31 +1,13 @@
-"""The promise under a seed's worth of trouble, and faults put in on purpose, which must not survive it."""
+"""The promise under a seed's worth of trouble, and planted faults, which must not survive it."""
 
 from collections import deque
 from typing import Any
 
 import pytest
 
+from tests.mutation.in_process import BY_NAME
 from tests.simulation import trials
-from tests.simulation.mutants import MUTANTS
 from tests.simulation.trials import Tally
-
-CAUGHT_BY = {
-    "any_attempt_will_do": 128,
-    "checked_for_anybody": 725,
-    "deadline_passed_is_a_no": 284,
-    "deadline_lengthens": 1603,
-    "demand_not_looked_at": 112,
-    "doubts_end_not_promised": 931,
-    "hold_beside_the_banks_own": 123,
-    "hooks_that_are_lacking_forgotten": 146,
-    "inherited_hooks_forgotten": 199,
-    "key_not_read_again_after_the_undos": 210,
-    "late_acts_forgotten": 645,
-    "no_compare_and_set": 131,
-    "stale_proposal_believed": 2542,
-    "waiting_result_not_checked": 739,
-}
-"""Late seeds that catch a mutant, tried first; where one no longer does, all the others are tried."""
 
 pytestmark = pytest.mark.timeout(7200)
 seeded = pytest.mark.trial(short=2_000, ci=4_000, long=1_000_000)
@@ -71,11 +53,11 @@ def test_a_seed_always_gives_the_same_story(seed: int):
     assert trials.traced(seed) == trials.traced(seed)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_caught(mutant: str, record_property: Any):
-    seeds = (CAUGHT_BY.get(mutant, 0), *range(trials.BOUND))
-    verdict = trials.caught(mutant, seeds)
+@pytest.mark.parametrize("fault", trials.SEEN)
+def test_a_planted_fault_is_noticed(fault: str, record_property: Any):
+    seeds = (BY_NAME[fault].seed, *range(trials.BOUND))
+    verdict = trials.caught(fault, seeds)
 
     assert verdict is not None
-    assert not trials.traced(verdict.seed).broken  # it is the mutant's doing
-    record_property("caught", f"{trials.replay(verdict)} --mutant {mutant}: {verdict.broken[0]}")
+    assert not trials.traced(verdict.seed).broken  # it is the fault's doing
+    record_property("caught", f"{trials.replay(verdict)} --planted {fault}: {verdict.broken[0]}")

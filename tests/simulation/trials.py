@@ -1,4 +1,4 @@
-"""Many seeds, over processes; and mutants, each until it is caught."""
+"""Many seeds, over processes; and planted faults, each until it is noticed."""
 
 import gc
 import multiprocessing
@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-import pytest
 from attrs import define, field
 
-from tests.simulation.mutants import MUTANTS
+from tests.mutation.in_process import BY_NAME, planted
 from tests.simulation.story import TransitionResult, staged, tell
 
 SHARE = 500  # seeds that a process is given at once
 BOUND = 3000
-"""Seeds within which each mutant is caught."""
+"""Seeds within which each planted fault is noticed."""
+
+SEEN = [fault.name for fault in BY_NAME.values() if fault.seed is not None]
+"""The planted faults that a story must notice."""
 
 
 @define
@@ -73,18 +75,15 @@ def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
             yield total
 
 
-def caught(mutant: str, seeds: Iterable[int]) -> TransitionResult | None:
-    """The first seed that catches a mutant."""
-    with pytest.MonkeyPatch.context() as patch:
-        MUTANTS[mutant](patch)
+def caught(fault: str, seeds: Iterable[int]) -> TransitionResult | None:
+    """The first seed that notices a planted fault."""
+    with planted(fault):
         return next((verdict for verdict in stories(seeds) if verdict.broken), None)
 
 
-def traced(seed: int, mutant: str | None = None) -> TransitionResult:
+def traced(seed: int, fault: str | None = None) -> TransitionResult:
     """One seed with its trace."""
-    with pytest.MonkeyPatch.context() as patch, staged():
-        if mutant is not None:
-            MUTANTS[mutant](patch)
+    with planted(fault), staged():
         return tell(seed, trace=True)
 
 

@@ -156,7 +156,7 @@ class Harness:
 
     def _replace(self, place: Place) -> None:
         while sum(not one.is_told for one in self._workers.values()) < WORKERS:
-            child = fork(partial(command, words=words_of(place), mutant=self.options.mutant))
+            child = fork(partial(command, words=words_of(place), fault=self.options.planted))
             self._workers[child] = _Worker(child)
 
     def _bury(self, seconds: float = 0.0) -> None:

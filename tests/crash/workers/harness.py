@@ -108,7 +108,7 @@ class Harness:
 
     def _hire(self, place: Place) -> None:
         seed = self.chance.getrandbits(32)
-        child = fork(partial(worker.work, place=place, mutant=self.options.mutant, seed=seed))
+        child = fork(partial(worker.work, place=place, fault=self.options.planted, seed=seed))
         self._workers[child] = Worker(child)
 
     def _invite(self, place: Place) -> None:

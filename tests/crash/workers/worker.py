@@ -11,11 +11,11 @@ from typing import Any
 from attrs import frozen
 
 from tests.crash.bank import Bank, Book
-from tests.crash.mutants import MUTANTS
 from tests.crash.processes import Channel
 from tests.crash.setting import LEASE, POLICY, SCOPE, Place, Point, order_of
 from tests.crash.workers.fate import Delivery, Fate, at_work
 from tests.crash.workers.watched import MortalJournal, watch
+from tests.mutation.in_process import plant_for_good
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
 from transfer_async._models.errors import (
     AlreadyCreated,
@@ -38,10 +38,9 @@ ANEW_EVERY = 1.0
 LOOK_EVERY = 0.3
 
 
-def work(end: socket.socket, *, place: Place, mutant: str | None, seed: int) -> None:
+def work(end: socket.socket, *, place: Place, fault: str | None, seed: int) -> None:
     """Work until told to stop."""
-    if mutant is not None:
-        MUTANTS[mutant]()
+    plant_for_good(fault)
     asyncio.run(_Worker(Channel(end), place, seed).run())
 
 
