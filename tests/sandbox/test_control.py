@@ -1,3 +1,4 @@
+import json
 from typing import Any
 from urllib.parse import quote
 
@@ -29,6 +30,14 @@ async def test_orders_are_listed_and_shown(sandbox: Sandbox, client: WireClient)
     assert listed[0]["poster_username"] == "ada.eze@example.com"
     assert shown["matched_at"] is not None
     assert set(shown) == set(made)
+
+
+async def test_the_orders_are_exported_one_a_line(client: WireClient):
+    made = [(await client.ask(order_body())).json for _ in range(2)]
+    answer = await get(client, "/sandbox/orders.jsonl")
+
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    assert [json.loads(line) for line in answer.body.splitlines()] == made
 
 
 async def test_an_order_that_does_not_exist_is_not_found(client: WireClient):
@@ -111,7 +120,10 @@ async def test_no_fault_applies_to_control_paths(sandbox: Sandbox, client: WireC
     assert (await get(client, "/sandbox/users/ben.okri@example.com")).status == 500
 
 
-@each("path", ["/sandbox/orders", "/sandbox/users/ben.okri@example.com", "/sandbox/faults"])
+@each(
+    "path",
+    ["/sandbox/orders", "/sandbox/orders.jsonl", "/sandbox/users/ben.okri@example.com", "/sandbox/faults"],
+)
 async def test_control_paths_need_the_token(client: WireClient, path: str):
     answer = await get(client, path, headers={"Authorization": "Bearer wrong"})
 

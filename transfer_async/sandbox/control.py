@@ -8,6 +8,7 @@ people's data stay behind it.
 | `GET /sandbox/openapi.json` | the two specified operations as an OpenAPI 3.1 document |
 | `GET /sandbox/users/{username}` | the user object (specification, section 2.2), or 404 |
 | `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each, in the order of creation |
+| `GET /sandbox/orders.jsonl` | every order object, one a line: an export for `journal reconcile` |
 | `GET /sandbox/orders/{id}` | the order object as it is now, or 404 |
 | `POST /sandbox/match` | run the matcher bot: `{"matched": [ids]}` |
 | `GET /sandbox/faults` | `{"faults": [...], "mix": [...]}`: the queue of faults, and the shares |
@@ -106,6 +107,7 @@ class Control:
         self._routes: dict[str, dict[str, Callable[[Call], Reply]]] = {
             OPENAPI: {"GET": lambda _: Reply(status=200, body=DOCUMENT)},
             "/sandbox/orders": {"GET": self._orders},
+            "/sandbox/orders.jsonl": {"GET": self._export},
             "/sandbox/match": {"POST": self._match_now},
             "/sandbox/release": {"POST": self._release},
             "/sandbox/faults": {
@@ -153,6 +155,10 @@ class Control:
 
     def _orders(self, _: Call) -> Reply:
         return _ok({"orders": [_summary(order) for order in self._service.orders.values()]})
+
+    def _export(self, _: Call) -> Reply:
+        lines = b"".join(order.to_json() + b"\n" for order in self._service.orders.values())
+        return Reply(status=200, body=lines, headers={"Content-Type": "application/x-ndjson"})
 
     def _match_now(self, _: Call) -> Reply:
         return _ok({"matched": self._match()})
