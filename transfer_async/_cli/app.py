@@ -366,7 +366,7 @@ _NO_TLS = (
 
 def _explained_failure(error: Exception) -> str:
     """Return ``error`` in one line, followed by what to check if that is known."""
-    advice = next((said for kind, said in _ADVICE.items() if isinstance(error, kind)), None)
+    advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), None)
     if getattr(error, "status", None) in (404, 405) and not isinstance(error, Unauthorized):
         advice = _NOT_THERE
     if isinstance(error.__cause__, aiohttp.ClientSSLError):

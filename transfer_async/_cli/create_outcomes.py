@@ -198,10 +198,10 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
             raise ValueError(f"{option}: {shown(str(item))} is FILE or the journal: choose another path")
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    if one.exists() and other.exists():
-        return one.samefile(other)
-    return one.absolute() == other.absolute()
+def _is_same(path: Path, other: Path) -> bool:
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return path.absolute() == other.absolute()
 
 
 def _open_alone(path: Path, option: str) -> int:

@@ -161,11 +161,11 @@ def _plan_text(found: Upgrade) -> str:
     states = ", ".join(
         f"{count} {shown(state.replace('_', ' '))}" for state, count in sorted(found.states.items())
     )
-    told = f"journal: its format is {found.found}, and will be {found.version}; {_counted(found)}"
-    told += f": {states}" if states else ""
+    text = f"journal: its format is {found.found}, and will be {found.version}; {_counted(found)}"
+    text += f": {states}" if states else ""
     if found.unreadable:
-        told += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will stay corrupt"
-    return told
+        text += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will stay corrupt"
+    return text
 
 
 def _result_text(made: Upgrade) -> str:
@@ -183,10 +183,10 @@ def _is_needed(made: Upgrade) -> bool:
 
 
 def _as_json(made: Upgrade) -> dict[str, Any]:
-    told: dict[str, Any] = {"upgraded": _is_needed(made), "found": made.found, "version": made.version}
+    fields: dict[str, Any] = {"upgraded": _is_needed(made), "found": made.found, "version": made.version}
     if _is_needed(made):
-        told |= {"keys": made.keys, "states": dict(made.states), "unreadable": made.unreadable}
-    return told
+        fields |= {"keys": made.keys, "states": dict(made.states), "unreadable": made.unreadable}
+    return fields
 
 
 # --- list and show ------------------------------------------------------------------------------------
@@ -268,14 +268,14 @@ def _register(decision: Decision) -> None:
         view = target.view(key)
         order_id = _order_named(view, decision, **order)
         row = row_of(decision, order_id)
-        said = person.said()
+        attribution = person.attribution()
         if row.frees_key:
             if yes:
                 warn_of_sender(view)  # otherwise the question says so
             confirmed(f"{effects_text(view, row)} Are you certain?", yes=yes)
         record = target.with_journal(
             lambda operators: operators.decide(
-                key, decision, order_id=order_id, undone=undone, seen=view.moves, **said
+                key, decision, order_id=order_id, undone=undone, seen=view.moves, **attribution
             ),
             settle_after=settle_after,
         )
@@ -381,10 +381,10 @@ def propose(
     order_id = _order_named(view, wanted, **order)
     if row_of(wanted, order_id).frees_key:
         warn_of_sender(view)
-    said = person.said()
+    attribution = person.attribution()
     proposal = target.with_journal(
         lambda operators: operators.propose(
-            key, wanted, order_id=order_id, undone=undone, seen=view.moves, **said
+            key, wanted, order_id=order_id, undone=undone, seen=view.moves, **attribution
         ),
         settle_after=settle_after,
     )
@@ -415,11 +415,11 @@ def approve(
     row = proposed_row(seen)
     if yes and row.frees_key:
         warn_of_sender(view)
-    said = person.said()
+    attribution = person.attribution()
     effects = effects_text(view, row, order_id=seen.order_id)
     confirmed(f"{effects}\n{_in_words(key, seen)} Do you approve?", yes=yes)
     record = target.with_journal(
-        lambda operators: _approved(operators, key, seen, said), settle_after=settle_after
+        lambda operators: _approved(operators, key, seen, attribution), settle_after=settle_after
     )
     tell_record(target, key, record, as_json=as_json)
 
@@ -435,9 +435,9 @@ def withdraw(
 ) -> None:
     """Withdraw a proposal, or reject another person's; the key stays as it is."""
     seen = _seen(target, target.view(key), proposal)
-    said = person.said()
+    attribution = person.attribution()
     confirmed(f"{_in_words(key, seen)} Withdraw or reject it?", yes=yes)
-    record = target.with_journal(lambda operators: operators.withdraw(key, proposal=seen.id, **said))
+    record = target.with_journal(lambda operators: operators.withdraw(key, proposal=seen.id, **attribution))
     if as_json:
         tell_record(target, key, record, as_json=True)
     else:
@@ -472,11 +472,13 @@ def four_eyes(
     if action in (Action.APPROVE, Action.WITHDRAW):
         _end_waiver(target, action, person)
     elif action is not Action.SHOW:
-        said = person.said()
+        attribution = person.attribution()
         if action is Action.DEMAND:  # also before the first order of a scope
-            target.with_journal(lambda operators: operators.demand_four_eyes(**said), in_any_scope=True)
+            target.with_journal(
+                lambda operators: operators.demand_four_eyes(**attribution), in_any_scope=True
+            )
         else:
-            target.with_journal(lambda operators: operators.propose(FOUR_EYES, Decision.WAIVE, **said))
+            target.with_journal(lambda operators: operators.propose(FOUR_EYES, Decision.WAIVE, **attribution))
     is_new = action is Action.DEMAND
     found = target.with_journal(lambda operators: operators.four_eyes(), in_any_scope=is_new)
     _tell_four_eyes(target.scope, found, as_json=as_json)
@@ -486,17 +488,21 @@ def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
     waiver = target.with_journal(lambda operators: operators.four_eyes()).proposal
     if waiver is None:
         fail("journal: four-eyes: there is no proposal to waive dual control", FAILED)
-    said = person.said()
+    attribution = person.attribution()
     if action is Action.APPROVE:
-        target.with_journal(lambda operators: _approved(operators, FOUR_EYES, waiver, said))
+        target.with_journal(lambda operators: _approved(operators, FOUR_EYES, waiver, attribution))
     else:
-        target.with_journal(lambda operators: operators.withdraw(FOUR_EYES, proposal=waiver.id, **said))
+        target.with_journal(
+            lambda operators: operators.withdraw(FOUR_EYES, proposal=waiver.id, **attribution)
+        )
 
 
-async def _approved(operators: Operators, key: str, proposal: Proposal, said: dict[str, str]) -> KeyRecord:
+async def _approved(
+    operators: Operators, key: str, proposal: Proposal, attribution: dict[str, str]
+) -> KeyRecord:
     """Approve a proposal; if another person was faster, say who, and when."""
     try:
-        return await operators.approve(key, proposal=proposal.id, **said)
+        return await operators.approve(key, proposal=proposal.id, **attribution)
     except KeyChanged as changed:
         raise ValueError(f"{changed}{await _already(operators, key)}") from None
 

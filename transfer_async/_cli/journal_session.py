@@ -123,7 +123,7 @@ class Person:
         with usage():
             return checked_name("--by", by)
 
-    def said(self) -> dict[str, Any]:
+    def attribution(self) -> dict[str, Any]:
         """Return the name and the reason, as `Operators` takes them; a missing reason is asked for."""
         by, reason = self.name, self.reason
         if reason is None:

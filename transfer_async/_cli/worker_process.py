@@ -120,8 +120,8 @@ async def _looked_at(journal: Journal, address: str) -> None:
         why = f"no response within {PATIENCE:g} s"
     except Exception as error:
         if _is_for_ever(error, address):
-            raise ValueError(f"--journal: {public(address)}: {_told(error)}") from error
-        why = _told(error)
+            raise ValueError(f"--journal: {public(address)}: {_error_text(error)}") from error
+        why = _error_text(error)
     else:
         return
     logger.warning("the journal cannot be used yet (%s); trying again", why)
@@ -136,7 +136,7 @@ def _is_for_ever(error: Exception, address: str) -> bool:
     return isinstance(error, ValueError) or (in_a_file and (isinstance(error, OSError) or cannot_open))
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or errors.said(error) or type(error).__name__
 
 

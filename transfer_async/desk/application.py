@@ -140,37 +140,39 @@ class _AuthMiddleware:
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             if is_from_elsewhere(request, origin=self._origin):
-                return self._told(
+                return self._message(
                     request, 403, "Not from here", "This form was not sent from a page of this site."
                 )
             if handler is not _plain:
                 request[OPERATOR] = operator = await operator_of(self._who, request)
                 if operator is None:
-                    return self._told(request, 403, "Who are you?", "You are not signed in as an operator.")
+                    return self._message(
+                        request, 403, "Who are you?", "You are not signed in as an operator."
+                    )
             return await handler(request)
         except (JournalFailed, ClientClosed) as error:
-            return self._told(request, 503, "The journal failed", f"{error}. Look again.")
+            return self._message(request, 503, "The journal failed", f"{error}. Look again.")
         except web.HTTPException:
             raise
         except Exception as error:  # noqa: BLE001 - its text may name people, so it is never shown
             log.error("the desk failed on %s %s (%s)", request.method, request.path, type(error).__name__)
-            return self._told(request, 500, "That went wrong", "The log says what kind of error it was.")
+            return self._message(request, 500, "That went wrong", "The log says what kind of error it was.")
 
     def _as_page(self, request: web.Request, error: web.HTTPException) -> web.Response:
         """Return an error of aiohttp, or of ``who``, as a page."""
         titles = {401: "Sign in first", 404: "There is no such page", 405: "Not this way"}
         title = titles.get(error.status, "That cannot be")
-        told = {404: "Go back to the list."}.get(error.status, error.reason)
-        response = self._told(request, error.status, title, told)
+        text = {404: "Go back to the list."}.get(error.status, error.reason)
+        response = self._message(request, error.status, title, text)
         keep_headers(error, response)  # such as how to sign in, and when to try again
         return response
 
-    def _told(self, request: web.Request, status: int, title: str, told: str) -> web.Response:
+    def _message(self, request: web.Request, status: int, title: str, text: str) -> web.Response:
         return views.answered(
             "message",
             status=status,
             title=title,
-            told=told,
+            text=text,
             operator=request.get(OPERATOR),
             scope=self._shared.operators.scope,
             live=status >= 500,
@@ -194,7 +196,7 @@ class Form:
         return self.fields.get(name, "")
 
     @property
-    def said(self) -> dict[str, str]:
+    def attribution(self) -> dict[str, str]:
         """Who decides, and why."""
         return {"by": self.operator.name, "reason": self["reason"]}
 
@@ -291,12 +293,16 @@ def _deciding(row: DecisionRow) -> _Change:
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and "certain" not in form.fields:
             raise ValueError("say that you are certain that no order exists")
-        said: dict[str, Any] = {"seen": view.moves, **form.said, "undone": "undone" in form.fields}
+        arguments: dict[str, Any] = {
+            "seen": view.moves,
+            **form.attribution,
+            "undone": "undone" in form.fields,
+        }
         order_id = form["order_id"] if row.names_order else None
         if four_eyes:
-            await operators.propose(view.key, row.decision, order_id=order_id, **said)
+            await operators.propose(view.key, row.decision, order_id=order_id, **arguments)
             return "proposed"
-        await operators.decide(view.key, row.decision, order_id=order_id, **said)
+        await operators.decide(view.key, row.decision, order_id=order_id, **arguments)
         # Nothing else was to be done for a corrupt record whose key has ended.
         ended = KeyState.FREE if row.frees_key else KeyState.CREATED
         is_ended = row.applies_to is KeyState.IN_DOUBT and view.state is ended
@@ -306,12 +312,12 @@ def _deciding(row: DecisionRow) -> _Change:
 
 
 async def _approve(operators: Operators, view: KeyView, form: Form, _: bool) -> str:
-    await operators.approve(view.key, proposal=form["proposal"], **form.said)
+    await operators.approve(view.key, proposal=form["proposal"], **form.attribution)
     return "approved"
 
 
 async def _withdraw(operators: Operators, view: KeyView, form: Form, _: bool) -> str:
-    await operators.withdraw(view.key, proposal=form["proposal"], **form.said)
+    await operators.withdraw(view.key, proposal=form["proposal"], **form.attribution)
     return "withdrawn"
 
 

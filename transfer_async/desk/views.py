@@ -169,9 +169,9 @@ class Views:
 
     async def _nothing(self, request: web.Request) -> web.Response:
         others = await self._shared.operators.other_scopes()
-        told = other_scopes_text(others) if others else NO_RECORD
+        text = other_scopes_text(others) if others else NO_RECORD
         operator, scope = operator_at(request), self._shared.operators.scope
-        return answered("message", status=404, title="No such key", told=told, operator=operator, scope=scope)
+        return answered("message", status=404, title="No such key", text=text, operator=operator, scope=scope)
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
@@ -293,8 +293,8 @@ async def key_page(
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
-    told, following = confirmation(done, view, steps, by=operator.name), None
-    if told is not None:
+    confirmed, following = confirmation(done, view, steps, by=operator.name), None
+    if confirmed is not None:
         following = next_after(await shared.cache.at_hand(), view.key, since=began_at(view))
     given = {
         "operator": operator,
@@ -308,7 +308,7 @@ async def key_page(
         "pending": pending(view, holds=shared.holds),
         "nothing_to_do": nothing_to_do(view),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
-        "done": told,
+        "done": confirmed,
         "next": following,
         "at": moment,
         "address": address,
@@ -410,16 +410,16 @@ def confirmation(name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by:
     """
     changes = [step for step in steps if step.move != LOOK]
     if name == "approved":
-        made, told = approval(steps), "Approved: it is done."
+        made, text = approval(steps), "Approved: it is done."
         made = made if made is not None and made.by == by else None
     else:
-        wanted, told = _DONE.get(name, ("", ""))
+        wanted, text = _DONE.get(name, ("", ""))
         made = next((step for step in reversed(changes) if (step.move, step.by) == (wanted, by)), None)
     if made is None:
         return None
     if made is not changes[-1] or made.state is not view.state:
         return f"Saved at {time_text(moment(made.at))}. The key has changed since then: see what happened."
-    return told
+    return text
 
 
 def other_scopes_text(names: tuple[str, ...]) -> Sentence:
@@ -451,13 +451,13 @@ def nothing_to_do(view: KeyView) -> str:
 
 def problem_text(error: Exception) -> str:
     """Return the text of an error as a sentence; a field of the form is named, an argument is not."""
-    told = str(error)
-    argument, _, rest = told.partition(": ")
+    text = str(error)
+    argument, _, rest = text.partition(": ")
     if rest and argument in ("key", "by"):
         return rest[:1].upper() + rest[1:]
     if rest and argument.isidentifier():  # a field of the form; what follows may name a hook
-        told = f"{argument.replace('_', ' ')}: {rest}"
-    return told[:1].upper() + told[1:]
+        text = f"{argument.replace('_', ' ')}: {rest}"
+    return text[:1].upper() + text[1:]
 
 
 def moment(since_1970: float) -> datetime:
