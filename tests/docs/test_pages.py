@@ -79,7 +79,7 @@ async def _doubts(sandbox: Sandbox, where: Path) -> None:
     world = World(sandbox)
     world.journal.journal = SQLiteJournal(where / JOURNAL, clock=world.time.clock)  # in 2024
     async with world.client() as client:
-        for key in ("payment-8731", "payment-8732", "payment-8733"):
+        for key in (f"payment-{number}" for number in range(8731, 8736)):
             sandbox.faults.add(CloseAfterProcessing())
             with pytest.raises(OutcomeUnknown):
                 await client.create_order(new_order(), key=key)

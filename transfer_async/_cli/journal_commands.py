@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_origin
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
 
 import attrs
 import typer
 
 from transfer_async._cli import journal_output, options
+from transfer_async._cli.create_input import Format
+from transfer_async._cli.journal_file import decide_file
 from transfer_async._cli.journal_session import (
     AsJson,
     By,
@@ -49,7 +52,7 @@ from transfer_async.journal.rows import Upgrade
 app = typer.Typer(
     help="Look after a journal: what is in doubt, which undos are pending, and how a doubt ends.\n\n"
     "Exit codes: 0 done; 1 the journal refused it, or you answered no; 2 wrong usage; "
-    "4 the journal has keys of other scopes only.",
+    "3 some rows of --from were refused; 4 the journal has keys of other scopes only.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -84,8 +87,41 @@ ProposalId = Annotated[
 ]
 
 
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Make the decisions of a CSV or JSON Lines file: key, decision, order_id, reason, seen.",
+    ),
+]
+Results = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="With --from: the results; FILE.results.jsonl by default."),
+]
+FileFormat = Annotated[
+    Format | None, typer.Option("--format", help="With --from: by default that of FILE's suffix.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --from: decide nothing, show every row.")]
+
+_FROM: dict[str, tuple[Any, Any]] = {
+    "path": (From, None),
+    "results": (Results, None),
+    "form": (FileFormat, None),
+    "dry_run": (DryRun, False),
+}
+"""The options of a decision file."""
+
+_BESIDE_FROM = frozenset({*_FROM, "journal", "scope", "base_url", "by", "yes", "settle_after"})
+
+
 def _command(
-    work: Callable[..., None], name: str | None = None, *, cls: Any = None, more: dict[str, Any] | None = None
+    work: Callable[..., None],
+    name: str | None = None,
+    *,
+    cls: Any = None,
+    more: dict[str, Any] | None = None,
+    from_file: Sequence[Decision] = (),
 ) -> None:
     """Register ``work`` as a command, with the options that its parameters stand for.
 
@@ -94,6 +130,7 @@ def _command(
         name: the command's name; by default the function's.
         cls: the class of the command, if it has an argument.
         more: further options, by name: their type and their default.
+        from_file: the decisions that it makes from a file, too.
     """
     parameters: list[Parameter] = []
     for parameter in signature(work, eval_str=True).parameters.values():
@@ -101,9 +138,13 @@ def _command(
             parameters += _options(_SHARED[parameter.name][1])
         elif get_origin(parameter.annotation) is Annotated:  # others get their options from ``more``, if any
             parameters.append(parameter)
-    parameters += _options(more or {})
+    parameters += _options((more or {}) | (_FROM if from_file else {}))
+    if from_file:
+        parameters = [_optional(parameter) for parameter in parameters]
 
     def run(**given: Any) -> None:
+        if from_file and _is_from_file(name or work.__name__, from_file, parameters, given):
+            return
         for wanted in shared:
             make, fields = _SHARED[wanted]
             given[wanted] = make(*(given.pop(field) for field in fields))
@@ -113,6 +154,41 @@ def _command(
     run.__doc__ = work.__doc__
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # as `inspect.signature` reads it
     app.command(name or work.__name__, cls=cls)(run)
+
+
+def _optional(parameter: Parameter) -> Parameter:
+    """Return an argument such as KEY as one that may be absent; options stay as they are."""
+    if parameter.kind is Parameter.KEYWORD_ONLY:
+        return parameter
+    kind, *rest = get_args(parameter.annotation)
+    return parameter.replace(annotation=Annotated[(kind | None, *rest)], default=None)
+
+
+def _is_from_file(
+    command: str, allowed: Sequence[Decision], parameters: Sequence[Parameter], given: dict[str, Any]
+) -> bool:
+    """Make the decisions of the file that ``--from`` names; return false if it is not given."""
+    typed = {item.name: f"--{item.name.replace('_', '-')}" for item in parameters} | {"form": "--format"}
+    arguments = [item.name for item in parameters if item.kind is not Parameter.KEYWORD_ONLY]
+    typed |= {name: name.upper() for name in arguments}
+    wanted = {name: given.pop(name) for name in _FROM}
+    if wanted["path"] is None:
+        for name in _FROM:
+            if wanted[name]:
+                fail(f"journal: {typed[name]}: needs --from", USAGE)
+        for name in arguments:
+            if given[name] is None:
+                fail(f"journal: {typed[name]} is required, or --from FILE", USAGE)
+        return False
+    for item in parameters:
+        if item.name not in _BESIDE_FROM and given[item.name] != item.default:
+            fail(f"journal: {typed[item.name]}: leave it out with --from", USAGE)
+    settle_after = given.get("settle_after", SETTLE_AFTER)
+    _check_settle_after(settle_after)
+    target, by = named(given["journal"], given["scope"], given["base_url"]), Person(given["by"], None).name
+    yes = given.get("yes", True)  # a command that asks nothing about one key asks nothing about many
+    decide_file(command, allowed, target, **wanted, by=by, yes=yes, settle_after=settle_after)
+    return True
 
 
 def _options(found: dict[str, tuple[Any, Any]]) -> list[Parameter]:
@@ -285,7 +361,8 @@ def _register(decision: Decision) -> None:
     found = _options_of(decision)
     if any(row.frees_key for row in rows_of(decision)):
         found["yes"] = (Yes, False)
-    _command(decide, decision.value, cls=PlainUsage, more=found)
+    from_file = [decision] if decision in _FROM_FILE else []
+    _command(decide, decision.value, cls=PlainUsage, more=found, from_file=from_file)
 
 
 def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
@@ -348,13 +425,16 @@ def _candidate(view: KeyView, *, take_it: bool) -> str:
 
 # --- dual control -----------------------------------------------------------------------------------
 
+_FROM_FILE = (Decision.RESOLVE, Decision.REFUTE)
+"""The decisions that a command makes for many keys of a file."""
+
 _PROPOSABLE = tuple(dict.fromkeys(row.decision for row in DECISIONS if row.title))
 _NAMES = [decision.value for decision in _PROPOSABLE]
 _NAMED = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 
-def _proposable(name: str) -> str:
-    if name not in _NAMES:
+def _proposable(name: str | None) -> str | None:
+    if name is not None and name not in _NAMES:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.")
     return name
 
@@ -625,8 +705,8 @@ _command(list_waiting, "list")
 _command(show, cls=PlainUsage)
 for _decision in _PROPOSABLE:
     _register(_decision)
-_command(propose, cls=PlainUsage, more=_options_of(*_PROPOSABLE))
-_command(approve, cls=PlainUsage)
+_command(propose, cls=PlainUsage, more=_options_of(*_PROPOSABLE), from_file=_PROPOSABLE)
+_command(approve, cls=PlainUsage, from_file=_PROPOSABLE)
 _command(withdraw, cls=PlainUsage)
 _command(four_eyes, "four-eyes", cls=PlainUsage)
 _command(upgrade)

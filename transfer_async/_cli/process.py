@@ -32,6 +32,9 @@ REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
 DIFFERENT = 3
 """Of `journal reconcile`: the journal and the export differ."""
 
+ROWS_REFUSED = 3
+"""Of the `journal` commands with `--from`: some rows were refused, and all others are decided."""
+
 OTHER_SCOPE = 4
 """Of the `journal` commands: the journal has keys of other scopes only."""
 

@@ -13,7 +13,11 @@ from tests.support.cases import each
 from tests.support.commands import invoke, refused
 
 ONE_KEY = ["show", "resolve", "refute", "amend", "approve", "withdraw"]
-ARGUMENTS = dict.fromkeys(ONE_KEY, " KEY\n") | {"propose": " KEY DECISION\n"}
+ARGUMENTS = {
+    **dict.fromkeys(ONE_KEY, " KEY\n"),
+    **dict.fromkeys(["resolve", "refute", "approve"], " [KEY]\n"),
+    "propose": " [KEY] [DECISION]\n",
+}
 COMMANDS = [*ARGUMENTS, "list", "four-eyes", "recover", "prune"]
 
 

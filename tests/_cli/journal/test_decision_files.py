@@ -1,0 +1,279 @@
+"""A file of decisions: each row is checked before the first, decided by itself, and only once."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests._cli.journal.terminal import ADA, asked
+from tests.support.bank import World
+from transfer_async import JournalFailed, KeyState
+from transfer_async._cli import create_run
+from transfer_async._pipeline.operators import Operators
+
+BY = ["--by", "ada"]
+HEADER = "key,decision,order_id,reason,seen\n"
+
+
+@pytest.fixture
+async def doubts(world: World) -> World:
+    """Three keys in doubt, past the time in which a refutation is too early."""
+    for key in ("a", "b", "c"):
+        await world.in_doubt(key)
+    world.time.pass_(600)
+    return world
+
+
+async def seen(world: World, key: str) -> int:
+    return (await world.entry(key)).version
+
+
+async def resolving(world: World, path: Path, *keys: str, decision: str = "resolve") -> Path:
+    """Write a file that decides the keys as they are now."""
+    rows = [
+        f"{key},{decision},{'' if decision == 'refute' else f'tx-{key}'},seen it,{await seen(world, key)}\n"
+        for key in keys
+    ]
+    return await write(path, HEADER + "".join(rows))
+
+
+async def write(path: Path, text: str) -> Path:
+    await asyncio.to_thread(path.write_text, text, encoding="utf-8")
+    return path
+
+
+async def results(path: Path) -> list[tuple[Any, ...]]:
+    text = await asyncio.to_thread(path.with_name(path.name + ".results.jsonl").read_text, encoding="utf-8")
+    return [(row["line"], row["key"], row["result"]) for row in map(json.loads, text.splitlines())]
+
+
+async def states(world: World) -> list[KeyState]:
+    return [(await world.entry(key)).state for key in ("a", "b", "c")]
+
+
+async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: World, tmp_path: Path):
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
+    first = await asked("resolve", "--from", str(file), *BY)
+    made = [step.move for key in "ab" for step in await doubts.journal.history(doubts.scope, key)]
+    again = await asked("resolve", "--from", str(file), *BY)
+
+    assert first.stdout == f"2 rows: 2 done\nresults: {file}.results.jsonl\n"
+    assert again.stdout.startswith("2 rows: 2 done before\n")
+    assert await results(file) == [(2, "a", "done before"), (3, "b", "done before")]
+    assert made == [step.move for key in "ab" for step in await doubts.journal.history(doubts.scope, key)]
+    entry = await doubts.entry("b")
+    assert (entry.order_id, await states(doubts)) == (
+        "tx-b",
+        [KeyState.CREATED, KeyState.CREATED, KeyState.IN_DOUBT],
+    )
+
+
+async def test_refuted_keys_are_free_once_and_stay_refuted_in_a_second_run(doubts: World, tmp_path: Path):
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
+    unasked = await asked("refute", "--from", str(file), *BY, code=2)
+    await asked("refute", "--from", str(file), "--yes", *BY)
+    await asked("refute", "--from", str(file), "--yes", *BY)
+
+    moves = [step.move for step in await doubts.journal.history(doubts.scope, "a")]
+    assert unasked.stderr == "journal: --yes is required when not interactive\n"
+    assert (moves.count("refute"), (await results(file))[0]) == (1, (2, "a", "done before"))
+
+
+async def test_a_key_that_was_called_again_since_its_refutation_is_refused(doubts: World, tmp_path: Path):
+    file = await resolving(doubts, tmp_path / "d.csv", "a", decision="refute")
+    await asked("refute", "--from", str(file), "--yes", *BY)
+    await doubts.in_doubt("a")
+    again = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
+
+    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in again.stderr
+    assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
+
+
+async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(doubts: World, tmp_path: Path):
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
+    text = await asyncio.to_thread(file.read_text, encoding="utf-8")
+    await write(file, text.replace("a,resolve,tx-a,seen it,", "a,resolve,tx-a,seen it,9"))
+    result = await asked("resolve", "--from", str(file), *BY, code=3)
+
+    assert await results(file) == [(2, "a", "refused"), (3, "b", "done")]
+    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in result.stderr
+    assert (await states(doubts))[:2] == [KeyState.IN_DOUBT, KeyState.CREATED]
+
+
+async def test_a_dry_run_shows_what_would_become_of_each_row_and_changes_nothing(
+    doubts: World, tmp_path: Path
+):
+    file = await resolving(doubts, tmp_path / "d.jsonl", "a", "b", decision="refute")
+    rows = [
+        {"key": "a", "decision": "refute", "reason": "none", "seen": await seen(doubts, "a")},
+        {"key": "b", "decision": "refute", "reason": "none", "seen": 99},
+        {"key": "gone", "decision": "refute", "reason": "none", "seen": 1},
+    ]
+    await write(file, "".join(json.dumps(row) + "\n" for row in rows))
+    before = [await doubts.entry(key) for key in "ab"]
+    result = await asked("refute", "--from", str(file), "--dry-run", *BY, code=3)
+
+    first, second, third, *rest = result.stdout.splitlines()
+    assert first.startswith("line 1: done: a: this releases ")
+    assert second.startswith("line 2: refused: b: key: has changed since")
+    assert third.startswith("line 3: refused: gone: key: ")
+    assert rest == ["3 rows: 1 done, 2 refused", "this was a dry run: nothing was decided or written"]
+    assert [await doubts.entry(key) for key in "ab"] == before
+    assert "d.jsonl.results.jsonl.part" not in await asyncio.to_thread(os.listdir, tmp_path)
+
+
+async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_another(
+    doubts: World, tmp_path: Path
+):
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b")
+    await asked("four-eyes", "demand", *ADA)
+    alone = await asked("resolve", "--from", str(file), *BY, code=3)
+    await asked("propose", "--from", str(file), *BY)
+    again = await asked("propose", "--from", str(file), *BY)
+    approved = await resolving(doubts, tmp_path / "e.csv", "a", "b")
+    same = await asked("approve", "--from", str(approved), "--yes", *BY, code=3)
+    both = await asked("approve", "--from", str(approved), "--yes", "--by", "ben")
+    twice = await asked("approve", "--from", str(approved), "--yes", "--by", "ben")
+
+    assert alone.stderr.count("this scope requires dual control") == 2
+    assert again.stdout.startswith("2 rows: 2 done before\n")
+    assert same.stderr.count("by: is the proposer") == 2
+    assert both.stdout.startswith("2 rows: 2 done\n")
+    assert twice.stdout.startswith("2 rows: 2 done before\n")
+    assert (await doubts.entry("a")).order_id == "tx-a"
+
+
+async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path: Path):
+    await asked("propose", "a", "resolve", "--order-id", "tx-other", *ADA)
+    await asked("propose", "b", "resolve", "--order-id", "tx-b", *ADA)
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
+    await asked("propose", "b", "resolve", "--order-id", "tx-b", *ADA)
+    result = await asked("approve", "--from", str(file), "--yes", "--by", "ben", code=3)
+
+    why = [line.partition("refused: ")[2] for line in result.stderr.splitlines()]
+    assert why == [
+        "a: no such decision is proposed",
+        "b: key: has changed since it was read; it is in doubt",
+        "c: no such decision is proposed",
+    ]
+    assert set(await states(doubts)) == {KeyState.IN_DOUBT}
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        (HEADER + "a,refute,,why,3\n", ["line 2: decision: must be resolve"]),
+        (HEADER + "a,resolve,,why,3\n", ["line 2: order_id: must look like 'tx-…'"]),
+        (HEADER + "a,resolve,1,why,3\n", ["line 2: order_id: must look like 'tx-…'"]),
+        (
+            HEADER + "a,resolve,tx-1,,3\n,resolve,tx-1,x,3\n",
+            ["line 2: reason: is missing", "line 3: key: is missing"],
+        ),
+        (
+            HEADER + "a,resolve,tx-1,why,-1\n",
+            ["line 2: seen: must be the key's version that you saw, as in moves of journal list --json"],
+        ),
+        (
+            HEADER + "a,resolve,tx-1,x,3\na,resolve,tx-1,x,3\n",
+            ["line 3: key: is used on line 2 already: decide each key once"],
+        ),
+        (HEADER + "a,end it,tx-1,x,3\n", ["line 2: decision: must be one of resolve, refute, amend, waive"]),
+        ("key,order_id,reason,seen\n", ["line 1: decision: is missing: add this column"]),
+        (
+            '{"key": "a", "decision": "resolve", "by": "x"}\n',
+            ["line 1: by: is unknown: correct or remove it"],
+        ),
+        ("[]\n", ["line 1: is not an object"]),
+    ],
+)
+async def test_nothing_is_decided_if_a_row_has_a_fault(
+    doubts: World, tmp_path: Path, text: str, faults: list[str]
+):
+    good = f"b,resolve,tx-b,seen,{await seen(doubts, 'b')}\n"
+    is_csv = text[0] not in "{["
+    file = tmp_path / ("d.csv" if is_csv else "d.jsonl")
+    await write(file, text + (good if text.startswith(HEADER) else ""))
+    result = await asked("resolve", "--from", str(file), *BY, code=2)
+
+    lines = result.stderr.splitlines()
+    assert lines[: len(faults)] == faults
+    assert lines[-1].endswith("Nothing was decided.")
+    assert set(await states(doubts)) == {KeyState.IN_DOUBT}
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["resolve"], "journal: KEY is required, or --from FILE"),
+        (["resolve", "a", "--dry-run", "--order-id", "tx-1"], "journal: --dry-run: needs --from"),
+        (["propose", "a"], "journal: DECISION is required, or --from FILE"),
+        (["resolve", "a", "--from", "F"], "journal: KEY: leave it out with --from"),
+        (["resolve", "--from", "F", "--reason", "x"], "journal: --reason: leave it out with --from"),
+        (["approve", "--from", "F", "--proposal", "x"], "journal: --proposal: leave it out with --from"),
+        (["resolve", "--from", "nowhere.csv"], "journal: FILE: cannot be read (No such file or directory)"),
+    ],
+)
+async def test_options_that_do_not_go_together_are_refused(doubts: World, words: list[str], why: str):
+    result = await asked(*words, code=2)
+
+    assert result.stderr == f"{why}\n"
+    assert set(await states(doubts)) == {KeyState.IN_DOUBT}
+
+
+async def test_the_results_overwrite_neither_the_file_nor_the_journal(doubts: World, tmp_path: Path):
+    file = await resolving(doubts, tmp_path / "d.csv", "a")
+    for path in (file, tmp_path / "journal.db"):
+        result = await asked("resolve", "--from", str(file), "--results", str(path), *BY, code=2)
+        assert result.stderr.startswith(f"journal: --results: {path} is FILE or the journal")
+    assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
+
+
+async def test_a_failing_journal_stops_the_run_which_can_be_continued(
+    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
+    decide = Operators.decide
+
+    async def fails_on_b(self: Operators, key: str, *given: Any, **word: Any) -> object:
+        made = await decide(self, key, *given, **word)
+        if key == "b":
+            raise JournalFailed("the connection was lost")
+        return made
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Operators, "decide", fails_on_b)
+        broken = await asked("resolve", "--from", str(file), *BY, code=1)
+    done = await asked("resolve", "--from", str(file), *BY)
+
+    assert "line 3: unknown: JournalFailed: the connection was lost" in broken.stderr
+    assert broken.stdout.splitlines()[1] == f"results so far: {file}.results.jsonl.part"
+    assert done.stdout.startswith("3 rows: 1 done, 2 done before\n")
+
+
+async def test_a_signal_ends_the_run_after_the_row_in_progress(
+    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
+    decide, asking = Operators.decide, create_run.Stopping.__init__
+    made: list[create_run.Stopping] = []
+
+    def noted(self: create_run.Stopping) -> None:
+        asking(self)
+        made.append(self)
+
+    async def interrupted(self: Operators, key: str, *given: Any, **word: Any) -> object:
+        if key == "b":
+            made[0].ask(signal.SIGTERM)
+            await asyncio.sleep(0)
+        return await decide(self, key, *given, **word)
+
+    monkeypatch.setattr(create_run.Stopping, "__init__", noted)
+    monkeypatch.setattr(Operators, "decide", interrupted)
+    stopped = await asked("resolve", "--from", str(file), *BY, code=143)
+
+    assert stopped.stdout.startswith("3 rows: 2 done\nresults so far: ")
+    assert await states(doubts) == [KeyState.CREATED, KeyState.CREATED, KeyState.IN_DOUBT]

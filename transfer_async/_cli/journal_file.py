@@ -1,0 +1,386 @@
+"""The decisions of a file: ``journal resolve``, ``refute``, ``propose`` and ``approve`` with ``--from``.
+
+Each row is a decision about one key, and is made by itself: one transition, bound to the version of the key
+that the person saw. So a run that is stopped or killed leaves each row decided or not decided. The next run
+reports rows that are decided already, and refuses rows whose key has changed since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import typer
+from attrs import define, field, frozen
+
+from transfer_async._cli.create_command import files_of
+from transfer_async._cli.create_input import (
+    Changed,
+    Checking,
+    Format,
+    Layout,
+    OrderFile,
+    format_of,
+    opened,
+)
+from transfer_async._cli.create_outcomes import OutcomeFile
+from transfer_async._cli.create_run import Stopping
+from transfer_async._cli.journal_output import counted, explained
+from transfer_async._cli.journal_session import JournalTarget, confirmed, effects_text, warn_of_sender
+from transfer_async._cli.output import complain, failing, shown, tell
+from transfer_async._cli.process import DONE, FAILED, ROWS_REFUSED, USAGE
+from transfer_async._converters.messages import tree_of
+from transfer_async._models import requests
+from transfer_async._models.errors import InvalidOrder, JournalFailed
+from transfer_async._pipeline.decisions import DECISIONS, DecisionRow, row_of
+from transfer_async._pipeline.key_views import (
+    KeyChanged,
+    KeyView,
+    checked_decision,
+    checked_order_id,
+    checked_text,
+)
+from transfer_async._pipeline.operators import Operators
+from transfer_async.journal.model import (
+    FOUR_EYES,
+    Decision,
+    Entry,
+    KeyState,
+    TransitionResult,
+    is_same_person,
+)
+from transfer_async.journal.protocol import Journal
+from transfer_async.journal.state_machine import decide
+from transfer_async.journal.transitions import Claim, Move
+
+# --- the rows ----------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class FileDecision:
+    """A row: a decision, the reason for it, and the version of the key (``moves``) that the person saw."""
+
+    key: str
+    decision: Decision
+    order_id: str | None
+    reason: str
+    seen: int
+
+    @property
+    def row(self) -> DecisionRow:
+        """The decision's row in the table of decisions."""
+        return row_of(self.decision, self.order_id)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name}: is missing" if value in (None, "") else f"{name}: must be text")
+    return value
+
+
+def _seen(_: str, value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])
+    if type(value) is not int or value < 0:
+        raise ValueError("seen: must be the key's version that you saw, as in moves of journal list --json")
+    return value
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    "key": lambda name, value: requests.to_text(_text(name, value)),
+    "decision": lambda name, value: checked_decision(cast("Decision", _text(name, value))),
+    "order_id": lambda _, value: None if value in (None, "") else checked_order_id(value),
+    "reason": lambda name, value: checked_text(name, _text(name, value)),
+    "seen": _seen,
+}
+"""The columns, and how each is read; it raises a ValueError that begins with the column's name."""
+
+
+def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
+    """Read a row.
+
+    Raises:
+        InvalidOrder: names every fault.
+    """
+    if not isinstance(tree, dict):
+        raise InvalidOrder([("", "is not an object")])
+    problems = [f"{shown(name[:40])}: is unknown: correct or remove it" for name in tree if name not in _READ]
+    values: dict[str, Any] = {}
+    for name, read in _READ.items():
+        try:
+            values[name] = read(name, tree.get(name))
+        except ValueError as error:
+            problems.append(str(error))
+    if values.get("decision", allowed[0]) not in allowed:
+        problems.append(f"decision: must be {' or '.join(item.value for item in allowed)}")
+    elif {"decision", "order_id"} <= values.keys():
+        try:
+            row_of(values["decision"], values["order_id"])
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        faults = [(name, why) for name, _, why in (problem.partition(": ") for problem in problems)]
+        raise InvalidOrder(faults, key=values.get("key"))
+    return FileDecision(**values)
+
+
+def layout_of(allowed: Sequence[Decision]) -> Layout:
+    """Return the layout of a file with these decisions."""
+    read = partial(_decision, allowed=allowed)
+    return Layout(
+        columns=tuple(_READ),
+        optional=("order_id",),
+        from_cells=lambda header, cells: read(dict(zip(header, cells, strict=True))),
+        from_json=lambda text: read(tree_of(text)),
+    )
+
+
+class DecisionCheck(Checking):
+    """The check of all rows, before the first decision."""
+
+    one_each = "decide each key once"
+    none_done = "Nothing was decided."
+
+    def __init__(self) -> None:
+        super().__init__(needs_held=False)
+        self.counts: Counter[str] = Counter()
+
+    def _add(self, command: FileDecision) -> None:
+        self.counts[command.decision.value] += 1
+
+
+# --- a dry run ---------------------------------------------------------------------------------------
+
+
+class Rehearsal:
+    """A journal that decides every transition and writes none, so that a dry run makes the same checks.
+
+    It knows only the orders of its own transitions: whether another key has an order's id already is checked
+    when the decision is made.
+
+    Args:
+        store: the journal that is read.
+    """
+
+    def __init__(self, store: Journal) -> None:
+        self._store = store
+        self._entries: dict[str, Entry] = {}
+        self._bound: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        """Return the entry as the transitions so far would have left it."""
+        return self._entries.get(key) or await self._store.read(scope, key)
+
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
+        """Decide a transition, and remember the entry after it."""
+        order_id = move.order_bound
+        result = decide(
+            await self.read(scope, key),
+            move,
+            now=await self._store.now(),
+            id_taken=order_id is not None and self._bound.setdefault(order_id, key) != key,
+            four_eyes=await self.read(scope, FOUR_EYES),
+        )
+        if result is not None:
+            self._entries[key] = result.entry
+        return result
+
+
+@frozen(kw_only=True)
+class RehearsedTarget(JournalTarget):
+    """A journal for a dry run."""
+
+    @property
+    def journal(self) -> Journal:
+        """A rehearsal of the journal."""
+        return cast("Journal", Rehearsal(super().journal))
+
+
+# --- the run -----------------------------------------------------------------------------------------
+
+
+class Result(enum.StrEnum):
+    """What became of a row."""
+
+    DONE = "done"
+    BEFORE = "done before"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+_MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
+
+
+async def _is_made(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
+    """Return whether the key is decided as the row says, and not changed by a later decision or call."""
+    row = wanted.row
+    if row.names_order:
+        return view.state is KeyState.CREATED and view.order_id == wanted.order_id
+    if view.state is not (KeyState.FREE if row.frees_key else KeyState.IN_DOUBT) or not view.readable:
+        return False
+    moves = [step.move for step in await operators.history(wanted.key) if step.move in _MOVES]
+    return moves[-1:] == [row.name]
+
+
+@define
+class DecisionRun:
+    """One run.
+
+    Args:
+        command: ``resolve``, ``refute``, ``propose`` or ``approve``.
+        by: the person who decides.
+        rows: the file, checked.
+        results: receives what became of each row; None in a dry run.
+
+    Attributes:
+        counts: the number of rows of each result.
+        is_whole: whether every row has its result.
+    """
+
+    command: str
+    by: str
+    rows: OrderFile
+    results: OutcomeFile | None
+    counts: Counter[Result] = field(factory=Counter)
+    stopping: Stopping = field(factory=Stopping)
+    is_whole: bool = False
+
+    async def run(self, operators: Operators) -> None:
+        """Decide the rows one by one, until the end, a signal, or a failure of the journal."""
+        with self.stopping.by_signals():
+            try:
+                self.is_whole = await self._decide(operators)
+            finally:
+                if self.results is not None:
+                    await asyncio.to_thread(self.results.write)
+
+    async def _decide(self, operators: Operators) -> bool:
+        for record in self.rows.records():
+            if record.command is None:
+                raise Changed(f"line {record.line} of FILE was changed after it was checked")
+            if self.stopping.asked.is_set():
+                return False
+            ended = await self.stopping.unless_asked(self._result(operators, record.command), twice=True)
+            if ended is None:
+                return False
+            self._note(record.line, record.command, *ended)
+            if self.results is not None and self.results.is_due:
+                await asyncio.to_thread(self.results.write)
+            if ended[0] is Result.UNKNOWN:
+                return False
+        return True
+
+    async def _result(self, operators: Operators, wanted: FileDecision) -> tuple[Result, str]:
+        try:
+            view = await operators.view(wanted.key)
+            proposal = view.proposal
+            is_proposed = proposal is not None and (
+                (proposal.decision, proposal.order_id) == (wanted.decision, wanted.order_id)
+            )
+            is_own = is_proposed and proposal is not None and is_same_person(proposal.by, self.by)
+            if (self.command == "propose" and is_own) or await _is_made(operators, wanted, view):
+                return Result.BEFORE, ""
+            if self.command == "approve" and not is_proposed:
+                raise ValueError("no such decision is proposed")  # noqa: TRY301 - as `approve` refuses it
+            effects = effects_text(view, wanted.row, order_id=wanted.order_id)
+            await self._make(operators, wanted, view)
+        except JournalFailed as failed:
+            return Result.UNKNOWN, explained(failed)
+        except ValueError as error:
+            return Result.REFUSED, shown(f"{wanted.key}: {error}")
+        return Result.DONE, effects
+
+    async def _make(self, operators: Operators, wanted: FileDecision, view: KeyView) -> None:
+        said: dict[str, Any] = {"by": self.by, "reason": wanted.reason}
+        if wanted.row.frees_key and self.results is not None:
+            warn_of_sender(view)
+        if self.command != "approve":
+            make = operators.propose if self.command == "propose" else operators.decide
+            await make(wanted.key, wanted.decision, order_id=wanted.order_id, seen=wanted.seen, **said)
+        elif view.moves != wanted.seen:
+            raise KeyChanged(view.entry)
+        elif view.proposal is not None:
+            await operators.approve(wanted.key, proposal=view.proposal.id, **said)
+
+    def _note(self, line: int, wanted: FileDecision, result: Result, why: str) -> None:
+        self.counts[result] += 1
+        if self.results is None or result in (Result.REFUSED, Result.UNKNOWN):
+            (tell if self.results is None else complain)(f"line {line}: {result}{why and f': {why}'}")
+        if self.results is not None:
+            said = {"line": line, "key": wanted.key, "decision": wanted.decision, "order_id": wanted.order_id}
+            self.results.add(msgspec.json.encode({**said, "result": result, "why": why}) + b"\n")
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def decide_file(
+    command: str,
+    allowed: Sequence[Decision],
+    target: JournalTarget,
+    *,
+    path: Path,
+    results: Path | None,
+    form: Format | None,
+    dry_run: bool,
+    by: str,
+    yes: bool,
+    settle_after: float,
+) -> None:
+    """Make the decisions of the file ``path``, and end the command with its exit code."""
+    results = results or path.with_name(path.name + ".results.jsonl")
+    codes = {ValueError: USAGE, Changed: FAILED, OSError: FAILED, sqlite3.Error: FAILED}
+    with failing("journal", codes), ExitStack() as files:
+        rows = files.enter_context(opened(path, format_of(path, form), layout_of(allowed)))
+        count = _checked(rows, target.scope, yes=yes or dry_run)
+        target.checked()
+        file = None
+        if dry_run:
+            target = RehearsedTarget(scope=target.scope, address=target.address)
+        else:
+            file = OutcomeFile(results, protected=(path, *files_of(target.address)), option="--results")
+            files.callback(file.close)
+        run = DecisionRun(command, by, rows, file)
+        target.with_journal(run.run, settle_after=settle_after)
+        if file is not None and run.is_whole:
+            file.finish()
+    counts = ", ".join(f"{run.counts[result]:,} {result}" for result in Result if run.counts[result])
+    tell(f"{counted(count, 'row')}: {counts or 'none was decided'}")
+    if file is None:
+        tell("this was a dry run: nothing was decided or written")
+    else:
+        tell(shown(f"results: {results}" if run.is_whole else f"results so far: {file.part}"))
+    if not run.is_whole:
+        tell("run the same command again: it continues, and decides no row twice")
+        raise typer.Exit(run.stopping.exit_code or FAILED)
+    raise typer.Exit(ROWS_REFUSED if run.counts[Result.REFUSED] else DONE)
+
+
+def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
+    """Check the whole file, and ask; return the number of its rows."""
+    check = DecisionCheck()
+    check.run(rows.records())
+    if check.faults:
+        for line in check.complaint():
+            complain(line)
+        raise typer.Exit(USAGE)
+    if not check.records:
+        raise ValueError("FILE: contains no decisions")
+    counts = ", ".join(f"{count:,} {name}" for name, count in check.counts.items())
+    confirmed(
+        f"FILE: {counts}; keys of {shown(scope)}. Refuting releases holds; if an order exists all the same, "
+        "it may be paid twice. --dry-run shows every row. Make all of these decisions?",
+        yes=yes,
+    )
+    return check.records
