@@ -44,6 +44,7 @@ from transfer_async import (
     RetryPolicy,
     RetryScheduled,
     TokenUnavailable,
+    TransferError,
     Unauthorized,
     UnreadableOrder,
 )
@@ -723,12 +724,20 @@ async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(w
     assert world.bank.log == ["check", "undo check"]
 
 
-async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(world: World):
+async def answered_late(world: World, *meanwhile: Callable[[], Awaitable[object]]) -> Any:
+    """Return the error of a call whose order was created, but whose answer came after these steps."""
     async with world.client() as client:
         call = await world.stalled(client.create_order(new_order(), key="k"))
-        await world.refute()
+        for step in meanwhile:
+            await step()
         world.sandbox.faults.release()
-        failed = await banks.failure(call, JournalFailed)
+        failed = await banks.failure(call)
+    assert isinstance(failed, JournalFailed)
+    return failed
+
+
+async def test_an_order_answered_after_its_refutation_is_a_suspected_duplicate(world: World):
+    failed = await answered_late(world, world.refute)
 
     assert (failed.outcome, failed.order_may_exist) == (Outcome.CREATED, True)
     assert failed.key == "k"
@@ -848,12 +857,8 @@ async def test_a_key_is_not_paid_again_if_its_superseded_sender_may_have_sent(
 
 
 async def test_a_late_answer_binds_a_key_that_was_reused_and_freed(world: World):
-    async with world.client() as client:
-        call = await world.stalled(client.create_order(new_order(), key="k"))
-        await refuted_and_refused_since(world)
-        world.sandbox.faults.release()
-        failed = await banks.failure(call, JournalFailed)
-        again = await banks.failure(client.create_order(new_order(), key="k"), UnreadableOrder)
+    failed = await answered_late(world, partial(refuted_and_refused_since, world))
+    again = await world.fails(UnreadableOrder)
 
     (order_id,) = world.sandbox.orders
     assert (failed.outcome, failed.order_may_exist, again.order_may_exist) == (Outcome.CREATED, True, True)
@@ -931,11 +936,7 @@ async def test_taking_back_an_id_keeps_the_suspicion_of_another_order(world: Wor
         await late_order_of_a_key_in_use(world)
         await world.resolve("tx-wrong")
     else:
-        async with world.client() as client:
-            call = await world.stalled(client.create_order(new_order(), key="k"))
-            await world.resolve("tx-wrong")
-            world.sandbox.faults.release()
-            await banks.failure(call, JournalFailed)
+        await answered_late(world, partial(world.resolve, "tx-wrong"))
     async with world.client() as client:
         await client.operators.amend("k", order_id=None, by="ada", reason="it was another's")
     world.time.pass_(100_000.0)
@@ -969,57 +970,14 @@ async def test_a_hold_is_kept_if_its_order_is_reported_while_other_undos_run(wor
 
 
 async def test_a_late_order_of_a_pruned_key_binds_it_again(world: World):
-    async with world.client() as client:
-        call = await world.stalled(client.create_order(new_order(), key="k"))
-        await world.refute()
-        await client.recover()
+    async def forget() -> None:
         world.journal.journal._forget((world.scope, "k"))
-        world.sandbox.faults.release()
-        failed = await banks.failure(call)
-        again = await banks.failure(client.create_order(new_order(), key="k"), UnreadableOrder)
 
-    assert isinstance(failed, JournalFailed)
+    failed = await answered_late(world, world.refute, world.recover, forget)
+    again = await world.fails(UnreadableOrder)
+
     assert (failed.outcome, again.order_may_exist) == (Outcome.CREATED, True)
     assert (await world.entry()).candidates == tuple(world.sandbox.orders)
-
-
-async def test_an_unreadable_answer_with_another_order_id_is_suspected(world: World):
-    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
-    world.meanwhile(transitions.GoInDoubt, partial(world.resolve, "tx-seen"))
-    found = await world.fails(AlreadyCreated)
-
-    (order_id,) = world.sandbox.orders
-    assert found.order_id == "tx-seen"
-    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == [order_id]
-    assert (await world.journal.history(world.scope, "k"))[-1].order_id == order_id
-
-
-@pytest.mark.parametrize("state", ["in doubt", "resolved"])
-async def test_a_doubt_recorded_or_resolved_by_others_is_not_a_duplicate(world: World, state: str):
-    world.sandbox.faults.add(CloseAfterProcessing())
-
-    async def others() -> None:
-        if state == "resolved":
-            await world.resolve("tx-seen")
-        else:
-            world.time.pass_(60.0)
-            await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
-
-    world.meanwhile(transitions.GoInDoubt, others)
-    await world.fails(AlreadyCreated if state == "resolved" else OutcomeUnknown)
-
-    assert not world.events_of(DuplicateSuspected)
-
-
-async def test_a_definite_failure_of_a_superseded_attempt_is_not_a_duplicate(world: World):
-    """The order will never exist, but the key belongs to another intent by now."""
-    world.sandbox.faults.add(Status(422))
-    world.meanwhile(transitions.Release, partial(refuted_and_taken_again, world))
-    refused = await world.fails(Refused)
-
-    assert (refused.outcome, refused.order_may_exist) == (Outcome.REFUSED, True)
-    assert not world.events_of(DuplicateSuspected)
-    assert (await world.entry()).order_id in world.sandbox.orders
 
 
 @pytest.mark.parametrize("at", [transitions.GoInDoubt, transitions.Suspect])
@@ -1055,81 +1013,106 @@ async def test_a_sender_report_that_could_not_be_recorded_is_recorded_by_recover
 async def test_a_late_answer_after_a_refutation_cancels_the_pending_undo_of_its_hold(
     world: World, is_taken_again: bool
 ):
-    async with world.client() as client:
-        call = await world.stalled(client.create_order(new_order(), key="k"))
-        held = [*world.bank.open]
-        await world.refute()
+    held: list[str] = []
+
+    async def look() -> None:
+        held.extend(world.bank.open)
         assert [debt.intent.id for debt in (await world.entry()).pending_undos] == held
-        if is_taken_again:
-            await world.move(journalling.claim(2))
-        world.sandbox.faults.release()
-        await banks.failure(call, JournalFailed)
-        world.time.pass_(3600.0)
-        await client.recover()
+
+    taken_again = [partial(world.move, journalling.claim(2))] if is_taken_again else []
+    await answered_late(world, world.refute, look, *taken_again)
+    world.time.pass_(3600.0)
+    await world.recover()
 
     assert ([*world.bank.open], world.bank.released) == (held, [])
     assert not [debt for debt in (await world.entry()).pending_undos if debt.intent.id in held]
 
 
 async def test_a_suspected_duplicate_that_cannot_be_recorded_is_raised_with_its_order(world: World):
-    world.sandbox.faults.add(StallAfterProcessing())
     world.journal.fail_on = transitions.Suspect
-    async with world.client() as client:
-        call = asyncio.create_task(client.create_order(new_order(), key="k"))
-        await world.sandbox.stalled()
-        await world.refute()
-        await world.move(journalling.claim(2))
-        world.sandbox.faults.release()
-        failed = await banks.failure(call, JournalFailed)
+    failed = await answered_late(world, world.refute, partial(world.move, journalling.claim(2)))
 
     assert failed.order is not None
     assert (failed.key, failed.outcome) == ("k", Outcome.CREATED)
 
 
-async def test_an_answer_replaces_a_doubt_recorded_by_others(world: World):
-    async with world.client() as client:
-        call = await world.stalled(client.create_order(new_order(), key="k"))
-        world.time.pass_(60.0)
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
-        world.time.pass_(-60.0)
-        world.sandbox.faults.release()
-        order = await call
-
-    entry = await world.entry()
-    assert (entry.state, entry.order_id) == (KeyState.CREATED, order.id)
+async def doubted(world: World) -> None:
+    """Another worker finds the lease expired."""
+    world.time.pass_(60.0)
+    await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
+    world.time.pass_(-60.0)
 
 
-async def test_a_definite_failure_replaces_a_doubt_recorded_by_others(world: World):
-    async def expire(_: object) -> None:
-        world.time.pass_(60.0)
-        await world.move(transitions.Expire(attempt=(await world.entry()).attempt or ""))
-
-    world.journal.before[transitions.Release] = expire
-    refused = await world.fails(Refused, refused_order())
-
-    assert not refused.order_may_exist
-    assert (await world.entry()).state is KeyState.FREE
-    assert not world.bank.open
+async def resolved(world: World) -> None:
+    await world.resolve("tx-seen")
 
 
-async def test_an_order_that_an_operator_resolved_first_is_still_returned(world: World):
-    async def resolve(move: Any) -> None:
-        await world.resolve(move.order_id)
-
-    world.journal.before[transitions.Create] = resolve
-    order = await world.create()
-
-    assert order.id in world.sandbox.orders
-    assert not world.events_of(DuplicateSuspected)
+async def resolved_rightly(world: World) -> None:
+    await world.resolve(next(iter(world.sandbox.orders)))
 
 
-async def test_a_definite_failure_after_an_operator_resolved_the_key_undoes_nothing(world: World):
-    world.meanwhile(transitions.Release, lambda: world.resolve("tx-seen"))
-    refused = await world.fails(Refused, refused_order())
+@frozen
+class Meanwhile:
+    """What others do just before a sender records how its attempt ended, and what follows.
 
-    assert refused.order_may_exist
-    assert world.bank.open
+    Args:
+        others: what they do.
+        fault: of the service's answer.
+        error: what the sender's call raises; None if it returns its order.
+        state: the key's at the end.
+        may_exist: whether the error says that an order may exist, and the hold is kept.
+        is_suspected: whether a duplicate is published.
+    """
+
+    others: Callable[[World], Awaitable[None]]
+    fault: Fault | None
+    error: type[TransferError] | None
+    state: KeyState = KeyState.CREATED
+    may_exist: bool = True
+    is_suspected: bool = False
+
+
+MEANWHILE = {
+    "an order, of a doubt": Meanwhile(doubted, None, None),
+    "an order that a person saw": Meanwhile(resolved_rightly, None, None),
+    "an order of another id than a person saw": Meanwhile(resolved, None, JournalFailed, is_suspected=True),
+    "a doubt that is on record": Meanwhile(
+        doubted, CloseAfterProcessing(), OutcomeUnknown, KeyState.IN_DOUBT
+    ),
+    "a doubt that a person resolved": Meanwhile(resolved, CloseAfterProcessing(), AlreadyCreated),
+    "an unreadable order of another id": Meanwhile(
+        resolved, WrongTypes({"poster_amount": "a lot"}), AlreadyCreated, is_suspected=True
+    ),
+    "a refusal, of a doubt": Meanwhile(doubted, Status(422), Refused, KeyState.FREE, may_exist=False),
+    "a refusal of a key that a person resolved": Meanwhile(resolved, Status(422), Refused),
+    "a refusal of a key that is taken again": Meanwhile(refuted_and_taken_again, Status(422), Refused),
+}
+
+
+@pytest.mark.parametrize("row", MEANWHILE.values(), ids=MEANWHILE)
+async def test_a_senders_end_is_recorded_over_a_doubt_and_never_over_an_order(world: World, row: Meanwhile):
+    async def others_once(_: object) -> None:
+        world.journal.before.clear()
+        await row.others(world)
+
+    for at in (transitions.Create, transitions.GoInDoubt, transitions.Release):
+        world.journal.before[at] = others_once
+    if row.fault is not None:
+        world.sandbox.faults.add(row.fault)
+    result: Any
+    (result,) = await asyncio.gather(world.create(), return_exceptions=True)
+    entry, orders = await world.entry(), [*world.sandbox.orders]
+
+    assert entry.state is row.state
+    assert bool(world.bank.open) is row.may_exist
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == orders[: row.is_suspected]
+    if row.is_suspected:
+        assert (await world.journal.history(world.scope, "k"))[-1].order_id == orders[0]
+        assert "tx-seen" in f"{result} {getattr(result, 'order_id', '')}"
+    if row.error is None:
+        assert [result.id] == orders == [entry.order_id]
+    else:
+        assert (type(result), result.order_may_exist) == (row.error, row.may_exist)
 
 
 # --- trouble with the journal -------------------------------------------------------------------
@@ -1245,14 +1228,6 @@ async def test_a_plain_hook_before_the_hold_costs_no_commit(world: World):
     await world.create(hooks=[within_limits, world.bank.hold])
 
     assert world.journal.kinds == ["Claim", "MarkSending", "Create"]
-
-
-async def test_an_answer_that_differs_from_the_operators_id_is_reported(world: World):
-    world.meanwhile(transitions.Create, lambda: world.resolve("tx-mistyped"))
-    failed = await world.fails(JournalFailed, match="is recorded with order tx-mistyped")
-
-    assert failed.outcome is Outcome.CREATED
-    assert world.events_of(DuplicateSuspected)
 
 
 @pytest.mark.parametrize("fault", [None, Status(422)], ids=["created", "no"])
