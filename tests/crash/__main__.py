@@ -8,10 +8,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.crash import broker, bulk, probing, upgrades, workers
+from tests.crash import broker, bulk, decisions, probing, upgrades, workers
 from tests.mutation.in_process import BY_NAME
 
-TRIALS = {"workers": workers, "broker": broker, "bulk": bulk, "probe": probing, "upgrades": upgrades}
+TRIALS = {
+    "workers": workers,
+    "broker": broker,
+    "bulk": bulk,
+    "probe": probing,
+    "upgrades": upgrades,
+    "decisions": decisions,
+}
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -111,6 +111,13 @@ def test_a_probe_that_does_not_count_is_noticed(size: int):
 
 
 @pytest.mark.trial(short=5, ci=20, long=200)
+def test_a_row_of_decisions_is_decided_once_or_not_at_all_however_often_it_is_killed(size: int):
+    table = kept("decisions", "--kills", size, "--seed", 1)
+
+    assert count(table, "kills") >= size
+
+
+@pytest.mark.trial(short=5, ci=20, long=200)
 @pytest.mark.parametrize("journal", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
 def test_an_upgrade_that_is_killed_leaves_the_journal_whole(journal: str, size: int):
     table = kept("upgrades", "--journal", journal, "--kills", size, "--seed", 1)
