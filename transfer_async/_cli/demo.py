@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from decimal import Decimal
 from operator import add
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
@@ -23,6 +23,7 @@ from transfer_async._beneficiary.verification import BeneficiaryVerification, Us
 from transfer_async._cli.demo_bank import BackOffice, Ledger, money, usd_order
 from transfer_async._cli.output import Say, in_columns, in_one_line, shown
 from transfer_async._client import TransferClient
+from transfer_async._models import events
 from transfer_async._models.errors import (
     BeneficiaryNotVerified,
     MatchResult,
@@ -31,23 +32,6 @@ from transfer_async._models.errors import (
     PreflightFailed,
     Refused,
     TransferError,
-)
-from transfer_async._models.events import (
-    AttemptFailed,
-    AttemptStarted,
-    Claimed,
-    DuplicateSuspected,
-    Event,
-    HookUndone,
-    NotSent,
-    OrderCreated,
-    OrderInDoubt,
-    OrderRefused,
-    OrderUnrecorded,
-    RateLimitWaited,
-    Resolved,
-    RetryScheduled,
-    UndoPending,
 )
 from transfer_async._models.requests import OrderIntent, OrderRequest, PersonName
 from transfer_async._models.responses import Order, OrderState, User
@@ -121,40 +105,46 @@ class Narration:
         """Print a line without columns."""
         self._say(text)
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Print an event of the client; an observer."""
         sentence = SENTENCES.get(type(event))
         if sentence is not None:
             self.tell("client", event.key, sentence(event))
 
 
-def _failed(event: AttemptFailed) -> str:
+def _failed(event: events.AttemptFailed) -> str:
     status = "" if event.status is None else f", status {event.status}"
     outcome = event.outcome.value.replace("_", " ")
     return f"attempt {event.attempt} ended: {outcome} ({event.error}{status})"
 
 
-def _resolved(event: Resolved) -> str:
+def _resolved(event: events.Resolved) -> str:
     if event.outcome is Outcome.CREATED:
         return f"resolved: created, {event.order_id}"
     return "refuted: no order exists, and none can appear"
 
 
-SENTENCES: dict[type[Event], Callable[[Any], str]] = {
-    Claimed: lambda _: "key claimed: no other call can use it now",
-    RateLimitWaited: lambda event: f"waited {event.waited:.3f} s for the rate limit",
-    AttemptStarted: lambda event: f"attempt {event.attempt} begins",
-    AttemptFailed: _failed,
-    RetryScheduled: lambda event: f"another attempt in {event.pause:.3f} s",
-    OrderCreated: lambda event: f"created: {event.order_id}",
-    OrderUnrecorded: lambda event: f"the journal could not record {event.order_id}",
-    OrderRefused: lambda _: "refused: no order exists",
-    NotSent: lambda event: f"not sent ({event.error})",
-    OrderInDoubt: lambda _: "in doubt: the order may exist, so nothing is undone and nothing is sent again",
-    Resolved: _resolved,
-    HookUndone: lambda event: f"{event.hook} undone",
-    UndoPending: lambda event: f"{event.hook} could not be undone ({event.error}): its undo is pending",
-    DuplicateSuspected: lambda event: f"a duplicate is suspected: {event.order_id or 'its id is not known'}",
+SENTENCES: dict[type[events.Event], Callable[[Any], str]] = {
+    events.Claimed: lambda _: "key claimed: no other call can use it now",
+    events.RateLimitWaited: lambda event: f"waited {event.waited:.3f} s for the rate limit",
+    events.AttemptStarted: lambda event: f"attempt {event.attempt} begins",
+    events.AttemptFailed: _failed,
+    events.RetryScheduled: lambda event: f"another attempt in {event.pause:.3f} s",
+    events.OrderCreated: lambda event: f"created: {event.order_id}",
+    events.OrderUnrecorded: lambda event: f"the journal could not record {event.order_id}",
+    events.OrderRefused: lambda _: "refused: no order exists",
+    events.NotSent: lambda event: f"not sent ({event.error})",
+    events.OrderInDoubt: lambda _: (
+        "in doubt: the order may exist, so nothing is undone and nothing is sent again"
+    ),
+    events.Resolved: _resolved,
+    events.HookUndone: lambda event: f"{event.hook} undone",
+    events.UndoPending: lambda event: (
+        f"{event.hook} could not be undone ({event.error}): its undo is pending"
+    ),
+    events.DuplicateSuspected: lambda event: (
+        f"a duplicate is suspected: {event.order_id or 'its id is not known'}"
+    ),
 }
 """The text for each event; without `HookPassed`, because the hook prints a line itself."""
 
@@ -162,18 +152,6 @@ SENTENCES: dict[type[Event], Callable[[Any], str]] = {
 # --- progress of many orders -------------------------------------------------------------------------
 
 Cells = tuple[str, ...]
-
-
-class Board(Protocol):
-    """Shows the progress and the outcomes of many orders."""
-
-    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Show the progress."""
-        ...
-
-    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
-        """Show the final table: a row for each outcome, and a last row for all."""
-        ...
 
 
 class PlainBoard:
@@ -226,6 +204,10 @@ class LiveBoard:
         for row in rows:
             table.add_row(*row, style="bold" if row is rows[-1] else None)
         self._live.update(table)
+
+
+Board = PlainBoard | LiveBoard
+"""Shows the progress and the outcomes of many orders."""
 
 
 @contextmanager
@@ -294,24 +276,17 @@ async def play(lines: Narration) -> None:
         ) as client:
             for payment in PAYMENTS:
                 lines.tell("customer", payment.key, payment.wish)
-                no = await _no_to(client, payment)
-                if no is not None:
+                is_expected = payment.result is None
+                try:
+                    order = usd_order("ada.eze", "ben.okri", "80.00")
+                    await client.create_order(order, key=payment.key, beneficiary=payment.to)
+                except BeneficiaryNotVerified as no:
                     result = no.result.value.replace("_", " ")
                     lines.tell("client", payment.key, f"the call ends: never sent ({result})")
-                is_so = (no and no.result) is payment.result and not (no and no.order_may_exist)
-                lines.check(payment.key, payment.claim, is_so and customer.asked == [*payment.asked])
+                    is_expected = no.result is payment.result and not no.order_may_exist
+                lines.check(payment.key, payment.claim, is_expected and customer.asked == [*payment.asked])
         lines.check(OTHER, "no hold was ever placed", OTHER not in {**ledger.kept, **ledger.released})
         lines.check("", "the sandbox has the two orders, and not the third", len(sandbox.orders) == 2)
-
-
-async def _no_to(client: TransferClient, payment: Payment) -> BeneficiaryNotVerified | None:
-    """Return the error of the beneficiary check, or None if the order was created."""
-    order = usd_order("ada.eze", "ben.okri", "80.00")
-    try:
-        await client.create_order(order, key=payment.key, beneficiary=payment.to)
-    except BeneficiaryNotVerified as no:
-        return no
-    return None
 
 
 class _Customer:

@@ -118,14 +118,13 @@ class PlannedOrder:
         return self.order.poster_amount if self.counted is None else self.counted
 
     @property
-    def is_special(self) -> bool:
-        """Whether the body that is sent differs from the client's body for the order."""
-        return self.name in profile.MUST_BE_REFUSED or self.name in profile.WITHOUT
+    def special(self) -> profile.Special | None:
+        """How the body that is sent differs from the client's body for the order; None if it does not."""
+        return profile.MUST_BE_REFUSED.get(self.name) or profile.WITHOUT.get(self.name)
 
     def body(self, document: profile.Document) -> bytes:
         """Return the body to send instead of the client's own."""
-        special = profile.MUST_BE_REFUSED.get(self.name) or profile.WITHOUT.get(self.name)
-        return profile.written(document) if special is None else special.made(document)
+        return profile.written(document) if self.special is None else self.special.made(document)
 
 
 def key_of(name: str, attempt: int = 1) -> str:
@@ -570,7 +569,7 @@ class Relay:
         request = self._service.request("POST", CREATE_ORDER, body=planned.body(validation.read(body)))
         self._answer, self.response = SeenAnswer(order="unknown"), Response()
         response, seconds = await self._service.exchange(request, cut=planned.case.is_cut)
-        found = find_order(response, self._known, sent=None if planned.is_special else planned.order)
+        found = find_order(response, self._known, sent=planned.order if planned.special is None else None)
         if found.amount is not None and found.amount <= planned.amount:
             found = evolve(found, amount=None)
         self.response, self._answer = response, seen_answer(response, seconds=seconds, found=found)

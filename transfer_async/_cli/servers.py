@@ -198,15 +198,6 @@ def _is_same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
-def application_behind(entrance: Entrance, operators: Operators) -> web.Application:
-    """Return the web application of the page and its one-time address."""
-    app = web.Application()
-    app.on_response_prepare.append(_add_headers)
-    app.router.add_get("/enter", entrance.enter)
-    app.add_subapp(entrance.mount, application(operators, who=entrance.who))
-    return app
-
-
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     """Add the security headers to every response, also to a 404."""
     response.headers.update(HEADERS)
@@ -221,8 +212,11 @@ async def serve_desk(
         OSError: the port cannot be listened on.
         JournalFailed: the journal could not be read.
     """
-    stop, entrance = asyncio.Event(), Entrance(operator)
-    runner = web.AppRunner(application_behind(entrance, operators), access_log=None)
+    stop, entrance, app = asyncio.Event(), Entrance(operator), web.Application()
+    app.on_response_prepare.append(_add_headers)
+    app.router.add_get("/enter", entrance.enter)
+    app.add_subapp(entrance.mount, application(operators, who=entrance.who))
+    runner = web.AppRunner(app, access_log=None)
     try:
         await operators.four_eyes()  # fails at once if the journal cannot be used
         await runner.setup()

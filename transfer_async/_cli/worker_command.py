@@ -100,7 +100,6 @@ def worker(
         _try(settings)
         return
     from transfer_async._cli import worker_process  # 7 ms that no --help needs
-    from transfer_async.integrations.faststream.broker import WorkerSettings
 
     with _usage("worker"):
         plan = worker_process.WorkerPlan(
@@ -139,8 +138,6 @@ def send(
 
     Exit codes: 0 the broker has them all; 1 it does not, send again; 2 wrong usage, nothing was sent.
     """
-    from transfer_async.integrations.faststream.broker import WorkerSettings
-
     with _usage("send"):
         where = _given(options.BROKER, broker)
         settings = WorkerSettings(commands=commands)
@@ -154,7 +151,6 @@ def send(
 
 def _try(settings: dict[str, Any]) -> None:
     from transfer_async._cli import worker_process
-    from transfer_async.integrations.faststream.broker import WorkerSettings
 
     with _usage("worker"):
         program, made = worker_process.nats_program(), WorkerSettings(**settings)
