@@ -194,6 +194,7 @@ class TransferClient:
             policy=core.policy,
             bucket=core.bucket,
             clock=core.clock,
+            observers=core.observers,
         )
         self._recoveries = Recoveries(self._context, every=recover_every)
         self._operators = Operators(

@@ -262,3 +262,64 @@ def test_a_value_that_cannot_be_sent_is_refused_and_not_shown(value: Any):
 def test_headers_that_are_no_mapping_are_refused(headers: Any):
     with pytest.raises(ValueError, match=r"^headers: must be a mapping"):
         TransferClient(BASE, "abc", headers=headers)
+
+
+# --- headers that an observer adds --------------------------------------------------------------
+
+
+class Adding:
+    """An observer that adds headers to requests."""
+
+    def __init__(self, headers: Any) -> None:
+        self._headers = headers
+        self.asked: list[str | None] = []
+
+    def __call__(self, event: Any) -> None:
+        """Nothing to be done."""
+
+    def request_headers(self, intent_id: str | None) -> Any:
+        self.asked.append(intent_id)
+        if isinstance(self._headers, Exception):
+            raise self._headers
+        return self._headers
+
+
+async def test_an_observer_adds_headers_to_orders_and_other_requests():
+    adding = Adding({"traceparent": "00-1"})
+    async with serving(anything) as server, client_to(server, observers=[adding]) as client:
+        await pay(client)
+        await client.who_am_i()
+        (intent_id,) = {step.intent_id for step in await client.history("k")}
+
+    assert [request.headers["traceparent"] for request in server.requests] == ["00-1", "00-1"]
+    assert adding.asked == [intent_id, None]
+
+
+async def test_an_added_header_replaces_no_other_and_must_be_valid():
+    added = {
+        **dict.fromkeys(("authorization", "X-request-id", "x-tenant", "Host"), "other"),
+        "Content-Length": "1",
+        "X-Wrong": "a\r\nb",
+        "X Y": "z",
+        "X-Number": 7,
+        "X-Good": "good",
+    }
+    settings = {"observers": [Adding(added)], "headers": GATEWAY}
+    async with serving(anything) as server, client_to(server, **settings) as client:
+        await pay(client)
+
+    (request,) = server.requests
+    assert own(request) == GATEWAY
+    assert request.headers["authorization"] == "Bearer abc"
+    assert "other" not in request.headers.values()
+    assert request.headers["x-good"] == "good"
+    assert not {"x-wrong", "x y", "x-number"} & request.headers.keys()
+
+
+@each("headers", [ValueError("s3cr3t"), 5, None])
+async def test_an_observer_that_fails_to_add_headers_does_not_affect_the_order(headers: Any, caplog: Any):
+    async with serving(anything) as server, client_to(server, observers=[Adding(headers)]) as client:
+        await pay(client)
+
+    assert "an observer could not add headers to a request" in caplog.text
+    assert "s3cr3t" not in caplog.text

@@ -1,6 +1,7 @@
 """The trace's context is carried from one message to the next, and no person is told of anywhere."""
 
 import importlib
+import logging
 import re
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from opentelemetry import baggage, trace
+from opentelemetry.trace import NoOpTracerProvider
 
-from tests.integrations.tracing import Traced
+from tests.faults.servers import Connection, Received, http, order_reply, serving
+from tests.integrations.tracing import Traced, ended, id_of
 from tests.support.bank import World, new_order
 from tests.support.cases import each
 from transfer_async import (
@@ -21,9 +24,12 @@ from transfer_async import (
     PreflightFailed,
     Rate,
     Refused,
+    RetryPolicy,
+    TransferClient,
+    log_events,
 )
 from transfer_async._models.events import Event
-from transfer_async.integrations.opentelemetry import context_from, headers_of_context
+from transfer_async.integrations.opentelemetry import Telemetry, context_from, headers_of_context
 from transfer_async.journal import transitions
 from transfer_async.sandbox import CloseAfterProcessing, Status
 
@@ -68,6 +74,113 @@ def test_the_context_is_injected_into_the_next_messages_headers():
 
 def test_without_a_context_there_are_no_headers():
     assert headers_of_context() == {}
+
+
+# --- from a request to the service --------------------------------------------------------------
+
+INCOMING = {"traceparent": TRACEPARENT, "tracestate": "bank=1", "baggage": "customer=s3cr3t"}
+
+
+async def anything(connection: Connection) -> None:
+    """Answer the first order with "busy", other orders with themselves, and reads with an account."""
+    while request := await connection.request():
+        is_first = len(connection.server.requests) == 1
+        connection.send(
+            http(429, b"{}")
+            if is_first
+            else order_reply(request)
+            if request.body
+            else http(200, b'{"id": "usr-1"}')
+        )
+
+
+async def requests_of(telemetry: Telemetry) -> list[Received]:
+    """Create an order and read an account within a message's trace; return the requests."""
+    settings = {"retry": RetryPolicy(first_delay=0.0), "request_id_header": "X-Id"}
+    async with (
+        serving(anything) as server,
+        TransferClient(server.url, "abc", observers=[telemetry], **settings) as client,
+    ):
+        with context_from(INCOMING):
+            await client.create_order(new_order(), key="k", held="hold-1")
+            await client.who_am_i()
+    return server.requests
+
+
+async def test_each_request_carries_the_trace_context_of_its_own_span(traced: Traced):
+    traced.trace_requests()
+    *orders, read = await requests_of(traced.telemetry)
+
+    spans = [f"00-{TRACE:032x}-{id_of(span):016x}-01" for span in traced.attempts]
+    assert [request.headers["traceparent"] for request in orders] == spans
+    assert len(set(spans)) == 2
+    assert read.headers["traceparent"] == TRACEPARENT
+    assert {request.headers["tracestate"] for request in (*orders, read)} == {"bank=1"}
+    assert len({request.headers["x-id"] for request in orders}) == 1
+
+
+async def test_no_baggage_is_sent_to_the_service(traced: Traced):
+    traced.trace_requests()
+    requests = await requests_of(traced.telemetry)
+
+    assert len(requests) == 3
+    assert not [request for request in requests if "s3cr3t" in repr(request.headers)]
+
+
+async def test_without_the_option_no_request_carries_the_trace_context(traced: Traced):
+    requests = await requests_of(traced.telemetry)
+
+    assert len(requests) == 3
+    assert not [request for request in requests if "traceparent" in request.headers]
+
+
+async def test_without_a_trace_a_request_carries_none():
+    telemetry = Telemetry(tracer_provider=NoOpTracerProvider(), trace_requests=True)
+    async with (
+        serving(anything) as server,
+        TransferClient(server.url, "abc", observers=[telemetry]) as client,
+    ):
+        await client.create_order(new_order(), key="k", held="hold-1")
+
+    assert not [request for request in server.requests if "traceparent" in request.headers]
+
+
+# --- span events as logs ------------------------------------------------------------------------
+
+
+class _Correlated(logging.Handler):
+    """Notes each record's event, and the span that is current when it is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, int]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if event := getattr(record, "transfer_event", None):  # The sandbox logs to a logger below this one.
+            self.told.append((event, trace.get_current_span().get_span_context().span_id))
+
+
+async def test_events_can_be_logged_within_the_orders_span_instead_of_being_span_events(
+    at_work: World, caplog: pytest.LogCaptureFixture
+):
+    traced, handler, logger = Traced(span_events=False), _Correlated(), logging.getLogger("transfer_async")
+    caplog.set_level(logging.DEBUG, logger.name)
+    at_work.sandbox.faults.add(Status(429))
+    logger.addHandler(handler)
+    try:
+        await ended(at_work, traced, observers=[traced.telemetry, log_events])
+    finally:
+        logger.removeHandler(handler)
+        traced.shutdown()
+
+    order = traced.order()
+    assert order.events == ()
+    assert {span_id for _, span_id in handler.told} == {id_of(order)}
+    names = [name for name, _ in handler.told]
+    assert names == [
+        *("Claimed", "HookPassed", "AttemptStarted", "AttemptFailed", "RetryScheduled"),
+        *("AttemptStarted", "OrderCreated"),
+    ]
 
 
 # --- no person ----------------------------------------------------------------------------------

@@ -30,6 +30,12 @@ class Traced:
         self.meters = MeterProvider([self._reader], resource=who)
         self.telemetry = Telemetry(tracer_provider=self.tracers, meter_provider=self.meters, **settings)
 
+    def trace_requests(self) -> None:
+        """Replace the telemetry by one that sends the trace context to the service."""
+        self.telemetry = Telemetry(
+            tracer_provider=self.tracers, meter_provider=self.meters, trace_requests=True
+        )
+
     def shutdown(self) -> None:
         self.tracers.shutdown()
         self.meters.shutdown()

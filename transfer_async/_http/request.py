@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from multidict import CIMultiDict
@@ -32,6 +32,7 @@ from transfer_async._models.errors import (
     name_of,
     sanitize_exception,
 )
+from transfer_async._models.events import Observers
 from transfer_async._support.clock import NEVER, Clock, is_over, seconds_left
 from transfer_async._support.util import (
     MutableStruct,
@@ -122,6 +123,7 @@ class OtherRequests:
         policy: the settings of retries.
         bucket: the retry budget.
         clock: the client's clock.
+        observers: the client's observers, which may add headers.
     """
 
     def __init__(
@@ -132,8 +134,9 @@ class OtherRequests:
         policy: RetryPolicy,
         bucket: TokenBucket,
         clock: Clock,
+        observers: Observers,
     ) -> None:
-        self._transport, self._tokens = transport, tokens
+        self._transport, self._tokens, self._observers = transport, tokens, observers
         self._policy, self._bucket, self._clock = policy, bucket, clock
         self._count = 0
         self._none_left = asyncio.Event()
@@ -211,7 +214,7 @@ class OtherRequests:
             request.method,
             request.path,
             content=request.content,
-            headers=state.headers if request.content is not None else _of_no_body(state.headers),
+            headers=self._request_headers(request, state),
             left=state.deadline - began,
             in_time=lambda: not is_over(self._clock, request.deadline),
         )
@@ -232,6 +235,12 @@ class OtherRequests:
                     request_id=result.request_id,
                 )
             )
+
+    def _request_headers(self, request: ServiceRequest, state: _RequestState) -> CIMultiDict[str]:
+        headers = with_added(state.headers, self._observers.request_headers(None))
+        if request.content is None:
+            del headers["Content-Type"]  # The request has no body (specification 4.2).
+        return headers
 
     async def _headers(self, request: ServiceRequest, state: _RequestState | None = None) -> CIMultiDict[str]:
         """Return the headers with the token; a new token if the service refused the one in ``state``."""
@@ -288,13 +297,6 @@ def _expired(state: _RequestState | None) -> TransferError:
     return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
 
 
-def _of_no_body(headers: CIMultiDict[str]) -> CIMultiDict[str]:
-    """Return ``headers`` without ``Content-Type``: the request has no body (specification 4.2)."""
-    without = headers.copy()
-    del without["Content-Type"]
-    return without
-
-
 # --- header names and values -------------------------------------------------------------------------
 # A bank may add headers of its own to requests, except those that the client or HTTP itself sets.
 
@@ -308,15 +310,23 @@ _RESERVED = frozenset(
 )
 
 
+def _is_header_name(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and _HEADER_NAME.fullmatch(name) is not None
+
+
+def _is_reserved(name: str) -> bool:
+    return name.lower() in _RESERVED or name.lower().startswith(("content-", "proxy-"))
+
+
 def checked_header_name(setting: str, name: object) -> str:
     """Return ``name`` if a bank may add a header with this name.
 
     Raises:
         ValueError: it may not; the text names ``setting``.
     """
-    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+    if not _is_header_name(name):
         raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")
-    if name.lower() in _RESERVED or name.lower().startswith(("content-", "proxy-")):
+    if _is_reserved(name):
         raise ValueError(f"{setting}: {name} is set by the client or by HTTP itself; choose another header")
     return name
 
@@ -337,7 +347,7 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
         checked[checked_header_name("headers", name)] = value
         if name.lower() in names:
             raise ValueError(f"headers: {name} occurs twice or is the request_id_header; remove it")
-        if not is_header_value(value):
+        if not _is_header_value(value):
             raise ValueError(
                 f"headers: the value of {name} must be printable ASCII, not empty, with no blank at its ends"
             )
@@ -345,7 +355,16 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
     return checked
 
 
-def is_header_value(value: object) -> bool:
+def with_added(headers: CIMultiDict[str], added: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return a copy of ``headers`` with those of ``added`` that can be sent and replace no other header."""
+    merged = headers.copy()
+    for name, value in added.items():
+        if _is_header_name(name) and not _is_reserved(name) and _is_header_value(value):
+            merged.setdefault(name, value)
+    return merged
+
+
+def _is_header_value(value: object) -> bool:
     """Return whether ``value`` can be sent unchanged: aiohttp would send other characters as UTF-8."""
     return isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip() != ""
 

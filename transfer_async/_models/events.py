@@ -7,8 +7,9 @@ or personal data.
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -167,6 +168,9 @@ class DuplicateSuspected(Event):
 
 Observer = Callable[[Event], Any]
 
+HeaderSource = Callable[[str | None], Mapping[str, str]]
+"""An observer's method ``request_headers``: it adds headers to requests, for example a trace context."""
+
 
 class Observers:
     """All observers of one client.
@@ -183,6 +187,24 @@ class Observers:
         if any(map(is_async, observers)):
             raise ValueError("observers: must be plain functions, not async: the client does not await them")
         self.all: tuple[Observer, ...] = tuple(observers)
+        found = [getattr(observer, "request_headers", None) for observer in observers]
+        self.header_sources: tuple[HeaderSource, ...] = tuple(
+            source for source in found if inspect.isroutine(source)
+        )
+
+    def request_headers(self, intent_id: str | None) -> dict[str, str]:
+        """Return the headers that observers add to a request.
+
+        Args:
+            intent_id: the id of the intent; None for a request that creates no order.
+        """
+        headers: dict[str, str] = {}
+        for source in self.header_sources:
+            try:
+                headers |= source(intent_id)
+            except Exception as error:  # noqa: BLE001 - an observer must not affect the call
+                _log.warning("an observer could not add headers to a request (%s)", name_of(error))
+        return headers
 
     def publish(self, event: Event) -> None:
         """Call every observer with ``event``, even if some of them raise."""
@@ -214,12 +236,13 @@ def log_events(event: Event) -> None:
     """Log one line for ``event`` to the logger ``transfer_async``; pass this function as an observer.
 
     The record's ``extra`` holds ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. Every other field of
-    the event is there too, as ``transfer_`` followed by its name.
+    the event is there too, as ``transfer_`` followed by its name; ``transfer_event`` is the event's class.
     """
     level = _LEVELS.get(type(event), logging.INFO)
     if not _log.isEnabledFor(level):
         return
     extra: dict[str, Any] = {name: getattr(event, name) for name in _IDS}
+    extra["transfer_event"] = type(event).__name__
     parts = []
     for attribute in attrs.fields(type(event)):
         if attribute.name not in extra:

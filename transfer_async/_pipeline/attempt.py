@@ -12,6 +12,7 @@ from transfer_async._converters.converter import find_order_id, read_answer
 from transfer_async._converters.wire_format import Unreadable
 from transfer_async._http import classify, retry
 from transfer_async._http.classify import Classification
+from transfer_async._http.request import with_added
 from transfer_async._http.retry import RateLimiter, RateLimitQueue
 from transfer_async._http.transport import ExchangeResult
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
@@ -130,11 +131,13 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
 def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState) -> CIMultiDict[str]:
     """Return the headers of one attempt; its id is in the journal, so the service can be asked about it."""
-    if context.request_id_header is None:
+    name, observers = context.request_id_header, context.observers
+    if name is None and not observers.header_sources:
         return sending.headers
     headers = sending.headers.copy()
-    headers[context.request_id_header] = work.attempt_id or ""
-    return headers
+    if name is not None:
+        headers[name] = work.attempt_id or ""
+    return with_added(headers, observers.request_headers(work.intent.id))
 
 
 def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:

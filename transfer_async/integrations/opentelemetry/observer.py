@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary
 
 from attrs import define, field
-from opentelemetry import context, propagate, trace
+from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvider, get_tracer_provider
@@ -28,7 +28,7 @@ from yarl import URL
 from transfer_async._http.urls import CREATE_ORDER, normalised
 from transfer_async._models import events
 from transfer_async._models.errors import Outcome
-from transfer_async._models.events import Event
+from transfer_async._models.events import Event, HeaderSource
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support.clock import is_a_time
 from transfer_async._support.util import VERSION, log
@@ -60,6 +60,10 @@ class Telemetry:
         base_url: the client's base URL. Without it, no span or metric names the server.
         tracer_provider: receives the spans; by default the global one.
         meter_provider: receives the metrics; by default the global one.
+        trace_requests: whether the client's requests carry the trace context, as the global propagator of
+            ``opentelemetry.propagate`` writes it (``traceparent``). Baggage is never sent to the service.
+        span_events: whether hooks, retries, undos and doubts are events of the spans. OpenTelemetry plans
+            to replace span events by logs: without them, pass ``log_events`` as an observer after this one.
 
     Raises:
         ValueError: ``base_url`` is not valid for a client.
@@ -71,13 +75,17 @@ class Telemetry:
         base_url: str | None = None,
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
+        trace_requests: bool = False,
+        span_events: bool = True,
     ) -> None:
         where, full = _server(base_url)
         tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE, VERSION, metrics.SCHEMA)
         # The address makes the meters differ: of two equal ones, only the first one's gauges are observed.
         meter = (meter_provider or get_meter_provider()).get_meter(SCOPE, VERSION, metrics.SCHEMA, where)
         self._instruments = Instruments(meter, where)
-        self._orders = Orders(tracer, self._instruments, {**where, **full})
+        self._orders = Orders(tracer, self._instruments, {**where, **full}, span_events=span_events)
+        self.request_headers: HeaderSource | None = self._orders.headers_for if trace_requests else None
+        """Returns the trace context for a request; the client calls it. None unless ``trace_requests``."""
 
     def __call__(self, event: Event) -> None:
         """Record one event of a client."""
@@ -320,10 +328,14 @@ class Orders:
         tracer: creates the spans.
         instruments: the metrics.
         server: the service's address, for the spans of attempts.
+        span_events: whether spans have events.
     """
 
-    def __init__(self, tracer: Tracer, instruments: Instruments, server: Attributes) -> None:
+    def __init__(
+        self, tracer: Tracer, instruments: Instruments, server: Attributes, *, span_events: bool
+    ) -> None:
         self._tracer = tracer
+        self._span_events = span_events
         self._instruments = instruments
         self._request = {**_REQUEST, **server}
         # Only the tasks hold the orders, so that an abandoned event loop frees its orders.
@@ -353,6 +365,16 @@ class Orders:
         record = self._recorders.get(type(event))
         if record is not None:
             record(event)
+
+    def headers_for(self, intent_id: str | None) -> dict[str, str]:
+        """Return the trace context of an order's attempt, or else of the current span, as headers."""
+        where = context.get_current()
+        order = None if intent_id is None else self._open.get(intent_id)
+        if order is not None and order.attempt is not None:
+            where = trace.set_span_in_context(order.attempt.span, where)
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, baggage.clear(where))  # Baggage may name a person: the service gets none.
+        return carrier
 
     # --- the order ----------------------------------------------------------------------------------
 
@@ -506,6 +528,8 @@ class Orders:
         self._note(event, "retry_scheduled", {metrics.PAUSE: event.pause})
 
     def _note(self, event: events.Event, name: str, attributes: dict[str, Any]) -> None:
+        if not self._span_events:
+            return
         order = self._open.get(event.intent_id)
         if order is not None:
             order.span.add_event(name, attributes)
