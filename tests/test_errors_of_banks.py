@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import bank as banks
 from tests.support.bank import World, new_order
-from tests.support.cases import each
+from tests.support.cases import each, told_of
 from transfer_async import (
     BeneficiaryNotVerified,
     BeneficiaryVerification,
@@ -44,6 +44,7 @@ from transfer_async.sandbox import CloseAfterProcessing, Status
 from transfer_async.worker import Action, Handler
 
 T = TypeVar("T")
+Make = Callable[[], BaseException]
 DEEP = 3000
 HANG = 60.0
 """Seconds: only a call that hangs for ever meets this limit."""
@@ -246,7 +247,7 @@ def each_error(test: Callable[..., Awaitable[None]]) -> Any:
     """Run the test for each of `ERRORS`, each in its own world."""
 
     @each("make", ERRORS)
-    async def every(make: Callable[[], BaseException], **given: Any) -> None:
+    async def every(make: Make, **given: Any) -> None:
         async with banks.world() as world:
             await test(world=world, make=make, **given)
 
@@ -302,40 +303,6 @@ class _NotAwaited:
         raise self.error
 
 
-async def _never_sent(
-    world: World, hooks: list[Any], steps: Steps, *, key: str = "k", **words: Any
-) -> TransferError:
-    error = await ends(world.create(key=key, hooks=[steps, *hooks], **words))
-    assert error.outcome is Outcome.NOT_SENT
-    assert error.order_may_exist is False
-    assert error.key == key
-    assert (await world.entry(key)).state is KeyState.FREE
-    assert not world.sandbox.orders
-    assert steps.undone == steps.began
-    return error
-
-
-@each_error
-async def test_any_error_of_a_hook_frees_the_key_and_undoes_the_others(
-    world: World, make: Callable[[], BaseException]
-):
-    for waits in (False, True):
-        hooks = [Breaking(make(), waits=waits), world.bank.hold]
-        assert isinstance(await _never_sent(world, hooks, Steps(), key=f"k-{waits}"), PreflightFailed)
-    assert not world.bank.open
-
-
-@each_error
-async def test_any_error_of_a_hook_that_is_not_a_coroutine_is_handled(
-    world: World, make: Callable[[], BaseException]
-):
-    for key, call in {"a": lambda *_: _reraise(make()), "b": lambda *_: _NotAwaited(make())}.items():
-        hook = Breaking(make())
-        hook.before = _marked_async(call)  # type: ignore[method-assign]
-        error = await _never_sent(world, [hook, world.bank.hold], Steps(), key=key)
-        assert isinstance(error, PreflightFailed)
-
-
 def _reraise(error: BaseException) -> NoReturn:
     raise error
 
@@ -345,8 +312,76 @@ def _marked_async(call: Callable[..., Any]) -> Any:
     return call
 
 
+def _with_before(make: Make, before: Callable[..., Any]) -> Breaking:
+    hook = Breaking(make())
+    hook.before = _marked_async(before)  # type: ignore[method-assign]
+    return hook
+
+
+def _raising(make: Make) -> Callable[..., Awaitable[Any]]:
+    async def call(*_: object) -> NoReturn:
+        raise make()
+
+    return call
+
+
+async def _somebody(username: str) -> User:
+    return User(username=username, firstname="B.", lastname="Okri", is_active=True)
+
+
+BEFORE_THE_REQUEST: dict[str, tuple[type[TransferError], Callable[[Make], dict[str, Any]]]] = {
+    "a hook": (PreflightFailed, lambda make: {"hook": Breaking(make())}),
+    "a hook that waits first": (PreflightFailed, lambda make: {"hook": Breaking(make(), waits=True)}),
+    "a hook that is no coroutine": (
+        PreflightFailed,
+        lambda make: {"hook": _with_before(make, lambda *_: _reraise(make()))},
+    ),
+    "an awaitable of a hook": (
+        PreflightFailed,
+        lambda make: {"hook": _with_before(make, lambda *_: _NotAwaited(make()))},
+    ),
+    "a look-up of a beneficiary": (
+        BeneficiaryNotVerified,
+        lambda make: {"hook": BeneficiaryVerification(_raising(make), _raising(make))},
+    ),
+    "a question about a beneficiary": (
+        BeneficiaryNotVerified,
+        lambda make: {"hook": BeneficiaryVerification(_somebody, _raising(make))},
+    ),
+    "the token": (TokenUnavailable, lambda make: {"token": _raising(make)}),
+}
+"""The bank's code that raises, by name, with the error of the call."""
+FOUND = {
+    "a look-up of a beneficiary": MatchResult.NOT_POSSIBLE,
+    "a question about a beneficiary": MatchResult.CLOSE_MATCH,
+}
+
+
 @each_error
-async def test_a_hold_that_raises_any_error_is_released(world: World, make: Callable[[], BaseException]):
+async def test_any_error_before_the_request_frees_the_key_and_undoes_the_hooks(world: World, make: Make):
+    for name, (kind, settings_of) in BEFORE_THE_REQUEST.items():
+        settings, steps = settings_of(make), Steps()
+        hooks = [steps, *filter(None, [settings.pop("hook", None)]), world.bank.hold]
+        beneficiary = PersonName("Ben", "Okri")
+        with told_of(name):
+            error = await ends(world.create(key=name, hooks=hooks, beneficiary=beneficiary, **settings))
+            _check_never_sent(error, world, steps)
+            assert isinstance(error, kind)
+            assert error.key == name
+            assert (await world.entry(name)).state is KeyState.FREE
+            assert name not in FOUND or error.result is FOUND[name]
+
+
+def _check_never_sent(error: TransferError, world: World, steps: Steps) -> None:
+    assert error.outcome is Outcome.NOT_SENT
+    assert error.order_may_exist is False
+    assert not world.sandbox.orders
+    assert not world.bank.open
+    assert steps.undone == steps.began
+
+
+@each_error
+async def test_a_hold_that_raises_any_error_is_released(world: World, make: Make):
     async def place(intent: object) -> str:
         raise make()
 
@@ -355,8 +390,11 @@ async def test_a_hold_that_raises_any_error_is_released(world: World, make: Call
     async def release(intent: object, receipt: str | None) -> None:
         released.append(receipt)
 
-    error = await _never_sent(world, [FundsHold(place, release)], Steps())
+    steps = Steps()
+    error = await ends(world.create(hooks=[steps, FundsHold(place, release)]))
 
+    _check_never_sent(error, world, steps)
+    assert (await world.entry()).state is KeyState.FREE
     assert isinstance(error, HoldFailed | BeneficiaryNotVerified | PreflightFailed)
     vouched = isinstance(make(), PreflightFailed) if "PreflightFailed" in _kinds(make()) else False
     assert released == ([] if vouched else [None])
@@ -367,9 +405,7 @@ def _kinds(error: BaseException) -> list[str]:
 
 
 @each_error
-async def test_an_undo_that_raises_any_error_stays_pending_and_hides_nothing(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_an_undo_that_raises_any_error_stays_pending_and_hides_nothing(world: World, make: Make):
     world.sandbox.faults.add(Status(422))
 
     class Undoing(Breaking):
@@ -388,54 +424,11 @@ async def test_an_undo_that_raises_any_error_stays_pending_and_hides_nothing(
     assert (await in_time(world.recover(hooks=[Undoing(make()), world.bank.hold]))).undos_pending == 1
 
 
-@each_error
-async def test_a_look_up_that_raises_any_error_finds_no_person(
-    world: World, make: Callable[[], BaseException]
-):
-    await _not_verified(world, make, of_the_lookup=True)
-
-
-@each_error
-async def test_a_question_that_raises_any_error_is_not_an_acceptance(
-    world: World, make: Callable[[], BaseException]
-):
-    await _not_verified(world, make, of_the_lookup=False)
-
-
-async def _not_verified(world: World, make: Callable[[], BaseException], *, of_the_lookup: bool) -> None:
-    async def lookup(username: str) -> User | None:
-        if of_the_lookup:
-            raise make()
-        return User(username=username, firstname="B.", lastname="Okri", is_active=True)
-
-    async def accept(intent: object, user: User) -> bool:
-        raise make()
-
-    check = BeneficiaryVerification(lookup, accept)
-    name = PersonName("Ben", "Okri")
-    error = await _never_sent(world, [check, world.bank.hold], Steps(), beneficiary=name)
-
-    assert isinstance(error, BeneficiaryNotVerified)
-    assert error.result is (MatchResult.NOT_POSSIBLE if of_the_lookup else MatchResult.CLOSE_MATCH)
-
-
 # --- the token --------------------------------------------------------------------------------------
 
 
 @each_error
-async def test_an_unavailable_token_is_not_a_doubt(world: World, make: Callable[[], BaseException]):
-    async def token() -> str:
-        raise make()
-
-    error = await _never_sent(world, [world.bank.hold], Steps(), token=token)
-
-    assert isinstance(error, TokenUnavailable)
-
-
-@each_error
-async def test_a_refusal_is_kept_if_no_new_token_is_available(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_a_refusal_is_kept_if_no_new_token_is_available(world: World, make: Make):
     given = [world.sandbox.token]
 
     async def token() -> str:
@@ -456,9 +449,7 @@ async def test_a_refusal_is_kept_if_no_new_token_is_available(
 
 
 @each_error
-async def test_a_resolve_that_raises_any_error_leaves_the_doubt(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_a_resolve_that_raises_any_error_leaves_the_doubt(world: World, make: Make):
     async def resolve(*_: object) -> None:
         raise make()
 
@@ -473,9 +464,7 @@ async def test_a_resolve_that_raises_any_error_leaves_the_doubt(
 
 
 @each_error
-async def test_an_observer_that_raises_any_error_does_not_affect_the_call(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_an_observer_that_raises_any_error_does_not_affect_the_call(world: World, make: Make):
     def observe(event: object) -> None:
         raise make()
 
@@ -486,7 +475,7 @@ async def test_an_observer_that_raises_any_error_does_not_affect_the_call(
 
 
 @each_error
-async def test_any_error_of_a_journal_raises_journal_failed(world: World, make: Callable[[], BaseException]):
+async def test_any_error_of_a_journal_raises_journal_failed(world: World, make: Make):
     for move in (Claim, MarkSending, Create):
         world.journal.fail_on, world.journal.error = move, make()
         error = await ends(world.create(key=move.__name__))
@@ -501,9 +490,7 @@ async def test_any_error_of_a_journal_raises_journal_failed(world: World, make: 
 
 
 @each_error
-async def test_a_definite_failure_that_cannot_be_recorded_is_reported(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_a_definite_failure_that_cannot_be_recorded_is_reported(world: World, make: Make):
     world.journal.fail_on, world.journal.error = Release, make()
     world.sandbox.faults.add(Status(422))
     error = await ends(world.create())
@@ -515,9 +502,7 @@ async def test_a_definite_failure_that_cannot_be_recorded_is_reported(
 
 
 @each_error
-async def test_a_journal_that_cannot_be_read_raises_journal_failed(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_a_journal_that_cannot_be_read_raises_journal_failed(world: World, make: Make):
     def read(*_: object) -> NoReturn:
         raise make()
 
@@ -604,9 +589,7 @@ async def test_an_order_whose_reply_cannot_be_encrypted_is_returned_with_the_err
 
 
 @each_error
-async def test_json_that_raises_any_error_on_reading_is_an_invalid_value(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_json_that_raises_any_error_on_reading_is_an_invalid_value(world: World, make: Make):
     class Odd(dict[str, Any]):
         def values(self) -> NoReturn:  # type: ignore[override]
             raise make()
@@ -617,9 +600,7 @@ async def test_json_that_raises_any_error_on_reading_is_an_invalid_value(
 
 
 @each_error
-async def test_a_request_that_raises_any_error_on_reading_stops_no_other(
-    world: World, make: Callable[[], BaseException]
-):
+async def test_a_request_that_raises_any_error_on_reading_stops_no_other(world: World, make: Make):
     class Odd(OrderRequest):
         def __getattribute__(self, name: str) -> Any:
             raise make()
@@ -633,7 +614,7 @@ async def test_a_request_that_raises_any_error_on_reading_stops_no_other(
 
 
 @each_error
-async def test_an_input_that_raises_any_error_ends_the_run(world: World, make: Callable[[], BaseException]):
+async def test_an_input_that_raises_any_error_ends_the_run(world: World, make: Make):
     async def requests() -> AsyncIterator[OrderRequest]:
         yield OrderRequest(new_order(), "fine")
         raise make()
@@ -649,7 +630,7 @@ async def test_an_input_that_raises_any_error_ends_the_run(world: World, make: C
 
 
 @each_error
-async def test_a_worker_reports_an_outcome_for_every_message(world: World, make: Callable[[], BaseException]):
+async def test_a_worker_reports_an_outcome_for_every_message(world: World, make: Make):
     world.journal.durable = True  # type: ignore[misc]
     async with world.client(hooks=[Breaking(make()), world.bank.hold]) as client:
         handled = await in_time(Handler(client).handle(OrderCommand(key="k", order=new_order())))
@@ -658,7 +639,7 @@ async def test_a_worker_reports_an_outcome_for_every_message(world: World, make:
 
 
 @each("make", ERRORS)
-def test_redacting_never_fails_and_hides_every_secret(make: Callable[[], BaseException]):
+def test_redacting_never_fails_and_hides_every_secret(make: Make):
     found, seen = [sanitize_exception(make())], set()
     while found:
         error = found.pop()
