@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,6 +152,80 @@ def test_modules_left_out_on_import_are_loaded_with_the_first_client():
 
 # --- public signatures --------------------------------------------------------------------------
 
+SIGNATURES = Path(__file__).with_name("public_signatures.txt")
+UPDATE = "python -m tests.test_public_names"
+
+
+def function_line(node):
+    """The signature of a function as one line of source code: the same on every version of Python."""
+    kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+    marks = "".join(
+        f"@{one.id} "
+        for one in node.decorator_list
+        if isinstance(one, ast.Name) and one.id in ("property", "classmethod", "staticmethod")
+    )
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return f"{marks}{kind} {node.name}({ast.unparse(node.args)}){returns}"
+
+
+def member_lines(body):
+    """The fields, constants and methods of a class that have no underscore; and ``__init__``."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            line, name = function_line(node), node.name
+        elif isinstance(node, (ast.AnnAssign, ast.Assign)):
+            line = ast.unparse(node)
+            name = re.split(r"\W", line)[0]
+        else:
+            continue
+        if name == "__init__" or not name.startswith(("_", "test_")):
+            yield line
+
+
+def definition(one):
+    """The statement that defines a class or a function, from the source of its module."""
+    tree = ast.parse(inspect.getsource(sys.modules[one.__module__]))
+    found = [node for node in ast.walk(tree) if getattr(node, "name", None) == one.__name__]
+    return found[-1]
+
+
+def signature_lines(one, name, public):
+    """A public name, and its members: its own, and those of its private base classes."""
+    if inspect.isclass(one):
+        ours = [
+            kind
+            for kind in one.__mro__
+            if kind.__module__.startswith("transfer_async") and (kind is one or kind not in public)
+        ]
+        bases = ", ".join(base.__name__ for base in one.__bases__ if base is not object)
+        yield f"class {name}({bases})"
+        for kind in ours:
+            yield from (f"    {line}" for line in member_lines(definition(kind).body))
+    else:
+        yield function_line(definition(one)) if inspect.isfunction(one) else name
+
+
+def public_signatures():
+    """All public signatures as in `public_signatures.txt`: each name in the first module that has it."""
+    lines = [f"# Signatures of all public names. A change of this file changes the API: {UPDATE}"]
+    homes = {}
+    for module in PROMISED:
+        for name in PROMISED[module]:
+            one = getattr(importlib.import_module(module), name)
+            homes.setdefault(name if not callable(one) else one, (module, name, one))
+    public = {one for _, _, one in homes.values() if inspect.isclass(one)}
+    for module in PROMISED:
+        lines += ["", f"{module}:", ""]
+        for home, name, one in homes.values():
+            if home == module:
+                lines += signature_lines(one, name, public)
+    return "\n".join(lines) + "\n"
+
+
+def test_the_public_signatures_are_those_of_the_list():
+    """If this change of the API is intended, write it into the changelog and run UPDATE."""
+    assert public_signatures() == SIGNATURES.read_text(encoding="utf-8")
+
 
 def signatures():
     """Every public callable, its name and its signature."""
@@ -190,3 +265,7 @@ def test_the_clients_signature_matches_the_contract():
 
 def test_the_package_is_marked_as_typed():
     assert (PACKAGE / "py.typed").exists()
+
+
+if __name__ == "__main__":
+    SIGNATURES.write_text(public_signatures(), encoding="utf-8")
