@@ -42,6 +42,7 @@ from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import (
+    RECOVER_CONCURRENCY,
     ClientCore,
     InFlight,
     OrderCall,
@@ -96,6 +97,7 @@ class TransferClient:
         recover_every: seconds between two runs of `recover` that the client starts itself, from its
             first use on; the first one starts after a random part of that time. None: call `recover`
             yourself.
+        recover_concurrency: the number of doubts about which `recover` calls ``resolve`` at the same time.
         observers: the functions that are called with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. It is never closed. Its
             redirects, ``raise_for_status``, middlewares and ``ssl`` are overridden for each request.
@@ -137,6 +139,7 @@ class TransferClient:
         four_eyes: bool = False,
         lease: Duration = LEASE,
         recover_every: Duration | None = None,
+        recover_concurrency: int = RECOVER_CONCURRENCY,
         observers: Sequence[Observer] = (),
         session: aiohttp.ClientSession | None = None,
         ssl: tls.SSLContext | None = None,
@@ -159,7 +162,10 @@ class TransferClient:
             clock=Clock() if clock is None else clock,
         )
         limits = settings.Limits(
-            max_response_bytes=max_response_bytes, max_connections=max_connections, rate=rate
+            max_response_bytes=max_response_bytes,
+            max_connections=max_connections,
+            recover_concurrency=recover_concurrency,
+            rate=rate,
         )
         self._base_url, self._owns_journal = base_url, journal is None
         self._context = settings.context(

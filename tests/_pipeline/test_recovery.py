@@ -383,15 +383,12 @@ async def test_the_next_recovery_finishes_the_work_of_one_that_died(world: World
     await world.crash(transitions.Create, key="sending")
     world.time.pass_(400.0)
 
-    async def die(_: object) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(0)
-
-    world.journal.after[at] = die
+    gate = Gate()
+    world.journal.after[at] = gate
+    run = await gate.catches(world.recover(resolve=sure, abandoned_settle_after=300.0))
+    run.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await world.recover(resolve=sure, abandoned_settle_after=300.0)
+        await run
     world.journal.after.clear()
     world.time.pass_(400.0)
     await world.recover(resolve=sure, abandoned_settle_after=300.0)

@@ -35,6 +35,7 @@ from transfer_async._cli.journal_session import (
 from transfer_async._cli.options import factory_named
 from transfer_async._cli.output import PlainUsage, complain, fail, show_table, shown, somebody_is_there, tell
 from transfer_async._cli.process import FAILED, OWED, USAGE
+from transfer_async._pipeline.call import RECOVER_CONCURRENCY
 from transfer_async._pipeline.decisions import DECISIONS, approval, proposed_row, row_of, rows_of
 from transfer_async._pipeline.key_views import (
     FourEyes,
@@ -634,6 +635,9 @@ def recover(
     scope: options.Scope = None,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1000, help="The number of doubts about which resolve is called at once.")
+    ] = RECOVER_CONCURRENCY,
     as_json: AsJson = False,
 ) -> None:
     """Process abandoned claims, doubts and pending undos.
@@ -654,6 +658,7 @@ def recover(
         scope=target.scope,
         settle_after=settle_after,
         abandoned_settle_after=abandoned_settle_after,
+        recover_concurrency=concurrency,
     )
     report = done(work, says_no=USAGE)  # a ValueError is about the hooks or a setting
     if as_json:

@@ -43,6 +43,9 @@ from transfer_async.journal.protocol import ScopedJournal
 NAME = "transfer_async order"
 """The name of every task that runs a call. All tasks share one string, to save memory."""
 
+RECOVER_CONCURRENCY = 8
+"""The number of doubts about which one run of ``recover`` asks ``resolve`` at the same time."""
+
 
 class OrderCall(MutableStruct, kw_only=True):
     """One call of ``create_order``: its arguments, its progress, and its cancellation.
@@ -327,6 +330,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         attempts_begun: the number of HTTP attempts begun.
         undone: the number of hooks undone.
         undos_pending: the number of undos that failed and stay pending.
+        resolve_failed: whether ``resolve`` was called and returned no usable answer.
     """
 
     intent: OrderIntent
@@ -337,6 +341,7 @@ class OrderProgress(MutableStruct, kw_only=True):
     attempts_begun: int = 0
     undone: int = 0
     undos_pending: int = 0
+    resolve_failed: bool = False
     _attempts: tuple[Attempt, ...] = ()
     _reports: tuple[Callable[[], Attempt], ...] = ()
 
@@ -393,6 +398,21 @@ class ClaimedKey(MutableStruct, kw_only=True):
     earlier: tuple[PendingUndo, ...] = ()
 
 
+class DoubtRounds(MutableStruct, kw_only=True):
+    """What a client remembers from one run of ``recover`` to the next about its calls of ``resolve``.
+
+    Args:
+        asked_at: the start of the last run that asked about every due doubt, on the journal's clock; None
+            before the first one, which asks about all doubts.
+        after: the key after which the next run begins to ask, because ``resolve`` failed repeatedly there.
+        tasks: the tasks that call ``resolve`` now.
+    """
+
+    asked_at: float | None = None
+    after: str = ""
+    tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set)
+
+
 # --- client core -------------------------------------------------------------------------------------
 # What one client's calls share: its parts, and what they all do with them.
 
@@ -415,6 +435,8 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     lease: float
     max_claim_age: float
     rate_limiter: RateLimiter | None
+    recover_concurrency: int
+    doubt_rounds: DoubtRounds = msgspec.field(default_factory=DoubtRounds)
     request_id_header: str | None = None
     """The name of the header in which each request for an order carries its attempt id, if any."""
 

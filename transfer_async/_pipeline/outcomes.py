@@ -549,7 +549,7 @@ async def settle_doubt(
     work.intent = entry.intent or work.intent  # The intent of the doubt, which may differ from the caller's.
     work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
     annotate_error(doubt, work, order_may_exist=True)
-    answer = await _ask(context, cancellation, entry, doubt, deadline=work.deadline)
+    answer = await _ask(context, work, cancellation, entry, doubt)
     if isinstance(answer, Order):
         return await _resolved(context, work, entry, doubt, order_id=answer.id, order=answer)
     if isinstance(answer, str):
@@ -562,16 +562,19 @@ async def settle_doubt(
 
 
 async def _ask(
-    context: ClientCore, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown, *, deadline: float
+    context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
 ) -> object:
-    if context.resolve is None or entry.intent is None or is_over(context.clock, deadline):
+    if context.resolve is None or entry.intent is None or is_over(context.clock, work.deadline):
         return None  # `recover` asks later.
+    work.resolve_failed = True
     try:
         with cancellation:
-            async with asyncio.timeout(within(context.timeouts.hook, context.clock, deadline)):
+            async with asyncio.timeout(within(context.timeouts.hook, context.clock, work.deadline)):
                 answer = await try_call(context.resolve, entry.intent, doubt)
         if type(answer) is not Raised:
-            return _checked_answer(entry.intent, answer)
+            checked = _checked_answer(entry.intent, answer)
+            work.resolve_failed = False
+            return checked
         failed = answer.error
     except asyncio.CancelledError:
         cancellation.swallow()

@@ -7,6 +7,7 @@ transaction of the journal is open while the bank's own code runs.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context as Variables
 from typing import Any
@@ -33,11 +34,42 @@ from transfer_async._pipeline.outcomes import (
 )
 from transfer_async._support.clock import Periodic
 from transfer_async._support.util import log, retrieve_exception
-from transfer_async.journal.model import ABANDONED, Ending, Entry, KeyState, PendingUndo, undos_on_failure
+from transfer_async.journal.model import (
+    ABANDONED,
+    Ending,
+    Entry,
+    KeyState,
+    PendingUndo,
+    TransitionResult,
+    undos_on_failure,
+)
 from transfer_async.journal.transitions import AcquireLease, Expire, Release, TakeOver
 
 BATCH = 100  # keys read from the journal at once
-IN_A_ROW = 3  # consecutive keys that may fail before the run stops, because the journal seems to be down
+IN_A_ROW = 3
+"""Consecutive failures after which a run stops: of the journal at all, of ``resolve`` to ask it."""
+
+ALWAYS_ASKED = 300.0
+"""The age in seconds up to which every run asks about a doubt."""
+
+LONGEST_PAUSE = 3600.0
+"""The longest time in seconds between two questions about a doubt."""
+
+_DOUBLED = 4800.0
+"""The age in seconds up to which pauses double the age: 300, 600, 1,200 and 2,400 s."""
+
+
+def questions_due(age: float) -> float:
+    """Return the number of questions that were due about a doubt since it was `ALWAYS_ASKED` old.
+
+    The pause between two questions is the age that the doubt has then, but at most an hour. A run asks if a
+    question was due since the last run. So the journal need not record when a doubt was asked about.
+
+    Args:
+        age: the seconds since the last possible send, at least `ALWAYS_ASKED`.
+    """
+    doublings = math.floor(math.log2(min(age, _DOUBLED) / ALWAYS_ASKED))
+    return doublings + max(0.0, age - _DOUBLED) // LONGEST_PAUSE
 
 
 @frozen(kw_only=True)
@@ -64,7 +96,11 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One run of ``recover``.
+    """One run of ``recover``. Pending undos and calls of ``resolve`` do not wait for each other.
+
+    One pass runs the undos, one key at a time. Another asks ``resolve`` about the doubts, several at a time.
+    Both read the journal page by page, so the memory used does not grow with the number of keys. A doubt
+    that the first pass handles is asked about after its undos: only its key is kept until then.
 
     Args:
         context: the client's shared parts.
@@ -74,11 +110,18 @@ class Recovery:
     def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
         self._context = context
         self._stop = stop
-        self._last = ""
+        self._group = asyncio.TaskGroup()
         self._failure: JournalFailed | None = None
         self._failed_in_a_row = 0
+        self._is_down = False
+        self._to_ask: list[str] = []  # doubts left by the pass of the undos
+        self._handled: set[str] = set()  # keys that only one of the passes may handle in this run
+        self._asking = self._unanswered = 0
+        self._gave_up = False
+        self._may_have_changed = asyncio.Event()
         self._taken_over = self._resolved = self._refuted = self._released = self._undos_pending = 0
         self._unreadable = 0
+        self._now, self._asked_at = 0.0, context.doubt_rounds.asked_at
 
     async def run(self) -> RecoveryReport:
         """Process every waiting key once, and return the report.
@@ -88,11 +131,14 @@ class Recovery:
         """
         context = self._context
         await self._record_unjournaled()
-        while keys := await self._waiting():
-            for key, entry in keys:
-                if self._stop():
-                    break
-                await self._try_to_process(key, entry)
+        try:
+            async with self._group:
+                if context.resolve is not None:
+                    self._now = await context.journal.now()
+                    self._group.create_task(self._ask_about_doubts())
+                await self._process_all()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors.exceptions[0].__cause__
         if self._failure is not None:
             raise self._failure
         return RecoveryReport(
@@ -113,31 +159,42 @@ class Recovery:
         except JournalFailed as error:
             self._failure = error
 
-    async def _try_to_process(self, key: str, entry: Entry) -> None:
+    async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Process one key; if its journal writes fail, the run continues with the next key."""
         try:
-            await self._process(key, entry)
+            await work
             self._failed_in_a_row = 0
         except JournalFailed as error:
             log.warning("the key %r could not be recovered (%s)", key, error)
             self._failure = self._failure or error
             self._failed_in_a_row += 1
-            if self._failed_in_a_row == IN_A_ROW:
-                raise
+            self._is_down = self._is_down or self._failed_in_a_row == IN_A_ROW
 
-    async def _waiting(self) -> list[tuple[str, Entry]]:
-        if self._stop():
-            return []
-        found = await self._context.journal.work(limit=BATCH, after=self._last)
-        if found:
-            self._last = found[-1][0]
-        return found
+    def _is_over(self) -> bool:
+        return self._is_down or self._stop()
+
+    async def _waiting(self, after: str) -> list[tuple[str, Entry]]:
+        return [] if self._is_over() else await self._context.journal.work(limit=BATCH, after=after)
+
+    # --- undos ------------------------------------------------------------------------------------
+
+    async def _process_all(self) -> None:
+        """Process every waiting key, except that doubts without a pending undo are left to the other pass."""
+        after = ""
+        while keys := await self._waiting(after):
+            for key, entry in keys:
+                if not self._is_over():
+                    await self._try_to_process(key, self._process(key, entry))
+            after = keys[-1][0]
+        for key in self._to_ask:
+            await self._start_asking(key)
 
     async def _process(self, key: str, entry: Entry) -> None:
         if entry.unread is not None:
             self._unreadable += 1
             return
-        asked: Entry | None = None
+        if key in self._handled:
+            return
         if entry.state is KeyState.CLAIMED:
             await self._undo_abandoned(key, entry)
         elif entry.state is KeyState.SENDING and entry.attempt is not None:
@@ -145,10 +202,15 @@ class Recovery:
             expired = await self._context.journal.write(key, expire, certain=Outcome.UNKNOWN)
             if expired.denial is None:
                 self._publish_doubt(expired.entry)
-                asked = await self._ask(key, expired.entry)
-        elif entry.state is KeyState.IN_DOUBT:
-            asked = await self._ask(key, entry)
-        await self._run_pending_undos(key, entry.pending_undos, asked)
+                self._ask_after_undos(key, expired.entry)
+        elif entry.pending_undos and self._is_to_ask(entry):
+            self._ask_after_undos(key, entry)
+        await self._run_pending_undos(key, entry.pending_undos)
+
+    def _ask_after_undos(self, key: str, entry: Entry) -> None:
+        if self._context.resolve is not None and entry.intent is not None:
+            self._handled.add(key)
+            self._to_ask.append(key)
 
     async def _undo_abandoned(self, key: str, entry: Entry) -> None:
         context = self._context
@@ -178,51 +240,28 @@ class Recovery:
             work.attempt_id = entry.attempt
             self._context.publish(OrderInDoubt, work, error=ABANDONED)
 
-    async def _ask(self, key: str, entry: Entry) -> Entry | None:
-        """Ask ``resolve`` about a doubt.
-
-        Returns:
-            If the doubt ended: the entry, whose lease still covers its other pending undos. Else None.
-        """
-        context = self._context
-        if context.resolve is None or entry.intent is None:
-            return None
-        attend = AcquireLease(lease=context.lease)
-        attended = await context.journal.write(key, attend, certain=Outcome.UNKNOWN)
-        if attended.denial is not None:
-            return None
-        work = self._work(entry.intent)
-        doubt = doubt_on_record(attended.entry, "in doubt")
-        try:
-            await settle_doubt(context, work, Cancellation(), attended, doubt)
-            self._resolved += 1
-        except AlreadyCreated:
-            self._resolved += 1
-        except Refuted:
-            self._refuted += 1
-        except OutcomeUnknown:
-            await context.journal.write(key, AcquireLease(lease=0.0), certain=Outcome.UNKNOWN)
-            return None
-        finally:
-            self._count(work)
-        return attended.entry
-
-    async def _run_pending_undos(self, key: str, undos: tuple[PendingUndo, ...], asked: Entry | None) -> None:
-        """Run the pending undos; ``asked`` is the entry if this run already holds a lease on them."""
+    async def _run_pending_undos(self, key: str, undos: tuple[PendingUndo, ...]) -> None:
         if not undos:
             return
-        context, entry = self._context, asked
-        if entry is None:
-            attended = await context.journal.write(
-                key, AcquireLease(lease=context.lease), certain=Outcome.NOT_SENT
-            )
-            if attended.denial is not None:
-                return
-            entry = attended.entry
+        attended = await self._attend(key, Outcome.NOT_SENT)
+        if attended is None:
+            return
         due = {(pending.intent.id, pending.hook) for pending in undos}
+        entry = attended.entry
         await self._undo(tuple(item for item in entry.pending_undos if (item.intent.id, item.hook) in due))
-        if asked is None and entry.state is KeyState.IN_DOUBT:  # the lease covers the doubt too; free it
-            await context.journal.write(key, AcquireLease(lease=0.0), certain=Outcome.UNKNOWN)
+        if entry.state is KeyState.IN_DOUBT:  # the lease covers the doubt too; free it
+            await self._leave(key, attended)
+
+    async def _attend(self, key: str, certain: Outcome) -> TransitionResult | None:
+        """Take the lease on the key's undos and doubt; None if another worker has it."""
+        lease = AcquireLease(lease=self._context.lease)
+        attended = await self._context.journal.write(key, lease, certain=certain)
+        return attended if attended.denial is None else None
+
+    async def _leave(self, key: str, attended: TransitionResult) -> None:
+        """Release what is left of the lease; another worker may hold a later one."""
+        release = AcquireLease(lease=0.0, ends=attended.now + self._context.lease)
+        await self._context.journal.write(key, release, certain=Outcome.UNKNOWN)
 
     async def _undo(self, undos: Iterable[PendingUndo]) -> None:
         """Run pending undos, grouped by intent."""
@@ -233,6 +272,96 @@ class Recovery:
             work = self._work(owed[0].intent)
             await undo(self._context, work, Cancellation(), owed)
             self._count(work)
+
+    # --- doubts -----------------------------------------------------------------------------------
+
+    async def _ask_about_doubts(self) -> None:
+        """Ask ``resolve`` about every due doubt, beginning where an earlier run gave up."""
+        rounds = self._context.doubt_rounds
+        first = last = after = rounds.after
+        try:
+            while keys := await self._waiting(after):
+                for key, entry in keys:
+                    if entry.pending_undos or key in self._handled or not self._is_to_ask(entry):
+                        continue
+                    if not await self._start_asking(key):
+                        rounds.after = last if self._gave_up else rounds.after
+                        return
+                    last = key
+                after = keys[-1][0]
+        except JournalFailed as error:
+            self._failure = self._failure or error
+            return
+        if not self._is_over():
+            rounds.after = ""
+            rounds.asked_at = rounds.asked_at if first else self._now
+
+    def _is_to_ask(self, entry: Entry) -> bool:
+        """Return whether the entry is a doubt that was due for a question since the last run asked all."""
+        context, asked_at = self._context, self._asked_at
+        if entry.state is not KeyState.IN_DOUBT or entry.intent is None or not entry.is_readable:
+            return False
+        if asked_at is None or not (age := self._now - entry.sent_until) >= ALWAYS_ASKED:
+            return True
+        settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
+        before = max(ALWAYS_ASKED, asked_at - entry.sent_until)
+        return asked_at < settled_at <= self._now or questions_due(age) > questions_due(before)
+
+    async def _start_asking(self, key: str) -> bool:
+        """Wait until fewer than the limit are being asked about, then ask about ``key`` in a task.
+
+        After an unusable answer no new question is asked until those in progress have ended. So a
+        ``resolve`` that hangs costs the run one timeout, however many doubts there are.
+
+        Returns:
+            False if the run is over, or if it has given up asking.
+        """
+        limit, tasks = self._context.recover_concurrency, self._context.doubt_rounds.tasks
+        while self._asking >= limit or (self._unanswered and self._asking):
+            self._may_have_changed.clear()
+            await self._may_have_changed.wait()
+        if self._unanswered >= min(IN_A_ROW, limit) and not self._gave_up:
+            self._gave_up = True
+            log.warning("resolve failed %d times in a row: this run does not call it again", self._unanswered)
+        if self._gave_up or self._is_over():
+            return False
+        self._asking += 1
+        task = self._group.create_task(self._ask(key))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return True
+
+    async def _ask(self, key: str) -> None:
+        try:
+            await self._try_to_process(key, self._settle(key))
+        finally:
+            self._asking -= 1
+            self._may_have_changed.set()
+
+    async def _settle(self, key: str) -> None:
+        """Ask ``resolve`` about a doubt, and record its answer."""
+        attended = await self._attend(key, Outcome.UNKNOWN)
+        if attended is None:
+            return
+        entry = attended.entry
+        if entry.state is KeyState.IN_DOUBT and entry.intent is not None:
+            work = self._work(entry.intent)
+            doubt = doubt_on_record(entry, "in doubt")
+            try:
+                await settle_doubt(self._context, work, Cancellation(), attended, doubt)
+                self._resolved += 1
+            except AlreadyCreated:
+                self._resolved += 1
+            except Refuted:
+                self._refuted += 1
+            except OutcomeUnknown:
+                pass
+            finally:
+                self._unanswered = self._unanswered + 1 if work.resolve_failed else 0
+                if work.undos_pending:  # they were tried in this run
+                    self._handled.add(key)
+                self._count(work)
+        await self._leave(key, attended)
 
     def _work(self, intent: OrderIntent) -> OrderProgress:
         return OrderProgress(intent=intent, began=self._context.clock.now())
@@ -288,7 +417,8 @@ class Recoveries:
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is one of the runs."""
-        return task is not None and (task in self._requested or task is self._background)
+        asking = self._context.doubt_rounds.tasks
+        return task is not None and (task in self._requested or task is self._background or task in asking)
 
     async def run(self) -> RecoveryReport:
         """Run once for a caller, and return the report.
@@ -313,7 +443,7 @@ class Recoveries:
         return task
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait for the runs in progress; a periodic run stops after its current key.
+        """Wait for the runs in progress; a periodic run stops after its current keys.
 
         Args:
             wait: the seconds to wait; runs that take longer are cancelled.

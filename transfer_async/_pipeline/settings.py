@@ -45,6 +45,7 @@ class ClientSettings(TypedDict, total=False):
     four_eyes: bool
     lease: Duration
     recover_every: Duration | None
+    recover_concurrency: int
     observers: Sequence[Observer]
     session: aiohttp.ClientSession | None
     ssl: tls.SSLContext | None
@@ -104,6 +105,7 @@ class Limits:
 
     max_response_bytes: int = field(validator=count())
     max_connections: int = field(validator=count())
+    recover_concurrency: int = field(validator=count())
     rate: Rate | None = field(validator=validators.optional(instance_of(Rate)))
 
 
@@ -179,6 +181,7 @@ def context(
         ),
         lease=times.lease,
         max_claim_age=MAX_CLAIM_AGE,
+        recover_concurrency=limits.recover_concurrency,
         rate_limiter=None if limits.rate is None else RateLimiter(limits.rate, times.clock),
         request_id_header=request_id_header,
     )

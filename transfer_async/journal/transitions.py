@@ -560,11 +560,13 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 
     Args:
         lease: the lease in seconds; 0 releases it.
+        ends: for a release: the end of the lease to release. Other workers' leases stay. None releases all.
     """
 
     name: ClassVar[str] = "attend"
 
     lease: float
+    ends: float | None = None
 
     @property
     def is_in_history(self) -> bool:
@@ -578,9 +580,13 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Set the lease of the undos and of a doubt; a claim's or a sender's lease is its worker's."""
-        owed = _leased(entry.pending_undos, now + self.lease)
-        lease = now + self.lease if entry.state is KeyState.IN_DOUBT else entry.lease_until
-        return replace(entry, pending_undos=owed, lease_until=lease)
+        until = now + self.lease
+        owed = tuple(
+            attrs.evolve(undo, lease_until=until) if self.ends in (None, undo.lease_until) else undo
+            for undo in entry.pending_undos
+        )
+        is_taken = entry.state is KeyState.IN_DOUBT and self.ends in (None, entry.lease_until)
+        return replace(entry, pending_undos=owed, lease_until=until if is_taken else entry.lease_until)
 
 
 # --- suspicions, corrupt records, notifications -------------------------------------------------
