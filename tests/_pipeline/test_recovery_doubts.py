@@ -243,6 +243,14 @@ async def test_a_cancelled_recovery_leaves_every_key_in_doubt_for_the_next_one(w
 # --- a look-up that does not work ---------------------------------------------------------------
 
 
+async def test_a_failing_resolve_is_not_called_for_every_doubt(world: World):
+    await in_doubt(world, 40)
+    asked = Asked(fails)
+
+    assert await world.recover(resolve=asked) == RecoveryReport(in_doubt=40)
+    assert len(asked.keys) <= 8
+
+
 @pytest.mark.parametrize("limit", [1, 2, 8])
 async def test_a_hanging_resolve_costs_a_run_one_timeout(
     world: World, monkeypatch: pytest.MonkeyPatch, limit: int, caplog: pytest.LogCaptureFixture
@@ -263,12 +271,25 @@ async def test_a_hanging_resolve_costs_a_run_one_timeout(
     assert f"resolve failed {limit} times in a row: this run does not call it again" in caplog.messages
 
 
-async def test_a_failing_resolve_is_not_called_for_every_doubt(world: World):
-    await in_doubt(world, 40)
-    asked = Asked(fails)
+async def test_after_a_timeout_no_look_up_starts_until_the_others_have_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    loop_time = LoopTime(monkeypatch)
+    keys = await in_doubt(world, 10)
+    gate = Gate()
+    asked = Asked(lambda key: gate() if key == keys[1] else hangs(key))
+    async with world.client(resolve=asked, recover_concurrency=2) as client:
+        run = await gate.catches(client.recover())
+        await loop_time.pass_(60.0)
+        gate.open()
+        while len(asked.keys) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(2):
+            await loop_time.pass_(60.0)
+            await turns(20)
+        await run
 
-    assert await world.recover(resolve=asked) == RecoveryReport(in_doubt=40)
-    assert len(asked.keys) <= 8
+    assert asked.keys == keys[:3]
 
 
 async def test_doubts_that_resolve_cannot_answer_do_not_keep_the_others_waiting(world: World):

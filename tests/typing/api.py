@@ -190,6 +190,7 @@ async def pay() -> Order:
         settle_after=timedelta(minutes=5),
         lease=60,
         recover_every=timedelta(minutes=1),
+        recover_concurrency=4,
         observers=[observe, log_events],
         ssl=None,
         proxy=None,
