@@ -351,6 +351,9 @@ class TransferClient:
     async def recover(self) -> RecoveryReport:
         """Process what earlier calls left behind: abandoned claims, doubts, and pending undos.
 
+        The first run asks ``resolve`` about every doubt; later runs of this client ask about old doubts
+        less often. Undos do not wait for ``resolve``.
+
         Raises:
             JournalFailed: the journal could not be read or written.
             ClientClosed: the client is closed, or was closed before the run ended.

@@ -1,4 +1,4 @@
-"""`recover`: processes abandoned claims, doubts and pending undos, one key at a time.
+"""`recover`: processes abandoned claims, doubts and pending undos.
 
 Many workers may run it at once: every key is taken under a lease, and every step is a compare-and-set. No
 transaction of the journal is open while the bank's own code runs.
