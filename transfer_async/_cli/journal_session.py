@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Annotated, Any, TypeVar
 
@@ -30,16 +30,6 @@ Undone = Annotated[
     bool, typer.Option("--undone", help="For a corrupt record: its hooks were undone manually.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-
-
-class OtherScope(Exception):
-    """The journal has keys, but none of the given scope."""
-
-    def __init__(self, scope: str, others: Sequence[str]) -> None:
-        super().__init__(
-            f"the journal has no key of {scope}, {only_scopes(others).shown(str)}: "
-            "name the right one by --scope, or by --base-url"
-        )
 
 
 @frozen(kw_only=True)
@@ -74,7 +64,9 @@ class JournalTarget:
             async with journal_output.opened(store, self.scope, settle_after=settle_after) as operators:
                 others = () if in_any_scope else await operators.other_scopes()
                 if others:
-                    raise OtherScope(self.scope, others)
+                    names = only_scopes(others).shown(str)
+                    advice = "name the right one by --scope, or by --base-url"
+                    fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
                 return await do(operators)
 
         return done(work(), says_no=says_no)
@@ -156,8 +148,7 @@ def warn_of_sender(view: KeyView) -> None:
 def done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
     """Run ``work``; end the command with a line on an error."""
     # In this order: some of the client's errors are ValueErrors, too.
-    codes: dict[type[Exception], int] = {OtherScope: OTHER_SCOPE, TransferError: FAILED, ValueError: says_no}
-    with failing("journal", codes, words=journal_output.explained):
+    with failing("journal", {TransferError: FAILED, ValueError: says_no}, words=journal_output.explained):
         return run(work)
 
 
