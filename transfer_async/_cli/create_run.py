@@ -78,16 +78,13 @@ def request_of(record: Record) -> LineRequest:
     return LineRequest(**attrs.asdict(command, recurse=False), line=record.line)
 
 
+@define(kw_only=True)
 class CircuitBreaker:
-    """Counts failures in a row that are not the order's.
+    """Counts failures in a row that are not the order's."""
 
-    Args:
-        concurrency: the number of orders in flight.
-    """
-
-    def __init__(self, *, concurrency: int) -> None:
-        self._most = max(AT_LEAST, 2 * concurrency)
-        self._in_a_row = self._not_ready = 0
+    concurrency: int  # the number of orders in flight
+    _in_a_row: int = field(default=0, init=False)
+    _not_ready: int = field(default=0, init=False)
 
     def met(self, result: Order | Exception) -> str | None:
         """Count a result; return the reason to give up, if there is one."""
@@ -103,7 +100,8 @@ class CircuitBreaker:
         # A network recovers without help, unlike a token: a short interruption is no reason to give up.
         waits = fate.ready or isinstance(result, ConnectionFailed)
         self._not_ready = 0 if waits else self._not_ready + 1
-        for count, most in ((self._not_ready, NOT_READY), (self._in_a_row, self._most)):
+        limit = max(AT_LEAST, 2 * self.concurrency)
+        for count, most in ((self._not_ready, NOT_READY), (self._in_a_row, limit)):
             if count >= most:
                 return f"{count} orders in a row ended with {type(result).__name__}: {fate.reason}"
         return None

@@ -17,7 +17,7 @@ from decimal import Decimal
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
 from transfer_async._cli.demo_bank import BackOffice, Ledger, money, usd_order
@@ -72,25 +72,26 @@ def expect(claim: str, truth: bool, *, key: str = "") -> None:
         raise Surprise(f"{key or 'the demo'}: this is not true: {claim}")
 
 
+@frozen
 class Narration:
-    """Prints lines in columns: the seconds since the start, the source, the key, and the text.
+    """Prints lines in columns: the seconds since the start, the source, the key, and the text."""
 
-    Args:
-        say: writes one line.
-        now: returns the time in seconds.
-    """
+    plain: Say  # writes one line without columns
+    _now: Callable[[], float] = field(default=time.monotonic, kw_only=True)
+    _began: float = field(init=False)
 
-    def __init__(self, say: Say, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._now, self._began = say, now, now()
+    @_began.default
+    def _begin(self) -> float:
+        return self._now()
 
     def title(self, text: str) -> None:
         """Print the title of a step."""
-        self._say("")
-        self._say(text)
+        self.plain("")
+        self.plain(text)
 
     def tell(self, who: str, key: str, text: str) -> None:
         """Print one event."""
-        self._say(f"{self._now() - self._began:7.3f} s  {who:<8} {key:<9}  {text}")
+        self.plain(f"{self._now() - self._began:7.3f} s  {who:<8} {key:<9}  {text}")
 
     def check(self, key: str, claim: str, truth: bool) -> None:
         """Print ``claim`` if it is true.
@@ -100,10 +101,6 @@ class Narration:
         """
         expect(claim, truth, key=key)
         self.tell("checked", key, claim)
-
-    def plain(self, text: str) -> None:
-        """Print a line without columns."""
-        self._say(text)
 
     def observe(self, event: events.Event) -> None:
         """Print an event of the client; an observer."""
@@ -154,20 +151,15 @@ SENTENCES: dict[type[events.Event], Callable[[Any], str]] = {
 Cells = tuple[str, ...]
 
 
+@frozen
 class PlainBoard:
-    """Prints a line for every ``every`` orders, and the table as text.
+    """Prints a line for every 50 orders, and the table as text."""
 
-    Args:
-        say: writes one line.
-        every: the number of orders between two lines.
-    """
-
-    def __init__(self, say: Say, *, every: int = 50) -> None:
-        self._say, self._every = say, every
+    _say: Say
 
     def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Print a line for every ``every`` orders."""
-        if done % self._every == 0:
+        """Print a line for every 50 orders."""
+        if done % 50 == 0:
             outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
             self._say(f"{done:5} of {total} orders: {outcomes}")
 
@@ -177,11 +169,11 @@ class PlainBoard:
             self._say(f"  {line}")
 
 
+@frozen
 class LiveBoard:
     """Shows a live table on a terminal, with rich."""
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
+    _live: Live
 
     def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
         """Draw the number of orders, a bar, and the outcomes so far."""
@@ -343,18 +335,13 @@ async def within_limit(intent: OrderIntent) -> None:
         raise PreflightFailed("over the limit for one order")
 
 
+@define(slots=False)
 class Rush:
-    """Sends many orders at once, and compares the results.
+    """Sends many orders at once, and compares the results."""
 
-    Args:
-        board: shows the progress.
-        seed: the seed of the faults.
-    """
-
-    def __init__(self, board: Board, *, seed: int = 0) -> None:
-        self._board, self._seed = board, seed
-        self._results: dict[Decimal, OrderResult] = {}
-        self._counts = dict.fromkeys(NAMES.values(), 0)
+    _board: Board  # shows the progress
+    _results: dict[Decimal, OrderResult] = field(factory=dict, init=False)
+    _counts: dict[str, int] = field(factory=lambda: dict.fromkeys(NAMES.values(), 0), init=False)
 
     async def run(self) -> None:
         """Create the orders, compare them, and show a row for each outcome.
@@ -363,7 +350,7 @@ class Rush:
             Surprise: the client's results differ from the sandbox or the ledger.
         """
         quiet = Ledger(lambda *_: None)
-        async with Sandbox(seed=self._seed, faults=FAULTS) as sandbox:
+        async with Sandbox(seed=0, faults=FAULTS) as sandbox:
             office = BackOffice(sandbox, lambda *_: None)
             hooks = (within_limit, FundsHold(quiet.place, quiet.release))
             async with TransferClient(

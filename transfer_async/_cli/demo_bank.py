@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from transfer_async._models.errors import OutcomeUnknown
 from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderIntent, ascii_lower
@@ -50,12 +50,12 @@ class Hold:
     released: bool = False
 
 
+@frozen
 class Ledger:
     """The bank's holds. Both methods are idempotent by the intent's id, as those of a hold hook must be."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self._holds: dict[str, Hold] = {}
+    _tell: Tell
+    _holds: dict[str, Hold] = field(factory=dict, init=False)
 
     async def place(self, intent: OrderIntent) -> str:
         """Hold the order's amount; return the reference, which is the receipt."""
@@ -85,19 +85,16 @@ class Ledger:
         return {hold.key: hold.reference for hold in self._holds.values() if hold.released}
 
 
+@define
 class BackOffice:
     """The bank's way to find out what became of an order: a look-up, a statement, or a person.
 
     The demo reads the sandbox's orders, because the service has no documented look-up of orders.
-
-    Attributes:
-        at_work: whether the back office is open; while it is not, no order is found.
     """
 
-    def __init__(self, sandbox: Sandbox, tell: Tell) -> None:
-        self.at_work = False
-        self._sandbox = sandbox
-        self._tell = tell
+    _sandbox: Sandbox
+    _tell: Tell
+    at_work: bool = field(default=False, init=False)  # while it is not, no order is found
 
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
         """Return the order of ``intent``, or None while it is not known; the client's ``resolve``."""

@@ -15,7 +15,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -379,7 +378,6 @@ def _invalid(answer: SeenAnswer) -> str:
 
 
 def _is_created(answer: SeenAnswer) -> bool:
-    """Return whether a response contains an order, or is a success without one."""
     return answer.order in ("new", "same") or (answer.status is not None and 200 <= answer.status <= 299)
 
 
@@ -510,20 +508,15 @@ _NOT_FORWARDED = frozenset(
 )
 
 
+@define(eq=False)
 class Relay:
-    """Forwards one order at a time to the service, and keeps its last ``response``.
+    """Forwards one order at a time to the service, and keeps its last ``response``."""
 
-    Args:
-        service: the service.
-        known: the ids of orders that are known.
-    """
-
-    def __init__(self, service: Service, known: Collection[str]) -> None:
-        self.response = Response()
-        self._service = service
-        self._known = set(known)
-        self._armed: PlannedOrder | None = None
-        self._answer: SeenAnswer | None = None
+    _service: Service
+    _known: set[str]  # the ids of orders that are known
+    response: Response = field(factory=Response, init=False)
+    _armed: PlannedOrder | None = field(default=None, init=False)
+    _answer: SeenAnswer | None = field(default=None, init=False)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:

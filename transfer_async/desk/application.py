@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from attrs import frozen
+from attrs import field, frozen
 from yarl import URL
 
 from transfer_async._client import TransferClient
@@ -116,11 +116,13 @@ async def _with_slash(request: web.Request) -> web.Response:
     raise web.HTTPSeeOther(f"./{request.rel_url.raw_path.rpartition('/')[2]}/{query}")
 
 
+@frozen
 class _AuthMiddleware:
     """Refuses forms of other pages and unknown people, and adds the headers of every response."""
 
-    def __init__(self, shared: Shared, *, who: Who, origin: str | None) -> None:
-        self._shared, self._who, self._origin = shared, who, origin
+    _shared: Shared
+    _who: Who = field(kw_only=True)
+    _origin: str | None = field(kw_only=True)
 
     @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -159,7 +161,6 @@ class _AuthMiddleware:
             return self._message(request, 500, "That went wrong", "The log says what kind of error it was.")
 
     def _as_page(self, request: web.Request, error: web.HTTPException) -> web.Response:
-        """Return an error of aiohttp, or of ``who``, as a page."""
         titles = {401: "Sign in first", 404: "There is no such page", 405: "Not this way"}
         title = titles.get(error.status, "That cannot be")
         text = {404: "Go back to the list."}.get(error.status, error.reason)

@@ -51,11 +51,11 @@ def is_list(request: web.Request) -> bool:
     return request.method == "GET" and request.path.endswith("/")
 
 
+@frozen
 class Views:
     """The pages that change nothing; the history records who saw the parties."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+    _shared: Shared
 
     async def waiting(self, request: web.Request) -> web.Response:
         """Return the list of keys that need attention."""
@@ -273,13 +273,7 @@ _NOTHING_TRIED = {
 
 
 async def key_page(
-    shared: Shared,
-    operator: Operator,
-    view: KeyView,
-    *,
-    status: int = 200,
-    done: str = "",
-    **more: Any,
+    shared: Shared, operator: Operator, view: KeyView, *, status: int = 200, done: str = "", **more: Any
 ) -> web.Response:
     """Return the page of one key, as it is now.
 
@@ -320,7 +314,6 @@ async def key_page(
 
 
 def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool) -> dict[str, Any]:
-    """Return what the page's forms show, and what the operator may do with them."""
     proposal = view.proposal
     is_own = proposal is not None and is_same_person(proposal.by, operator.name)
     return {

@@ -442,7 +442,7 @@ async def test_the_relay_forwards_one_request_each_time_it_is_armed(sandbox, wat
     service = Service(base_url=sandbox.base_url, token=sandbox.token, timeout=30.0, clock=watch.clock)
     order = ALL["order"]
     headers = {"Authorization": f"Bearer {sandbox.token}", "Content-Type": "application/json"}
-    relay = Relay(service, ())
+    relay = Relay(service, set())
     async with relay.listening() as address, aiohttp.ClientSession() as session:
 
         async def post(**changes) -> int:
