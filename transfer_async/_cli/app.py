@@ -243,9 +243,7 @@ def sandbox(
 
 
 @app.command()
-def whoami(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
-) -> None:
+def whoami(as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False) -> None:
     """Ask the service which account the token belongs to.
 
     The command prints its id, username and role, and whether it is active, but never the token.

@@ -36,7 +36,6 @@ from transfer_async._models.requests import EXACT, NewExternalOrder, NewOrder, P
 
 
 def _columns() -> dict[str, str]:
-    """Return the place of each column in a command."""
     placed = {"key": "key"}
     placed |= {
         field.name: f"order.{field.name}"
@@ -387,11 +386,7 @@ class Checking:
     none_done = "Nothing was sent."
 
     def __init__(
-        self,
-        *,
-        needs_held: bool,
-        now: datetime | None = None,
-        is_stopped: Callable[[], bool] = lambda: False,
+        self, *, needs_held: bool, now: datetime | None = None, is_stopped: Callable[[], bool] = lambda: False
     ) -> None:
         self._needs_held, self._now, self._is_stopped = needs_held, now, is_stopped
         self.records = self.faulty = self.faults = 0

@@ -464,7 +464,6 @@ class Tally:
 
 
 def _counted(reasons: Counter[str]) -> str:
-    """Return the total, and the most frequent errors."""
     return f"{reasons.total():,} ({_named(reasons)})"
 
 

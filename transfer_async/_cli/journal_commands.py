@@ -328,8 +328,6 @@ async def _record(operators: Operators, key: str) -> tuple[KeyView, tuple[Histor
 
 
 def _register(decision: Decision) -> None:
-    """Register the command of a decision, with the options that its rows need."""
-
     def decide(
         key: Key,
         *,

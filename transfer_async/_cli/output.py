@@ -158,8 +158,6 @@ def logged(
 
 
 class _LineHandler(logging.Handler):
-    """Passes every record on as a line."""
-
     def __init__(self, say: Callable[[str], object]) -> None:
         super().__init__()
         self._say = say

@@ -251,7 +251,6 @@ def _columns(given: Sequence[str]) -> Columns:
 
 
 def _read_export(comparison: Comparison, export: Path, columns: Columns) -> None:
-    """Add the export's orders; end the command if one cannot be read."""
     with failing("journal", {ValueError: USAGE, OSError: FAILED}, words=_unreadable):
         faults = _add_export(comparison, export, columns)
     for fault in faults:

@@ -360,12 +360,7 @@ class PostingTime:
 
 
 async def add_journal(
-    comparison: Comparison,
-    journal: ScopedJournal,
-    operators: Operators,
-    *,
-    slack: float,
-    settle_after: float,
+    comparison: Comparison, journal: ScopedJournal, operators: Operators, *, slack: float, settle_after: float
 ) -> bool:
     """Add every key that may have sent an order, and then every key whose order is known.
 
@@ -428,7 +423,6 @@ def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEve
 
 
 async def _add_refuted(comparison: Comparison, journal: ScopedJournal, times: PostingTime) -> None:
-    """Add every key that had a doubt refuted."""
     async for key, entry in _entries(journal, journal.refuted):
         attempts = list(times.refuted(key, entry, await journal.history(key)))
         await asyncio.to_thread(comparison.add_senders, attempts)
