@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.support import journalling as j
-from tests.support.bank import new_order, other_order
 from tests.support.cases import each
 from transfer_async import journal
 from transfer_async._models.errors import Outcome
-from transfer_async._models.requests import PersonName, fingerprint
+from transfer_async._models.requests import PersonName
 from transfer_async.journal import model, state_machine, transitions
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection, TransitionResult
 from transfer_async.journal.state_machine import latest
 from transfer_async.journal.transitions import Claim, Move
+from transfer_async.testing.journal_contract.journal_scenarios import random_move
 
 NOW = 1000.0
 MOVES: dict[type, Move] = {
@@ -265,80 +265,42 @@ def test_a_late_undo_without_a_receipt_keeps_the_recorded_receipt():
 # --- random transitions -------------------------------------------------------------------------
 
 
-def _claims() -> st.SearchStrategy[Move]:
-    orders = st.sampled_from([new_order(), new_order(), other_order()])
-    return st.builds(
-        lambda number, order, hooks, words: j.claim(
-            intent=j.intent(number, order=order, **words), fingerprint=fingerprint(order), hooks=hooks
-        ),
-        st.integers(1, 9),
-        orders,
-        st.sampled_from([("hold", "check"), ("hold", "check"), ("hold",)]),
-        st.sampled_from([{}, {}, {}, {"held": "H1"}, {"beneficiary": BEN}]),
-    )
-
-
-ATTEMPTS = st.sampled_from("abc")
-EPOCHS = st.integers(1, 3)
 ORDER_IDS = st.sampled_from(["tx-1", "tx-2"])
-NUMBERS = st.integers(1, 2)
-PEOPLE = st.sampled_from(["ada", "Ada ", "ben"])
-SOME_OWED = st.sampled_from([(), j.undos("hold"), j.undos("hold", "check")])
-WALKED: st.SearchStrategy[Move] = st.one_of(
-    _claims(),
-    st.builds(j.renew, EPOCHS),
-    st.builds(j.take_over, EPOCHS),
-    st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
-    st.builds(lambda attempt, epoch: j.mark(attempt, epoch=epoch), ATTEMPTS, EPOCHS),
-    st.builds(j.create, ATTEMPTS, ORDER_IDS),
-    st.builds(
-        lambda attempt, epoch, owed: j.release(attempt, epoch=epoch, pending_undos=owed),
-        st.none() | ATTEMPTS,
-        EPOCHS,
-        SOME_OWED,
-    ),
-    st.builds(j.doubt, ATTEMPTS),
-    st.builds(j.expire, ATTEMPTS),
-    st.builds(j.resolve, ATTEMPTS, ORDER_IDS),
-    st.builds(lambda attempt, owed: j.refute(attempt, pending_undos=owed), ATTEMPTS, SOME_OWED),
-    st.builds(
-        lambda hooks, lease: j.mark_undone(*hooks, lease_until=lease),
-        st.sampled_from([(), ("hold",), ("hold", "check")]),
-        st.sampled_from([0.0, NOW + j.LEASE]),
-    ),
-    st.builds(j.acquire_lease, st.sampled_from([0.0, j.LEASE])),
-    st.builds(lambda hooks: j.add_undos(*hooks), st.sampled_from([("hold",), ("hold", "check")])),
-    st.builds(j.suspect),
-    st.builds(j.amend, ORDER_IDS, ORDER_IDS),
-    st.builds(j.take_back, ORDER_IDS),
-    st.builds(j.look),
+PROPOSALS = [f"proposal-{number}" for number in (1, 2)]
+OF_PEOPLE: list[Move] = [
+    j.look(),
+    *(j.withdraw(number) for number in (1, 2)),
     *(
-        st.builds(
-            lambda decision, order_id, attempt, number, by: j.propose(
-                decision, order_id, attempt, number=number, by=by
-            ),
-            st.sampled_from([*DECIDED.values(), journal.Decision.REFUTE]),
-            st.none() | ORDER_IDS,
-            ATTEMPTS,
-            NUMBERS,
-            PEOPLE,
+        j.propose(decision, order_id, attempt, number=number)
+        for decision in journal.Decision
+        for order_id in (None, "tx-1", "tx-2")
+        for attempt in "ab"
+        for number in (1, 2)
+    ),
+    *(
+        move
+        for by in ("ada", "Ada ", "ben")
+        for proposal in PROPOSALS
+        for move in (
+            j.resolve("a", "tx-1", by=by, proposal=proposal),
+            j.resolve("a", "tx-2", by=by, proposal=proposal),
+            j.refute("a", by=by, proposal=proposal),
+            j.amend("tx-1", "tx-2", by=by, proposal=proposal),
         )
-        for _ in range(2)
     ),
-    st.builds(j.withdraw, NUMBERS),
-    st.builds(
-        lambda order_id, by, number: j.resolve("a", order_id, by=by, proposal=f"proposal-{number}"),
-        ORDER_IDS,
-        PEOPLE,
-        NUMBERS,
-    ),
-    st.builds(lambda by, number: j.refute("a", by=by, proposal=f"proposal-{number}"), PEOPLE, NUMBERS),
-    st.builds(
-        lambda by, number: j.amend("tx-1", "tx-2", by=by, proposal=f"proposal-{number}"), PEOPLE, NUMBERS
-    ),
+]
+"""What people decide, beside the transitions of the contract's random runs."""
+MADE: st.SearchStrategy[Move] = st.one_of(
+    st.builds(random_move, st.randoms(use_true_random=False), ORDER_IDS), st.sampled_from(OF_PEOPLE)
 )
 PAUSES = st.sampled_from([0.0, 0.0, 0.0, 1.0, j.LEASE, j.SETTLE_AFTER, j.MAX_AGE + 1])
-STEPS = st.lists(st.tuples(PAUSES, WALKED), max_size=25)
+DOUBT = j.WAYS[KeyState.IN_DOUBT]
+OPENINGS: list[tuple[Move, ...]] = [(), DOUBT, (*DOUBT, j.propose()), (*DOUBT, j.resolve())]
+STEPS = st.builds(
+    lambda opening, steps: [*((0.0, move) for move in opening), *steps],
+    st.sampled_from(OPENINGS),
+    st.lists(st.tuples(PAUSES, MADE), max_size=25),
+)
 Walk = list[tuple[Entry | None, Move, float, TransitionResult]]
 
 
