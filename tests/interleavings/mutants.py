@@ -1,17 +1,20 @@
-"""Wrong rules, generated over the table of transitions and the classes of transitions: each must be found."""
+"""Wrong rules: generated over the table of transitions and over their classes, and some planted faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 from attrs import frozen
 
+from tests.mutation.faults import FAULTS, INTERLEAVINGS
+from tests.mutation.in_process import planted
 from transfer_async.journal import state_machine, transitions
-from transfer_async.journal.model import Entry, KeyState
-from transfer_async.journal.transitions import Claim, Move, OfAttempt
+from transfer_async.journal.model import KeyState
+from transfer_async.journal.transitions import Claim, Move
 
 NOT_MODELLED = {
     "Propose": "dual control: tests/journal/test_proposal.py, tests/contract",
@@ -58,7 +61,7 @@ def of_table(asked: frozenset[tuple[type, object]]) -> Iterator[Mutant]:
         asked: the pairs of transition and state that arise; a rule about any other pair is never asked.
     """
     for kind in _modelled():
-        if kind is Claim:  # it decides by itself and has no use for the table: see `of_claims`
+        if kind is Claim:  # it decides by itself and has no use for the table: see `of_list`
             continue
         usual = next(row.to for row in state_machine.TRANSITIONS if row.move is kind)
         for state in KeyState:
@@ -95,68 +98,8 @@ def of_classes() -> Iterator[Mutant]:
             yield Mutant(f"{kind.__name__}-without-effect", _patched(kind, "apply", Move.apply), kind)
 
 
-def _claimed_in(*states: KeyState) -> Callable[[], AbstractContextManager[Any]]:
-    decide = Claim.decide
-
-    def wrong(self: Claim, entry: Entry | None, now: float) -> Any:
-        if entry is not None and entry.state in states and entry.lease_until <= now:
-            return decide(self, state_machine.replace(entry, state=KeyState.CLAIMED, cause=None), now)
-        return decide(self, entry, now)
-
-    return lambda: patch.object(Claim, "decide", wrong)
-
-
-def _live_claim_taken() -> AbstractContextManager[Any]:
-    decide = Claim.decide
-
-    def wrong(self: Claim, entry: Entry | None, now: float) -> Any:
-        if entry is not None and entry.state is KeyState.CLAIMED:
-            entry = state_machine.replace(entry, lease_until=0.0)
-        return decide(self, entry, now)
-
-    return patch.object(Claim, "decide", wrong)
-
-
-def of_claims() -> Iterator[Mutant]:
-    """Yield the rules of a claim, which decides without the table, each without one of its conditions."""
-    for state in (KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED):
-        yield Mutant(f"Claim-takes-{state.value}", _claimed_in(state))
-    yield Mutant("Claim-takes-live-claim", _live_claim_taken)
-    yield Mutant("Claim-forgets-pending-undos", lambda: patch.object(transitions, "due", lambda *_: ()))
-    yield Mutant(
-        "Claim-keeps-the-epoch",
-        lambda: patch.object(
-            Claim,
-            "_go_on",
-            lambda self, entry, now: state_machine.replace(entry, lease_until=now + self.lease),
-        ),
-    )
-    yield Mutant(
-        "suspicion-frees", lambda: patch.object(Entry, "is_suspected", property(lambda _: False)), None
-    )
-    yield Mutant(
-        "program-need-not-wait-longer",
-        lambda: patch.object(Entry, "settled_at", lambda entry, after, _=None: entry.sent_until + after),
-        None,
-    )
-    yield Mutant(
-        "program-frees-a-suspected-key",
-        lambda: patch.object(transitions, "_is_refuted_by_person", lambda _: True),
-    )
-    yield Mutant(
-        "others-undos-are-dropped", lambda: patch.object(transitions, "_pending_for_others", lambda *_: ())
-    )
-    yield Mutant(
-        "own-undos-are-kept",
-        lambda: patch.object(transitions, "_pending_for_others", lambda entry, _: entry.pending_undos),
-    )
-    yield Mutant(
-        "ends-are-not-published",
-        lambda: patch.object(transitions, "with_notification", lambda entry, *_, **__: entry),
-    )
-    yield Mutant("undos-without-a-lease", lambda: patch.object(transitions, "_leased", lambda owed, _: owed))
-    yield Mutant("any-attempt-will-do", lambda: patch.object(OfAttempt, "denial", Move.denial))
-    yield Mutant(
-        "any-claim-will-do",
-        lambda: patch.object(transitions._OfClaim, "_is_its_claim", lambda *_: True),
-    )
+def of_list() -> Iterator[Mutant]:
+    """Yield the faults of `tests.mutation` that an exploration must notice."""
+    for fault in FAULTS:
+        if INTERLEAVINGS in fault.worlds:
+            yield Mutant(fault.name, partial(planted, fault.name), None)

@@ -40,8 +40,8 @@ the funds of its intent may stay held although nothing on record says so; the hi
 as deep as the beginning.
 
 **Mutants.** `mutants` plants wrong rules: each row of the table removed or with each other target, each row
-that is lacking, each guard replaced by a weaker one, each transition without its effect, and the rules of a
-claim. Each must break an invariant. `UNSEEN` lists those that change nothing that matters, with the reason.
+that is lacking, each guard replaced by a weaker one, each transition without its effect, and planted
+faults. Each must break an invariant. `UNSEEN` lists those that change nothing that matters, with the reason.
 A mutant that decides nothing otherwise in all states that were visited is one whose rule another guard
 repeats.
 """
@@ -52,7 +52,7 @@ from functools import cache
 import pytest
 
 from tests.interleavings.explore import OPENINGS, Explored, explore, way_to
-from tests.interleavings.mutants import NOT_MODELLED, Mutant, of_claims, of_classes, of_table
+from tests.interleavings.mutants import NOT_MODELLED, Mutant, of_classes, of_list, of_table
 from transfer_async.journal import state_machine
 
 UNSEEN = {
@@ -115,7 +115,7 @@ def is_found(mutant: Mutant, right: Explored, depth: int) -> bool | None:
 def test_every_wrong_rule_breaks_an_invariant(size: int):
     right = explored(size)
     rows = frozenset(right.world.book.rows)
-    mutants = [*of_table(rows), *of_classes(), *of_claims()]
+    mutants = [*of_table(rows), *of_classes(), *of_list()]
     verdicts = {mutant.name: is_found(mutant, right, size) for mutant in mutants if mutant.name not in UNSEEN}
     counted = Counter(verdicts.values())
 

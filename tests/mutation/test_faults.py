@@ -6,7 +6,16 @@ from collections import Counter
 import pytest
 
 from tests.mutation.checkout import DIES, HANGS, HERE
-from tests.mutation.faults import FAULTS, LIST, PROMISE, Fault, LinesNotFound, read_faults
+from tests.mutation.faults import (
+    FAULTS,
+    INTERLEAVINGS,
+    LIST,
+    PROMISE,
+    SIMULATION,
+    Fault,
+    LinesNotFound,
+    read_faults,
+)
 
 ODD = """
 diff transfer_async/journal/state_machine.py
@@ -32,14 +41,21 @@ def test_every_block_of_the_list_is_a_fault_of_a_unique_name():
     counts = Counter(fault.name for fault in FAULTS)
 
     assert [name for name, count in counts.items() if count > 1] == []
-    seeds = sum(fault.seed is not None for fault in FAULTS)
-    assert len(FAULTS) + seeds == LIST.read_text(encoding="utf-8").count("\n@@ ")
+    worlds = sum(len(fault.worlds) for fault in FAULTS)
+    assert len(FAULTS) + worlds == LIST.read_text(encoding="utf-8").count("\n@@ ")
+
+
+def test_the_named_worlds_are_those_that_plant_faults():
+    others = {world for fault in FAULTS for world in fault.worlds if world != INTERLEAVINGS}
+
+    assert [world for world in others if not world.removeprefix(SIMULATION).isdigit()] == []
 
 
 def test_the_named_tests_exist():
-    caught_by = {fault.caught_by.partition("::")[0] for fault in FAULTS} - {HANGS, DIES}
+    tests = {*(fault.caught_by for fault in FAULTS), *PROMISE} - {HANGS, DIES}
+    paths = sorted({test.partition("::")[0] for test in tests})
 
-    assert [path for path in sorted(caught_by | set(PROMISE)) if not (HERE / path).exists()] == []
+    assert [path for path in paths if not (HERE / path).exists()] == []
 
 
 def test_a_fault_that_does_not_match_the_source_is_reported():
@@ -50,9 +66,10 @@ def test_a_fault_that_does_not_match_the_source_is_reported():
         "odd",
         "nothing",
         "tests/journal",
-        7,
+        ("tests.simulation --seed 7",),
         (("if now:\n    return now < then\n", "if now:\n    return now <= then\n"), ("pass\n", "")),
     )
+    assert fault.seed == 7
     (before, after), _ = fault.hunks
     assert fault.plant(f"{before}pass\n") == after
     for source, count in (("pass\n", 0), (before * 2, 2), (f"    {before}", 0), (before, 0)):
