@@ -12,13 +12,11 @@ from typing import Any
 
 from attrs import frozen
 
-from tests.crash import verdict
 from tests.crash.bank import Book
-from tests.crash.evidence import KeyEvidence, gather
 from tests.crash.processes import Child, as_options, await_end, command, fork, last_words, listen
-from tests.crash.report import Report
 from tests.crash.service import service
 from tests.crash.setting import SCOPE, Place
+from tests.crash.verdict import Faults, KeyEvidence, Report, gather, of_the_key, of_the_telling, violations
 from tests.support.order_files import csv_file, rows, told
 from transfer_async._cli.servers import fault_shares
 
@@ -56,17 +54,17 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
     for one in outcomes:
         book.write(one["key"], one["outcome"], one.get("order_id") or "-")
     evidence = gather(place, [row["key"] for row in rows(options.lines)])
-    checks = (verdict.of_the_key, verdict.of_the_telling, _told_once)
+    checks = (of_the_key, of_the_telling, _told_once)
     return Report(
         title=f"bulk, {options.lines} lines, seed {options.seed}: {seconds:.1f} s",
         trials=runs.killed,
         rows=[("kills", runs.killed), ("lines in the outcome file", len(outcomes))],
         evidence=evidence,
-        violations=[*verdict.violations(evidence, *checks), *(("trouble", why) for why in troubles)],
+        violations=[*violations(evidence, *checks), *(("trouble", why) for why in troubles)],
     )
 
 
-def _told_once(one: KeyEvidence) -> verdict.Faults:
+def _told_once(one: KeyEvidence) -> Faults:
     if len(one.told) > 1:
         yield "duplicate", f"{len(one.told)} lines in the outcome file"
 

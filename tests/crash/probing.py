@@ -14,11 +14,10 @@ from pathlib import Path
 from attrs import frozen
 
 from tests.crash.bulk import LOOK_EVERY
-from tests.crash.evidence import Evidence
 from tests.crash.processes import await_end, command, fork, last_words, listen
-from tests.crash.report import Report
 from tests.crash.service import UNREAD, service
 from tests.crash.setting import Place
+from tests.crash.verdict import Evidence, Report
 from tests.support.bank import new_order
 from transfer_async import SQLiteJournal
 from transfer_async._cli import (

@@ -12,14 +12,12 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from tests.crash import verdict
 from tests.crash.broker import customers
 from tests.crash.broker.harness import Harness
-from tests.crash.evidence import KeyEvidence, gather
 from tests.crash.processes import beside
-from tests.crash.report import Report
 from tests.crash.service import service
 from tests.crash.setting import Place
+from tests.crash.verdict import Faults, KeyEvidence, Report, gather, of_the_key, of_the_telling, violations
 from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 
@@ -43,7 +41,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
                 harness.run(place, serving)
         evidence = gather(place, place.path("keys").read_text(encoding="utf-8").split("\n"))
     rate = harness.answered / harness.seconds if harness.seconds else 0
-    broken = verdict.violations(evidence, _of_the_command)
+    broken = violations(evidence, _of_the_command)
     return Report(
         title=f"broker, seed {options.seed}: {harness.seconds:.1f} s, {rate:.0f} commands a second",
         trials=harness.met.total(),
@@ -57,11 +55,11 @@ def _rows(met: Counter[str], *, dead_letters: int) -> list[tuple[str, int]]:
     return [*met.items(), ("dead letters", dead_letters)]
 
 
-def _of_the_command(one: KeyEvidence) -> verdict.Faults:
+def _of_the_command(one: KeyEvidence) -> Faults:
     """All that is true of its key, and that its sender heard; or it cannot be read, and is dead-lettered."""
     if not one.key.startswith("bad"):
-        yield from verdict.of_the_key(one)
-        yield from verdict.of_the_telling(one)
+        yield from of_the_key(one)
+        yield from of_the_telling(one)
         if "parked" in one.ends:
             yield "unended", "it can be read, and was parked"
         return

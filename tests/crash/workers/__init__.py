@@ -14,13 +14,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.crash.evidence import gather
-from tests.crash.report import Report
 from tests.crash.service import service
 from tests.crash.setting import Place
-from tests.crash.verdict import of_the_key, of_the_marks, violations
-from tests.crash.workers.fates import Fates
-from tests.crash.workers.harness import Harness
+from tests.crash.verdict import Report, gather, of_the_key, of_the_marks, violations
+from tests.crash.workers.harness import Fates, Harness
 from tests.support.postgres import PostgresServer
 
 

@@ -1,23 +1,190 @@
-"""The harness: forks workers, hands them commands, and sees to it that they meet their fates."""
+"""The harness: forks workers, hands them commands, and ends or stops them at the planned points."""
 
 from __future__ import annotations
 
 import argparse
+import heapq
+import itertools
 import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from attrs import define, field
+
 from tests.crash.processes import LAST_WORDS, Child, fork, listen
 from tests.crash.setting import LEASE, Place, Point
 from tests.crash.workers import visitor, worker
-from tests.crash.workers.commands import Commands
-from tests.crash.workers.crew import Worker
-from tests.crash.workers.fates import Fates
 from tests.support.postgres import PostgresServer
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+_SHARES = {"good": 0.8, "unknown": 0.15, "poor": 0.05}
+
+
+@define
+class Commands:
+    """Keys that wait to be delivered, and those that are out.
+
+    Args:
+        chance: of the kinds of new keys.
+    """
+
+    chance: random.Random
+    keys: list[str] = field(factory=list)
+    ended: int = 0
+    _due: list[tuple[float, int, str]] = field(factory=list)
+    _waiting: set[str] = field(factory=set)
+    _numbers: itertools.count[int] = field(factory=itertools.count)
+
+    def take(self, now: float, *, new: bool) -> str | None:
+        """A key that is due; if there is none, a new one where that is wanted."""
+        if self._due and self._due[0][0] <= now:
+            key = heapq.heappop(self._due)[2]
+            self._waiting.discard(key)
+            return key
+        if not new:
+            return None
+        kind = self.chance.choices(list(_SHARES), list(_SHARES.values()))[0]
+        self.keys.append(f"{kind}-{len(self.keys)}")
+        return self.keys[-1]
+
+    def put_back(self, key: str, *, due: float) -> None:
+        """Deliver a key again, at some time; once is enough, however many ask for it."""
+        if key not in self._waiting:
+            self._waiting.add(key)
+            heapq.heappush(self._due, (due, next(self._numbers), key))
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether any key is to be delivered."""
+        return bool(self._due)
+
+
+# --- fates ---------------------------------------------------------------------------------------
+
+
+KINDS = {
+    "good": tuple(point for point in Point if point not in (Point.UNDONE, Point.RECOVERING)),
+    "unknown": (Point.UNDONE, Point.SETTLED, Point.COMMITTING, Point.ANYWHERE),
+    "poor": (Point.BEFORE_CLAIM, Point.CLAIMED, Point.COMMITTING, Point.ANYWHERE),
+}
+"""The kinds of orders, each with the points that its call passes: most are good, some have a
+beneficiary whom nobody knows, some a customer without funds."""
+
+
+@define
+class Fates:
+    """The deaths, or the pauses, that are still to come.
+
+    Args:
+        signal: what the worker gets.
+        wanted: how many are wanted.
+        chance: decides between equals.
+        points: where they may come.
+        at_once: how many are planned at the same time.
+        met: how many came, by point.
+    """
+
+    signal: signal.Signals
+    wanted: int
+    chance: random.Random
+    points: tuple[Point, ...] = tuple(Point)
+    at_once: int = 3
+    met: Counter[Point] = field(factory=Counter)
+    planned: Counter[Point] = field(factory=Counter)
+
+    @property
+    def done(self) -> bool:
+        """Whether all have come."""
+        return self.met.total() >= self.wanted
+
+    def plan(self, kind: str) -> Point | None:
+        """A fate for a command of that kind, or None for a quiet life."""
+        return self._plan(tuple(point for point in KINDS[kind] if point in self.points))
+
+    def plan_recovery(self) -> Point | None:
+        """A fate for a run of recover, if it is its turn."""
+        return self._plan((Point.RECOVERING,)) if not self.planned[Point.RECOVERING] else None
+
+    def _plan(self, points: tuple[Point, ...]) -> Point | None:
+        # What waits for something to recover may wait for long, and must not keep others waiting.
+        elsewhere = self.planned.total() - self.planned[Point.RECOVERING]
+        limit = self.at_once + (points == (Point.RECOVERING,))
+        if not points or elsewhere >= limit or self.met.total() + elsewhere >= self.wanted:
+            return None
+        count = {point: self.met[point] + self.planned[point] for point in self.points}
+        least = min(points, key=lambda point: (count[point], self.chance.random()))
+        if count[least] > min(count.values()) + 2:
+            return None  # others lag behind, and wait for a command that passes by them
+        self.planned[least] += 1
+        return least
+
+    def forget(self, point: Point) -> None:
+        """A planned fate was not met: its command took another way."""
+        self.planned[point] -= 1
+
+    def come(self, point: Point) -> None:
+        """A planned fate was met."""
+        self.planned[point] -= 1
+        self.met[point] += 1
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class Worker:
+    """One worker.
+
+    Args:
+        child: its process.
+        out: what it has been handed: by delivery number, the key and the fate that is planned for it.
+        doomed: the moment at which a fate comes to it, whatever it is doing, and of which kind.
+        paused_at: when it was stopped.
+        missed: the keys of which one must be taken over, or end, before it goes on.
+        recovery: the kind of fate that is set for its next recovery.
+        is_killed: its end is expected.
+    """
+
+    child: Child
+    out: dict[int, tuple[str, Fates | None, Point | None]] = field(factory=dict)
+    doomed: tuple[float, Fates] | None = None
+    paused_at: float | None = None
+    missed: set[str] = field(factory=set)
+    recovery: Fates | None = None
+    is_killed: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that it has been handed."""
+        return [key for key, _, _ in self.out.values()]
+
+    def doom(self, fates: Fates, at: float) -> None:
+        """Let a fate come to it at a moment; one is enough."""
+        if self.doomed is None:
+            self.doomed = (at, fates)
+        else:
+            fates.forget(Point.ANYWHERE)
+
+    def forget_fates(self) -> None:
+        """It is dead: what was planned for it will not be met."""
+        if self.doomed is not None:
+            self.doomed[1].forget(Point.ANYWHERE)
+        if self.recovery is not None:
+            self.recovery.forget(Point.RECOVERING)
+        for _, fates, point in self.out.values():
+            if fates is not None and point is not None:
+                fates.forget(point)
+
+
+# --- the harness ---------------------------------------------------------------------------------
+
 
 TOO_LONG = 3 * LEASE
 """How long others get to do without a worker that was stopped, before it goes on in any case: whoever

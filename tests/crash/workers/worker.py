@@ -1,22 +1,32 @@
-"""A worker: the real client between a service, a journal and a bank, at some commands at once."""
+"""A worker: the real client between a service, a journal and a bank, at some commands at once.
+
+Its journal and its transport have the points built in at which the harness lets it die or stop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import signal
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 
 from tests.crash.bank import Bank, Book
 from tests.crash.processes import Channel
 from tests.crash.setting import LEASE, POLICY, SCOPE, Place, Point, order_of
-from tests.crash.workers.fate import Delivery, Fate, at_work
-from tests.crash.workers.watched import MortalJournal, watch
 from tests.mutation.in_process import plant_for_good
 from transfer_async import PostgresJournal, SQLiteJournal, TransferClient
+from transfer_async._http.transport import ExchangeResult, Transport
+from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import (
     AlreadyCreated,
     ClientClosed,
@@ -29,6 +39,152 @@ from transfer_async._models.errors import (
     TransferError,
 )
 from transfer_async._models.events import Claimed, Event
+from transfer_async.journal.model import TransitionResult
+from transfer_async.journal.protocol import Journal
+from transfer_async.journal.transitions import (
+    Claim,
+    Create,
+    Expire,
+    GoInDoubt,
+    MarkSending,
+    MarkUndone,
+    Move,
+    Release,
+    TakeOver,
+)
+
+# --- at which points it ends or stops ------------------------------------------------------------
+
+
+@define(eq=False)
+class Delivery:
+    """A command as one worker got it; ``attempt`` is the token of its mark, once it has one."""
+
+    number: int
+    key: str
+    point: Point | None = None
+    signal: int = signal.SIGKILL
+    attempt: str | None = None
+
+
+at_work: ContextVar[Delivery] = ContextVar("at_work")
+"""The delivery that the current task works at; every task that comes of it inherits it."""
+
+
+class Fate:
+    """Ends or stops this process where the harness said."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._writing = 0
+        self._nobody_writes = asyncio.Event()
+
+    def awaits(self, point: Point) -> bool:
+        """Whether this is the point for the delivery at work."""
+        delivery = at_work.get(None)
+        return delivery is not None and delivery.point is point
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Say that a move is on its way to the journal while the block runs."""
+        self._writing += 1
+        self._nobody_writes.clear()
+        try:
+            yield
+        finally:
+            self._writing -= 1
+            if not self._writing:
+                self._nobody_writes.set()
+
+    async def meet(self, point: Point) -> None:
+        """Come by a point."""
+        if self.awaits(point):
+            # Whoever sleeps with the journal's lock stops everybody.
+            while at_work.get().signal == signal.SIGSTOP and self._writing:
+                await self._nobody_writes.wait()
+            self.meet_now(point)
+
+    def meet_now(self, point: Point) -> None:
+        """Come by a point, whatever else this process is doing."""
+        if self.awaits(point):
+            delivery = at_work.get()
+            delivery.point = None  # whoever was only stopped goes on from here
+            self._channel.tell(met=point, signal=delivery.signal, delivery=delivery.number)
+            os.kill(os.getpid(), delivery.signal)
+
+
+# --- its journal and its transport ---------------------------------------------------------------
+
+
+_OF_RECOVERY = (TakeOver, Expire, Release, MarkUndone)
+
+
+class MortalJournal:
+    """A journal whose worker may die before, within and after a move."""
+
+    def __init__(self, journal: Journal, fate: Fate, chance: random.Random) -> None:
+        self._journal = journal
+        self._fate = fate
+        self._chance = chance
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
+        """Make a move, if this worker lives as long."""
+        early = self._chance.random() < 0.5
+        await self._before(move, early)
+        with self._fate.writing():
+            verdict = await self._journal.move(scope, key, move)
+        if isinstance(move, Claim) and verdict is not None and verdict.denial is None:
+            await self._fate.meet(Point.CLAIMED)
+        if isinstance(move, MarkSending):
+            at_work.get().attempt = move.attempt
+        if isinstance(move, _OF_RECOVERY) and not early:
+            await self._fate.meet(Point.RECOVERING)
+        return verdict
+
+    async def _before(self, move: Move, early: bool) -> None:
+        if isinstance(move, Claim):
+            await self._fate.meet(Point.BEFORE_CLAIM)
+        if isinstance(move, _OF_RECOVERY) and early:
+            await self._fate.meet(Point.RECOVERING)
+        if isinstance(move, (Create, GoInDoubt, Release)):
+            await self._fate.meet(Point.ANSWERED)
+        if self._fate.awaits(Point.COMMITTING) and self._chance.random() < 0.4:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._chance.uniform(0, 0.003), partial(self._fate.meet_now, Point.COMMITTING))
+
+
+def watch(transport: Transport, fate: Fate, sent: Book) -> None:
+    """Let every order that ``transport`` sends be written down first, and its worker die around it."""
+    post_order = transport.post_order
+
+    async def posted(body: GuardedBody, **options: Any) -> ExchangeResult:
+        await fate.meet(Point.MARKED)
+        delivery = at_work.get()
+        sent.write(delivery.key, delivery.attempt, time.time())
+        watcher = None
+        if fate.awaits(Point.SENT):
+            watcher = asyncio.create_task(_die_once_sent(body, fate))
+        try:
+            return await post_order(body, **options)
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+
+    transport.post_order = posted  # type: ignore[method-assign] # to watch it
+
+
+async def _die_once_sent(body: GuardedBody, fate: Fate) -> None:
+    while not body.handed_over:  # noqa: ASYNC110 - a turn of the loop, not a wait
+        await asyncio.sleep(0)
+    await asyncio.sleep(random.uniform(0, 0.002))
+    await fate.meet(Point.SENT)
+
+
+# --- the worker ----------------------------------------------------------------------------------
+
 
 JOURNALS = (2, 4)
 """How many journal objects, with a client each, a worker has at least and at most."""
