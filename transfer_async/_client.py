@@ -22,10 +22,11 @@ from transfer_async._http.request import (
     TokenSource,
     checked_headers,
     checked_method,
+    checked_name,
     encoded,
 )
 from transfer_async._http.retry import Rate, RetryPolicy
-from transfer_async._http.transport import Timeouts, Transport
+from transfer_async._http.transport import RESPONSE_ID_HEADER, Timeouts, Transport
 from transfer_async._models import requests as keys
 from transfer_async._models import requests as texts
 from transfer_async._models.errors import ClientClosed, ServiceFailed, WrongEventLoop, hides_arguments
@@ -114,6 +115,8 @@ class TransferClient:
         request_id_header: the name of a header in which each request for an order carries its attempt id,
             for example ``X-Request-Id``; by default none does. The journal, errors and events have the id.
             So you can ask the service about an order whose response never came.
+        response_id_header: the name of the response header with the service's id of a request. Errors, events
+            and the journal have its value as ``request_id``. The specification names no such header.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -149,6 +152,7 @@ class TransferClient:
         rate: Rate | None = None,
         headers: Mapping[str, str] | None = None,
         request_id_header: str | None = None,
+        response_id_header: str = RESPONSE_ID_HEADER,
         clock: Clock | None = None,
     ) -> None:
         base_url = urls.normalised(base_url)
@@ -174,7 +178,15 @@ class TransferClient:
             scope=base_url if scope is None else texts.checked_scope(scope),
             journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
             hooks=checked_hooks(hooks),
-            transport=self._transport_to(base_url, times, limits, session=session, ssl=ssl, proxy=proxy),
+            transport=self._transport_to(
+                base_url,
+                times,
+                limits,
+                session=session,
+                ssl=ssl,
+                proxy=proxy,
+                response_id_header=checked_name("response_id_header", response_id_header),
+            ),
             tokens=TokenSource(
                 token,
                 timeout=times.timeouts.hook,

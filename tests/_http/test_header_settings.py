@@ -1,5 +1,6 @@
 """The headers that a bank adds to its client's requests, and the id that each order's request carries."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,10 +18,13 @@ from transfer_async import (
     OutcomeUnknown,
     RetryPolicy,
     TransferClient,
+    TransferError,
 )
 from transfer_async._http.urls import CREATE_ORDER
-from transfer_async._models.events import AttemptStarted, Claimed
+from transfer_async._models.events import AttemptFailed, AttemptStarted, Claimed
 from transfer_async.journal import transitions
+from transfer_async.sandbox import Status
+from transfer_async.testing import FakeClient
 
 BASE = "https://bank.example"
 NAME = "X-Request-Id"
@@ -170,6 +174,65 @@ def test_a_header_that_the_client_or_http_sets_carries_no_id(name: str):
 def test_an_invalid_header_name_is_refused(name: Any):
     with pytest.raises(ValueError, match=r"^request_id_header: must be 1 to 100 letters"):
         TransferClient(BASE, "abc", request_id_header=name)
+
+
+# --- the service's id of a request --------------------------------------------------------------
+
+
+async def ids_of_service(response: Any, **settings: Any) -> list[str | None]:
+    """Create an order that is answered by ``response``; return the service's ids in the events."""
+    events: list[Any] = []
+
+    async def script(connection: Connection) -> None:
+        while request := await connection.request():
+            connection.send(response(request))
+
+    async with (
+        serving(script) as server,
+        client_to(server, observers=[events.append], **settings) as client,
+    ):
+        with suppress(TransferError):
+            await pay(client)
+    return [event.request_id for event in events if isinstance(event, (OrderCreated, AttemptFailed))]
+
+
+@each(
+    ("settings", "headers", "told"),
+    [
+        ({}, {"X-Request-Id": "r-7"}, "r-7"),
+        ({"response_id_header": "X-Correlation"}, {"x-correlation": "c-7", "X-Request-Id": "r-7"}, "c-7"),
+        ({}, {"X-Correlation": "c-7"}, None),
+        ({}, {"X-Request-Id": "r" * 101}, None),
+        ({}, {}, None),
+    ],
+)
+async def test_a_created_order_is_published_with_the_services_id(
+    settings: Any, headers: Any, told: str | None
+):
+    assert await ids_of_service(lambda request: order_reply(request, **headers), **settings) == [told]
+
+
+async def test_an_error_has_the_services_id_from_the_named_header():
+    refusal = http(422, b"{}", headers={"X-Correlation": "c-7"})
+
+    assert await ids_of_service(lambda _: refusal, response_id_header="X-Correlation") == ["c-7"]
+
+
+async def test_a_fake_client_reads_the_services_id_from_the_named_header():
+    events: list[Any] = []
+    async with FakeClient(observers=[events.append], response_id_header="X-Correlation") as client:
+        client.sandbox.faults.add(Status(422, headers={"X-Correlation": "c-7"}))
+        with suppress(TransferError):
+            await pay(client)
+
+    assert [event.request_id for event in events if isinstance(event, AttemptFailed)] == ["c-7"]
+
+
+@each("name", NO_NAMES)
+@each("kind", [TransferClient, FakeClient])
+def test_an_invalid_name_of_the_response_header_is_refused(kind: type[TransferClient], name: Any):
+    with pytest.raises(ValueError, match=r"^response_id_header: must be 1 to 100 letters"):
+        kind(BASE, "abc", response_id_header=name)
 
 
 # --- the bank's own headers ---------------------------------------------------------------------

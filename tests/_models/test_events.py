@@ -57,7 +57,7 @@ OWN = {
     AttemptStarted: {},
     AttemptFailed: {"outcome": Outcome.UNKNOWN, "error": "OutcomeUnknown", "status": 503, "request_id": "r"},
     RetryScheduled: {"pause": 0.5},
-    OrderCreated: {"order_id": "tx-1", "status": 200, "took": 0.25},
+    OrderCreated: {"order_id": "tx-1", "status": 200, "took": 0.25, "request_id": "r"},
     OrderRefused: {"error": "Refused", "status": 422},
     NotSent: {"error": "HoldFailed"},
     OrderInDoubt: {"error": "OutcomeUnknown", "status": None},

@@ -164,7 +164,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
 # --- hook loading ------------------------------------------------------------------------------------
 SETTINGS = (
     *("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections", "rate"),
-    *("headers", "request_id_header", "recover_concurrency"),
+    *("headers", "request_id_header", "response_id_header", "recover_concurrency"),
 )
 """The settings of the client that a factory may return beside ``hooks`` and ``resolve``."""
 

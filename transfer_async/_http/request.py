@@ -310,6 +310,17 @@ _RESERVED = frozenset(
 )
 
 
+def checked_name(setting: str, name: object) -> str:
+    """Return ``name`` if it is a header name.
+
+    Raises:
+        ValueError: it is not; the text names ``setting``.
+    """
+    if not _is_header_name(name):
+        raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")
+    return name
+
+
 def _is_header_name(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and _HEADER_NAME.fullmatch(name) is not None
 
@@ -324,11 +335,11 @@ def checked_header_name(setting: str, name: object) -> str:
     Raises:
         ValueError: it may not; the text names ``setting``.
     """
-    if not _is_header_name(name):
-        raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")
-    if _is_reserved(name):
-        raise ValueError(f"{setting}: {name} is set by the client or by HTTP itself; choose another header")
-    return name
+    if _is_reserved(checked := checked_name(setting, name)):
+        raise ValueError(
+            f"{setting}: {checked} is set by the client or by HTTP itself; choose another header"
+        )
+    return checked
 
 
 def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:

@@ -50,6 +50,9 @@ POOL_KEEPALIVE = 4.0
 SHORT = 200
 """Only a body with fewer bytes may be the specification's error body, which is a refusal with any status."""
 
+RESPONSE_ID_HEADER = "X-Request-Id"
+"""The default name of the response header with the service's id of a request; the specification has none."""
+
 _STALE_IN_A_ROW = 16  # consecutive stale connections after which the exchange fails
 
 
@@ -130,6 +133,7 @@ class ExchangeResult:
         alone: whether the response is the only one that came, and came after its request. It is not checked
             for a 2xx to an order, which is recognised by its contents.
         error: the underlying error, if any; sanitized.
+        id_header: the name of the response header with the service's id of the request.
     """
 
     sent: bool
@@ -139,11 +143,12 @@ class ExchangeResult:
     intact: bool = False
     alone: bool = True
     error: BaseException | None = field(default=None, converter=_without_secrets)
+    id_header: str = RESPONSE_ID_HEADER
 
     @property
     def request_id(self) -> str | None:
-        """The service's ``X-Request-Id``, if it is safe to log: at most 100 printable ASCII characters."""
-        given = self.headers.get("X-Request-Id", "")
+        """The service's id of the request, if it is safe to log: at most 100 printable ASCII characters."""
+        given = self.headers.get(self.id_header, "")
         return given if 0 < len(given) <= 100 and given.isascii() and given.isprintable() else None
 
 
@@ -165,6 +170,7 @@ class Transport:
         timeouts: see `Timeouts`.
         max_response_bytes: the maximum bytes read from a response's body, after decompression.
         max_connections: the maximum number of connections in each of the two pools.
+        response_id_header: the name of the response header with the service's id of a request.
     """
 
     def __init__(
@@ -177,8 +183,10 @@ class Transport:
         timeouts: Timeouts,
         max_response_bytes: int,
         max_connections: int,
+        response_id_header: str = RESPONSE_ID_HEADER,
     ) -> None:
         self._base_url = base_url
+        self._response_id_header = response_id_header
         self._create_order = URL(base_url + urls.CREATE_ORDER, encoded=True)
         self._orders = self._others = session
         self._borrowed = session is not None
@@ -377,6 +385,7 @@ class Transport:
             intact=error is None,
             alone=alone,
             error=error,
+            id_header=self._response_id_header,
         )
 
     async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:

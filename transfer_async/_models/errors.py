@@ -162,7 +162,7 @@ class Attempt:
         outcome: what is certain after this attempt alone.
         status: the HTTP status, if a response came.
         error: the class name of the underlying error, if there was one.
-        request_id: the service's ``X-Request-Id``, if it sent one.
+        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
         began: the start time in UTC; None in records of earlier versions.
     """
 
@@ -325,7 +325,7 @@ class Refused(TransferError):
         status: the HTTP status; ``None`` for ``Refuted``.
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's ``X-Request-Id``, if it sent one.
+        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
         retry_after: the seconds that the service asked to wait, if it did.
         fields: the request's fields that the service named in its ``errors``. They are names of the
             specification, for example ``external_order.transaction_fee``, never the service's own text.
@@ -385,7 +385,7 @@ class OutcomeUnknown(TransferError):
     Args:
         status: the HTTP status, if a response came.
         raw: the bytes of the response, if one came; never in ``str``.
-        request_id: the service's ``X-Request-Id``, if it sent one.
+        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
         kind: why the outcome is unknown, if this call sent the request.
     """
 
@@ -474,7 +474,7 @@ class ServiceFailed(TransferError):
     Args:
         status: the HTTP status, if a response came.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's ``X-Request-Id``, if it sent one.
+        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
         retry_after: the seconds that the service asked to wait, if it did.
     """
 

@@ -106,11 +106,15 @@ class RetryScheduled(Event):
 
 @frozen(kw_only=True)
 class OrderCreated(Event):
-    """The order exists and is recorded; the successful HTTP attempt took ``took`` seconds."""
+    """The order exists and is recorded; the successful HTTP attempt took ``took`` seconds.
+
+    ``request_id`` is the service's id of that attempt's request, if its response has one.
+    """
 
     order_id: str
     status: int | None = None
     took: float | None = None
+    request_id: str | None = None
 
 
 @frozen(kw_only=True)

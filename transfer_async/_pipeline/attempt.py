@@ -80,6 +80,7 @@ class OrderResponse(MutableStruct, kw_only=True):
         status: the HTTP status.
         took: the duration of the attempt in seconds.
         connection: the connection that the response came on.
+        request_id: the service's id of the request, if the response has one.
     """
 
     order: Order
@@ -87,6 +88,7 @@ class OrderResponse(MutableStruct, kw_only=True):
     status: int | None
     took: float
     connection: ConnectionState
+    request_id: str | None
 
 
 async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
@@ -126,6 +128,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
         status=result.status,
         took=context.clock.now() - began,
         connection=body.connection,
+        request_id=result.request_id,
     )
 
 

@@ -130,7 +130,14 @@ async def settle(
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
-        context.publish(OrderCreated, work, order_id=order.id, status=answered.status, took=answered.took)
+        context.publish(
+            OrderCreated,
+            work,
+            order_id=order.id,
+            status=answered.status,
+            took=answered.took,
+            request_id=answered.request_id,
+        )
         return order
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):

@@ -55,6 +55,7 @@ class ClientSettings(TypedDict, total=False):
     rate: Rate | None
     headers: Mapping[str, str] | None
     request_id_header: str | None
+    response_id_header: str
     clock: Clock | None
 
 
@@ -117,6 +118,7 @@ def transport(
     session: aiohttp.ClientSession | None,
     ssl: tls.SSLContext | None,
     proxy: str | None,
+    response_id_header: str,
 ) -> Transport:
     """Create the transport to ``base_url``.
 
@@ -133,6 +135,7 @@ def transport(
         timeouts=times.timeouts,
         max_response_bytes=limits.max_response_bytes,
         max_connections=limits.max_connections,
+        response_id_header=response_id_header,
     )
 
 

@@ -81,10 +81,14 @@ class FakeClient(TransferClient):
         self._transport.out_of_reach = is_so
 
     def _transport_to(
-        self, base_url: str, times: settings.Times, limits: settings.Limits, **_: Any
+        self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
     ) -> Transport:
         self._transport = InProcessTransport(
-            base_url, self._service, timeouts=times.timeouts, max_response_bytes=limits.max_response_bytes
+            base_url,
+            self._service,
+            timeouts=times.timeouts,
+            max_response_bytes=limits.max_response_bytes,
+            response_id_header=options["response_id_header"],
         )
         return self._transport
 
@@ -247,7 +251,13 @@ class InProcessTransport(Transport):
     """A transport to a sandbox in this process; it returns the evidence that sockets would give."""
 
     def __init__(
-        self, base_url: str, sandbox: SocketlessSandbox, *, timeouts: Timeouts, max_response_bytes: int
+        self,
+        base_url: str,
+        sandbox: SocketlessSandbox,
+        *,
+        timeouts: Timeouts,
+        max_response_bytes: int,
+        response_id_header: str,
     ) -> None:
         super().__init__(
             base_url,
@@ -257,6 +267,7 @@ class InProcessTransport(Transport):
             timeouts=timeouts,
             max_response_bytes=max_response_bytes,
             max_connections=1,
+            response_id_header=response_id_header,
         )
         self._sandbox = sandbox
         self.out_of_reach = False
@@ -339,7 +350,13 @@ class InProcessTransport(Transport):
             return ExchangeResult(sent=True, error=cut or aiohttp.ServerDisconnectedError())
         read, error = self._heard_of(got, cut, of_head=method == "HEAD")
         return ExchangeResult(
-            sent=True, status=got.status, headers=got.headers, body=read, intact=error is None, error=error
+            sent=True,
+            status=got.status,
+            headers=got.headers,
+            body=read,
+            intact=error is None,
+            error=error,
+            id_header=self._response_id_header,
         )
 
     def _heard_of(
