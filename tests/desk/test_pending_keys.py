@@ -112,7 +112,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
         "every": 30,
         "now": NOON.timestamp(),
     }
-    words = {"operator": None, "heading": "", "caption": "", "nothing": "", "other_scopes": ""}
+    words = {"operator": None, "heading": "", "caption": "", "nothing": "", "other_scopes": "", "label": ""}
     return views.page(
         "list",
         snapshot=snapshot,

@@ -1,6 +1,7 @@
 """What is looked at: what waits, one key, and who pays whom."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from tests.desk.visitor import Desk, where_to
 from tests.support.bank import World
 from transfer_async import OutcomeUnknown, PersonName, UnreadableOrder
 from transfer_async.desk import Role, pending_keys, views
+from transfer_async.desk import desk as make_desk
+from transfer_async.desk.views import PageStyle
 from transfer_async.journal import Look, Unread, transitions
 from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
 
@@ -45,6 +48,48 @@ async def test_amounts_are_summed_by_currency_and_reason(world: World, desk: Des
     shown = await desk.visitor().get()
 
     assert "Currency In doubt Undo pending NGN 310,050.00 155,025.00" in shown.text
+
+
+async def test_every_page_names_its_environment_and_the_number_of_waiting_keys(world: World):
+    await world.in_doubt("payment-1")
+    await world.in_doubt("payment-2")
+    async with world.client() as client, Desk.of(client, label="live", colour="#8a0000") as desk:
+        ada = desk.visitor()
+        listed = await ada.get()
+        others = [await ada.key("payment-1"), await ada.key("never"), await ada.get("/nothing")]
+        style = await desk.asked("GET", "/desk.css")
+        unknown = await desk.asked("GET", "/")
+
+    assert "<title>(2) Keys that need attention – live</title>" in listed.html
+    assert [shown.html.count("<title>(2) ") for shown in others] == [1, 1, 1]
+    assert [f"live {world.scope}" in shown.text for shown in (listed, *others)] == [True] * 4
+    assert "--band: #8a0000; --on-band: #ffffff;" in style.html
+    assert "live" in unknown.text
+    assert world.scope not in unknown.text
+    assert "(2)" not in unknown.html
+
+
+@pytest.mark.parametrize(
+    ("colour", "text"), [("#FFD500", "#000000"), ("#767676", "#000000"), ("#000000", "#ffffff")]
+)
+def test_the_text_on_the_band_contrasts_with_its_colour(colour: str, text: str):
+    assert f"--band: {colour}; --on-band: {text};" in PageStyle(colour=colour).sheet
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"label": "l" * 41}, "label: must be at most 40 printable characters"),
+        ({"label": "live\n"}, "label: must be at most 40 printable characters"),
+        ({"label": None}, "label: must be at most 40 printable characters"),
+        ({"colour": "red"}, "colour: must be written as #rrggbb, as in #8a0000"),
+        ({"colour": "#8a0000;}"}, "colour: must be written as #rrggbb, as in #8a0000"),
+    ],
+)
+async def test_a_wrong_label_or_colour_is_refused(world: World, wrong: dict[str, Any], rule: str):
+    async with world.client() as client:
+        with pytest.raises(ValueError, match=f"^{re.escape(rule)}$"):
+            make_desk(client, who=lambda _: None, **wrong)
 
 
 async def test_every_page_shows_its_scope(world: World, desk: Desk):

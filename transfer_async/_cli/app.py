@@ -65,6 +65,10 @@ def desk(
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
+    label: Annotated[str, typer.Option(help="The environment, such as live; each page shows it.")] = "",
+    colour: Annotated[
+        str | None, typer.Option(metavar="#RRGGBB", help="The colour of the band with the label.")
+    ] = None,
     settle_after: options.SettleAfter = SETTLE_AFTER,
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
@@ -80,13 +84,15 @@ def desk(
     with failing("desk", {ImportError: USAGE}):
         from transfer_async._cli import servers  # brings Jinja2 and aiohttp's server: 90 ms
         from transfer_async.desk import Operator
+        from transfer_async.desk.views import PageStyle
     if by is None:
         by = login_name("desk")
     with failing("desk", {ValueError: USAGE}):
         where, store = scope_of(scope, base_url), journal_named(journal)
         operator = Operator(by, may or ())
         operators = Operators(store, where, settle_after=settle_after)
-    served = servers.serve_desk(operators, store, operator, port=port, say=tell)
+        style = PageStyle(label=label, colour=colour)
+    served = servers.serve_desk(operators, store, operator, port=port, say=tell, style=style)
     with failing("desk", {TransferError: FAILED, OSError: FAILED}, words=lambda error: _why(error, port)):
         run(served)
 

@@ -22,6 +22,7 @@ from transfer_async._cli.process import on_signals
 from transfer_async._pipeline.operators import Operators
 from transfer_async.desk import Operator
 from transfer_async.desk.application import HEADERS, application
+from transfer_async.desk.views import PageStyle
 from transfer_async.journal.protocol import Journal
 from transfer_async.sandbox import Fault, Sandbox
 from transfer_async.sandbox.control import make_fault
@@ -204,7 +205,13 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 async def serve_desk(
-    operators: Operators, journal: Journal, operator: Operator, *, port: int, say: Say
+    operators: Operators,
+    journal: Journal,
+    operator: Operator,
+    *,
+    port: int,
+    say: Say,
+    style: PageStyle | None = None,
 ) -> None:
     """Serve the page until SIGINT or SIGTERM, then close the journal.
 
@@ -215,7 +222,7 @@ async def serve_desk(
     stop, entrance, app = asyncio.Event(), Entrance(operator), web.Application()
     app.on_response_prepare.append(_add_headers)
     app.router.add_get("/enter", entrance.enter)
-    app.add_subapp(entrance.mount, application(operators, who=entrance.who))
+    app.add_subapp(entrance.mount, application(operators, who=entrance.who, style=style))
     runner = web.AppRunner(app, access_log=None)
     try:
         await operators.four_eyes()  # fails at once if the journal cannot be used

@@ -34,6 +34,7 @@ from transfer_async.desk.pending_keys import PendingKeysCache
 from transfer_async.desk.views import (
     OPERATOR,
     REFRESH,
+    PageStyle,
     Shared,
     Views,
     address,
@@ -47,11 +48,18 @@ from transfer_async.journal.operator_transitions import Demand, Waive
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_PLAIN = {"desk.css": (views.STYLE, "text/css"), "icon.svg": (views.ICON, "image/svg+xml")}
-"""Files that are the same for everybody and show no data."""
+_FILES = web.AppKey("files", dict[str, tuple[str, str]])
+"""Files that are the same for everybody and show no data: their texts and content types."""
 
 
-def desk(client: TransferClient, *, who: Who, origin: str | None = None) -> web.Application:
+def desk(
+    client: TransferClient,
+    *,
+    who: Who,
+    origin: str | None = None,
+    label: str = "",
+    colour: str | None = None,
+) -> web.Application:
     """Make the operators' page: mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
     It shows the journal of ``client``, and writes operators' decisions to it. It sends nothing to the
@@ -63,6 +71,9 @@ def desk(client: TransferClient, *, who: Who, origin: str | None = None) -> web.
         who: called with every request, plain or async; returns the `Operator`, or None for an unknown person.
         origin: the page's origin, as ``https://desk.bank.example``. If given, every form must come from it.
             Give it if a proxy changes the ``Host``.
+        label: the environment, as ``live`` or ``test``, of at most 40 characters; it stands on a band above
+            each page, and in its title.
+        colour: the band's colour, as ``#8a0000``.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -72,7 +83,10 @@ def desk(client: TransferClient, *, who: Who, origin: str | None = None) -> web.
         raise ValueError(f"client: must be a TransferClient, not a {type(client).__name__}")  # noqa: TRY004 - as every wrong setting
     context = client._context
     holds = frozenset(hook.name for hook in context.hooks if is_hold(hook))
-    return application(client.operators, who=who, origin=origin, holds=holds, clock=context.clock)
+    style = PageStyle(label=label, colour=colour)
+    return application(
+        client.operators, who=who, origin=origin, style=style, holds=holds, clock=context.clock
+    )
 
 
 def application(
@@ -80,13 +94,17 @@ def application(
     *,
     who: Who,
     origin: str | None = None,
+    style: PageStyle | None = None,
     holds: frozenset[str] = frozenset(),
     clock: Clock | None = None,
 ) -> web.Application:
     """Make the same page for `Operators`; ``holds`` are the names of hooks that place a hold."""
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
-    shared = Shared(operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD})
+    style = style or PageStyle()
+    shared = Shared(
+        operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD}, label=style.label
+    )
     auth = _AuthMiddleware(shared, who=checked_who(who), origin=checked_origin(origin))
 
     app = web.Application(middlewares=[auth.answer])
@@ -99,14 +117,18 @@ def application(
     app.router.add_post("/parties", pages.parties)
     for name, (roles, change) in _CHANGES.items():
         app.router.add_post(f"/{name}", Action(shared, name, roles, change).answer)
-    for name in _PLAIN:
-        app.router.add_get(f"/{name}", _plain)
+    app[_FILES] = {
+        "desk.css": (style.sheet, "text/css"),
+        "icon.svg": (views.ICON, "image/svg+xml"),
+    }
+    for name in app[_FILES]:
+        app.router.add_get(f"/{name}", _file)
     app.on_cleanup.append(lambda _: cache.close())
     return app
 
 
-async def _plain(request: web.Request) -> web.Response:
-    text, kind = _PLAIN[request.path.rpartition("/")[2]]
+async def _file(request: web.Request) -> web.Response:
+    text, kind = request.app[_FILES][request.path.rpartition("/")[2]]
     return web.Response(text=text, content_type=kind)
 
 
@@ -145,7 +167,7 @@ class _AuthMiddleware:
                 return self._message(
                     request, 403, "Not from here", "This form was not sent from a page of this site."
                 )
-            if handler is not _plain:
+            if handler is not _file:
                 request[OPERATOR] = operator = await operator_of(self._who, request)
                 if operator is None:
                     return self._message(
@@ -169,13 +191,12 @@ class _AuthMiddleware:
         return response
 
     def _message(self, request: web.Request, status: int, title: str, text: str) -> web.Response:
-        return views.answered(
+        return self._shared.answer(
             "message",
             status=status,
             title=title,
             text=text,
             operator=request.get(OPERATOR),
-            scope=self._shared.operators.scope,
             live=status >= 500,
         )
 

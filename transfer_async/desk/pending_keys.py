@@ -157,6 +157,11 @@ class PendingKeysCache:
 
         self._changed: dict[str, KeyRow | None] = {}
 
+    @property
+    def waiting(self) -> int | None:
+        """The number of keys that need attention, as last read; None before the first reading has ended."""
+        return len(self._snapshot.rows) + self._snapshot.beyond if self._snapshot.is_complete else None
+
     async def shown(self) -> PendingKeysSnapshot:
         """Return the list to show: new if the journal is small, otherwise the last reading.
 

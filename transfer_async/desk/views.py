@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -138,10 +139,9 @@ class Views:
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
         """Return a list; an empty one warns if the journal has keys of other scopes only."""
         others = await self._shared.operators.other_scopes() if is_empty else ()
-        return answered(
+        return self._shared.answer(
             "list",
             operator=operator_at(request),
-            scope=self._shared.operators.scope,
             other_scopes=other_scopes_text(others) if others else "",
             now=self._shared.clock.utc().timestamp(),
             address=address,
@@ -170,8 +170,8 @@ class Views:
     async def _nothing(self, request: web.Request) -> web.Response:
         others = await self._shared.operators.other_scopes()
         text = other_scopes_text(others) if others else NO_RECORD
-        operator, scope = operator_at(request), self._shared.operators.scope
-        return answered("message", status=404, title="No such key", text=text, operator=operator, scope=scope)
+        operator = operator_at(request)
+        return self._shared.answer("message", status=404, title="No such key", text=text, operator=operator)
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
@@ -219,6 +219,48 @@ LONGEST_FIELD = 10_000
 """The maximum length of a form's field, in characters."""
 
 
+LONGEST_LABEL = 40
+"""The maximum length of a label, in characters."""
+
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+
+
+@frozen(kw_only=True)
+class PageStyle:
+    """What distinguishes the pages of one environment from those of another: see `transfer_async.desk.desk`.
+
+    Raises:
+        ValueError: names the argument and the rule.
+    """
+
+    label: str = ""
+    colour: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        is_label = isinstance(self.label, str) and self.label.isprintable()
+        if not is_label or len(self.label) > LONGEST_LABEL:
+            raise ValueError(f"label: must be at most {LONGEST_LABEL} printable characters")
+        if self.colour is None:
+            return
+        if not isinstance(self.colour, str) or not _COLOUR.fullmatch(self.colour):
+            raise ValueError("colour: must be written as #rrggbb, as in #8a0000")
+
+    @property
+    def sheet(self) -> str:
+        """The style sheet; the text on the band is black or white, whichever contrasts more."""
+        if self.colour is None:
+            return _STYLE
+        red, green, blue = (_linear(int(self.colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+        luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # as WCAG 2 defines it
+        text = "#000000" if luminance > 0.179 else "#ffffff"
+        return f"{_STYLE}\n:root {{ --band: {self.colour}; --on-band: {text}; }}\n"
+
+
+def _linear(part: float) -> float:
+    """Return a part of an sRGB colour as the intensity of its light."""
+    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)
+
+
 @frozen(kw_only=True)
 class Shared:
     """What all pages share."""
@@ -227,17 +269,18 @@ class Shared:
     cache: PendingKeysCache  # the list of keys that need attention
     clock: Clock  # the clock for ages
     holds: frozenset[str]  # the names of hooks that place a hold
+    label: str  # the environment, as ``live``; empty if it was not given
+
+    def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:
+        """Return a page as a response; every page says where the operator is, and how many keys wait."""
+        where = {"scope": self.operators.scope, "label": self.label, "waiting": self.cache.waiting}
+        return web.Response(text=page(template, **where, **given), content_type="text/html", status=status)
 
 
 def operator_at(request: web.Request) -> Operator:
     """Return the operator of a request; the middleware has set it."""
     found: Operator = request[OPERATOR]
     return found
-
-
-def answered(template: str, *, status: int = 200, **given: Any) -> web.Response:
-    """Return a page as a response."""
-    return web.Response(text=page(template, **given), content_type="text/html", status=status)
 
 
 def address(key: str, **more: str) -> str:
@@ -292,7 +335,6 @@ async def key_page(
         following = next_after(await shared.cache.at_hand(), view.key, since=began_at(view))
     given = {
         "operator": operator,
-        "scope": shared.operators.scope,
         "view": view,
         "name": name_of(view.key),
         "why": kinds_of(view),
@@ -310,7 +352,7 @@ async def key_page(
         **_NOTHING_TRIED,
         **more,
     }
-    return answered("key", status=status, **given)
+    return shared.answer("key", status=status, **given)
 
 
 def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool) -> dict[str, Any]:
@@ -525,7 +567,7 @@ def shown(value: object) -> object:
 
 
 # Read once, on import, because reading files would block the event loop.
-STYLE = _read("desk.css")
+_STYLE = _read("desk.css")
 ICON = _read("icon.svg")
 
 _environment = Environment(

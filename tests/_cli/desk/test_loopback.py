@@ -24,6 +24,7 @@ from transfer_async import JournalFailed, Operators, SQLiteJournal
 from transfer_async._cli import servers
 from transfer_async.desk import Operator, Role
 from transfer_async.desk.application import HEADERS
+from transfer_async.desk.views import PageStyle
 from transfer_async.sandbox import Sandbox
 
 
@@ -62,8 +63,9 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         journal = SQLiteJournal(tmp_path / "journal.db", clock=world.time.clock)
         operators = Operators(journal, world.scope, clock=world.time.clock)
         operator = Operator("ada", [Role.CHANGE])
+        style = PageStyle(label="live", colour="#8a0000")
         serving = asyncio.create_task(
-            servers.serve_desk(operators, journal, operator, port=0, say=lines.put_nowait)
+            servers.serve_desk(operators, journal, operator, port=0, say=lines.put_nowait, style=style)
         )
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
             made = Served(http, lines, world)
@@ -85,6 +87,7 @@ async def test_the_address_lets_one_browser_in_once(served: Served):
 
     assert [inside[0], again[0]] == [200, 403]
     assert "payment-1" in inside[1]
+    assert "(1) Keys that need attention – live" in inside[1]
     assert "admits one browser, once" in again[1]
 
 
