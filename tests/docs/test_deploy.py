@@ -1,0 +1,147 @@
+"""The deployment files and the lock files: each name in them exists. No container is run here."""
+
+import re
+import tomllib
+from typing import Any
+
+import aiohttp
+import pytest
+import typer
+import yaml
+from packaging.requirements import Requirement
+
+from tests.docs.story import ROOT
+from transfer_async._cli.app import app
+from transfer_async.worker import Health
+
+DEPLOY = ROOT / "docs/deploy"
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+DEPLOYMENT, BUDGET = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+OURS = {name: one for name, one in COMPOSE["services"].items() if one["image"] == "transfer-async"}
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+(WORKER,) = POD["containers"]
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LOCKS = {
+    ".ci/requirements.txt": ("test", "lint", "docs"),
+    "docs/deploy/requirements.txt": ("cli", "desk", "nats", "postgres", "seal", "uvloop"),
+}
+
+
+def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options that ``transfer-async`` reads from a command and its environment; nothing is run."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    name, *arguments = [re.sub(r"\$\{\w+.*?\}", "value", word) for word in words]
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # it is a group
+    return dict(command.make_context(name, arguments).params)
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_of_compose_has_a_valid_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = OURS[name].get("environment", {})
+    options = parsed(OURS[name]["command"], environment, monkeypatch)
+
+    assert [one for one in environment.values() if one not in options.values()] == []  # each variable is read
+    assert {"sandbox": 8080, "worker": "0.0.0.0:8081", "desk": 8082}[name] in options.values()
+
+
+def test_the_worker_of_kubernetes_has_a_valid_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {one["name"]: one.get("value", one["name"]) for one in WORKER["env"]}
+    options = parsed(WORKER["args"], environment, monkeypatch)
+
+    assert [one for one in environment.values() if one not in options.values()] == []
+    assert options["hooks"] == "your_bank:hooks"
+
+
+def test_the_worker_of_compose_reaches_the_sandbox_on_loopback() -> None:
+    worker, sandbox = OURS["worker"], OURS["sandbox"]
+
+    assert worker["network_mode"] == "service:sandbox"
+    assert worker["environment"]["TRANSFER_BASE_URL"] == "http://127.0.0.1:8080"
+    assert OURS["desk"]["environment"]["TRANSFER_BASE_URL"] == worker["environment"]["TRANSFER_BASE_URL"]
+    assert sandbox["command"][1:3] == ["--port", "8080"]
+    assert sandbox["ports"] == ["127.0.0.1:8081:8081"]
+    assert {"nats", "postgres"} <= set(COMPOSE["services"])
+
+
+async def test_the_probes_ask_paths_that_the_worker_serves() -> None:
+    paths = {WORKER[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "liveness", "readiness")}
+    asked = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", OURS["worker"]["healthcheck"]["test"][-1])
+    assert asked is not None
+    async with Health().served() as address, aiohttp.ClientSession(address) as session:
+        for path in {*paths, asked[2]}:
+            async with session.get(path) as response:
+                assert response.status == 200, path
+
+    assert asked[1] == "8081"
+    assert WORKER["ports"] == [{"name": "health", "containerPort": 8081}]
+    assert {WORKER[f"{probe}Probe"]["httpGet"]["port"] for probe in ("startup", "liveness", "readiness")} == {
+        "health"
+    }
+
+
+# --- safety -------------------------------------------------------------------------------------
+
+
+def test_containers_have_no_rights_and_write_nothing() -> None:
+    for service in OURS.values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+    assert WORKER["securityContext"]["readOnlyRootFilesystem"]
+    assert POD["securityContext"]["runAsNonRoot"]
+    assert f"USER {POD['securityContext']['runAsUser']}:" in DOCKERFILE
+    assert POD["terminationGracePeriodSeconds"] > 40  # as docs/workers.md asks for
+    assert OURS["worker"]["stop_grace_period"] == "45s"
+
+
+def test_the_labels_agree() -> None:
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+
+    assert (
+        DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels == BUDGET["spec"]["selector"]["matchLabels"]
+    )
+
+
+# --- the image and the lock files ---------------------------------------------------------------
+
+
+def test_the_image_is_made_of_files_that_exist() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+
+    assert all((ROOT / path).exists() for words in copied for path in words.split())
+    assert 'ENTRYPOINT ["transfer-async"]' in DOCKERFILE
+    assert "transfer-async" in PROJECT["scripts"]
+    python = {*re.findall(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE)}
+    assert {f"Programming Language :: Python :: {one}" for one in python} <= set(PROJECT["classifiers"])
+    assert all(f"python{one}/site-packages" in (DEPLOY / "README.md").read_text() for one in python)
+
+
+def needed(extra: str) -> set[Requirement]:
+    """What an extra needs, with the extras that it names."""
+    found = set()
+    for one in map(Requirement, PROJECT["optional-dependencies"][extra]):
+        if one.name == "transfer_async":
+            found |= set().union(*map(needed, one.extras))
+        else:
+            found.add(one)
+    return found
+
+
+@pytest.mark.parametrize("file", LOCKS)
+def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
+    """After a change of a dependency in pyproject.toml, run `.ci/lock`."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE))
+    wanted = {Requirement(one) for one in PROJECT["dependencies"]}.union(*map(needed, LOCKS[file]))
+
+    assert [one for one in wanted if not one.specifier.contains(locked.get(one.name, "0"))] == []
+    assert text.count("==") <= text.count("--hash=sha256:")
+
+
+@pytest.mark.parametrize("file", [*LOCKS, ".ci/release.txt"])
+def test_a_lock_file_names_no_address(file: str) -> None:
+    assert "://" not in (ROOT / file).read_text(encoding="utf-8")
