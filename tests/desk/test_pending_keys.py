@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, Self
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from tests.desk.visitor import Desk
@@ -116,7 +117,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
     return views.page(
         "list",
         snapshot=snapshot,
-        choice=choice.at(page.page),
+        choice=evolve(choice, page=page.page),
         page=page,
         rows=page.rows,
         address=str,

@@ -181,15 +181,11 @@ class CreateRun:
     path: Path
     form: Format
     outcomes: Path
-    factory: Callable[[], object] | None
-    """Returns the bank's hooks; None for no hooks."""
-    base_url: str | None
-    """Optional in a dry run, as is the journal's address."""
-    token: str | None = field(repr=False)
-    """Optional in a dry run, or if the factory returns one."""
+    factory: Callable[[], object] | None  # returns the bank's hooks
+    base_url: str | None  # optional in a dry run, as is the journal's address
+    token: str | None = field(repr=False)  # optional in a dry run, or if the factory returns one
     journal: str | None
-    settings: dict[str, Any]
-    """The other settings of the client, which the factory's settings override."""
+    settings: dict[str, Any]  # the other settings of the client, which the factory's settings override
     concurrency: int
     dry_run: bool
     tell: Say

@@ -255,8 +255,9 @@ PAYMENTS = (
 """Three orders to one username, with three names."""
 
 
-async def play(lines: Narration) -> None:
+async def _beneficiaries(scene: Scene) -> None:
     """Send the three payments to a sandbox of their own."""
+    lines = scene.lines
     ledger, customer = Ledger(lines.tell), _Customer(lines)
     async with Sandbox(seed=1) as sandbox:
         verification = BeneficiaryVerification(UserLookup(sandbox.user_path), accept_close=customer.says_yes)
@@ -583,10 +584,6 @@ async def _what_there_is(scene: Scene) -> None:
     lines.check("", "it received 3 requests for 3 keys", scene.requests == 3)
     held = set(kept) == set(scene.orders) and set(released) == {REFUSED}
     lines.check("", "the ledger keeps 2 holds, theirs, and has released 1", held)
-
-
-async def _beneficiaries(scene: Scene) -> None:
-    await play(scene.lines)
 
 
 async def _many_orders(scene: Scene) -> None:

@@ -370,7 +370,13 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     again = answers.get(names.SAME_AGAIN)
     if again is not None:
         yield _duplicates(again, answers.get(names.CUT_AGAIN))
-    unclear = [name for name in names.MUST_BE_REFUSED if _is_unclear(answers.get(name))]
+    unclear = [
+        name
+        for name in names.MUST_BE_REFUSED
+        if (answer := answers.get(name)) is not None
+        and answer.order in ("none", "unknown")
+        and _judged(answer) not in SERVICE_REFUSALS
+    ]
     if unclear:
         yield f"refused without proof, so they end in doubt: {', '.join(unclear)}"
 
@@ -382,12 +388,6 @@ def _judged(answer: SeenAnswer) -> Classification:
     )
     response = ExchangeResult(sent=True, status=answer.status, body=body, intact=True)
     return classify_response(response, RetryPolicy(), ORDER_ANSWERS)
-
-
-def _is_unclear(answer: SeenAnswer | None) -> bool:
-    return (
-        answer is not None and answer.order in ("none", "unknown") and _judged(answer) not in SERVICE_REFUSALS
-    )
 
 
 def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:

@@ -165,14 +165,14 @@ def _refuse_beside_try(context: typer.Context) -> None:
         ValueError: names the options.
     """
     ours = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
-    others = (param for param in context.command.params if param.name not in ours)
-    if beside := [other.opts[0] for other in others if _is_on_the_command_line(context, other.name)]:
+    beside = [
+        param.opts[0]
+        for param in context.command.params
+        if param.name and param.name not in ours
+        if (source := context.get_parameter_source(param.name)) and source.name == "COMMANDLINE"
+    ]
+    if beside:
         raise ValueError(f"--try: starts a broker, a sandbox and a journal: leave out {', '.join(beside)}")
-
-
-def _is_on_the_command_line(context: typer.Context, name: str | None) -> bool:
-    source = None if name is None else context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _given(what: str, value: str | None, *, instead: str = "") -> str:

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import sys
 import sysconfig
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from transfer_async._client import TransferClient
 from transfer_async._converters.messages import OrderCommand, OrderOutcome
 from transfer_async._models import errors
 from transfer_async._models.errors import JournalFailed
-from transfer_async._models.events import Observer
 from transfer_async._pipeline.hooks import FundsHold
 from transfer_async._support.util import log as logger
 from transfer_async._support.util import public
@@ -76,15 +75,15 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
     with stopped_by_signals(stop), logged(logger, log):
         side = await made_by(plan.factory)
         line = broker_at(plan.broker, plan.settings)
-        traced = _Traced.of(plan)
-        async with side, _client(plan, side, traced) as (client, journal):
+        telemetry, headers = _telemetry(plan)
+        async with side, _client(plan, side, telemetry) as (client, journal):
             health = Health()
             worker = OrderWorker(
                 client,
                 line,
                 handler=Handler(client, max_deliveries=plan.max_deliveries),
                 health=health,
-                **traced.worker,
+                **headers,
             )
             await _looked_at(journal, plan.journal)
             async with _served(health, plan) as address:
@@ -179,14 +178,16 @@ async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> 
 
 @asynccontextmanager
 async def _client(
-    plan: WorkerPlan, side: BankSide, traced: _Traced
+    plan: WorkerPlan, side: BankSide, telemetry: Any
 ) -> AsyncIterator[tuple[TransferClient, Journal]]:
     # The journal opens when it is used: its database may be down now.
-    journal = traced.journal(journal_at(plan.journal))
-    client = client_of(
-        plan.base_url, plan.token, side, journal=journal, observers=traced.observers, **plan.client
-    )
-    traced.watch(client)
+    journal: Journal = journal_at(plan.journal)
+    observers = [] if telemetry is None else [telemetry]
+    if telemetry is not None:
+        journal = telemetry.journal(journal)
+    client = client_of(plan.base_url, plan.token, side, journal=journal, observers=observers, **plan.client)
+    if telemetry is not None:
+        telemetry.watch(client)
     patience = 0.0  # if the worker fails, there is nothing to wait for
     try:
         yield client, journal
@@ -196,35 +197,20 @@ async def _client(
         await journal.close()
 
 
-@frozen(kw_only=True)
-class _Traced:
-    """The telemetry of a worker's parts; none by default."""
+def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
+    """Return the telemetry that ``plan`` asks for, if any, and how the worker passes on its context.
 
-    journal: Callable[[Journal], Journal] = lambda journal: journal
-    observers: Sequence[Observer] = ()
-    watch: Callable[[TransferClient], None] = lambda _: None
-    worker: Mapping[str, Any] = field(factory=dict)
-
-    @classmethod
-    def of(cls, plan: WorkerPlan) -> _Traced:
-        """Return the telemetry that ``plan`` asks for.
-
-        Raises:
-            ValueError: OpenTelemetry is not installed.
-        """
-        if not plan.telemetry:
-            return cls()
-        try:
-            from transfer_async.integrations import opentelemetry  # needs an extra
-        except ImportError as error:
-            raise ValueError(f"--telemetry: {error}") from None
-        telemetry = opentelemetry.Telemetry(base_url=plan.base_url)
-        return cls(
-            journal=telemetry.journal,
-            observers=[telemetry],
-            watch=telemetry.watch,
-            worker={"around": opentelemetry.context_from, "inject": opentelemetry.headers_of_context},
-        )
+    Raises:
+        ValueError: OpenTelemetry is not installed.
+    """
+    if not plan.telemetry:
+        return None, {}
+    try:
+        from transfer_async.integrations import opentelemetry  # needs an extra
+    except ImportError as error:
+        raise ValueError(f"--telemetry: {error}") from None
+    context = {"around": opentelemetry.context_from, "inject": opentelemetry.headers_of_context}
+    return opentelemetry.Telemetry(base_url=plan.base_url), context
 
 
 @contextmanager

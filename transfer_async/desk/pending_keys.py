@@ -412,10 +412,6 @@ class Choice:
             live=query.get("live") == "1",
         )
 
-    def at(self, page: int) -> Choice:
-        """Return the same choice on another page."""
-        return attrs.evolve(self, page=page)
-
     def address(self, **changes: Any) -> str:
         """Return the address of this choice with ``changes``, relative to the list."""
         wanted = attrs.asdict(attrs.evolve(self, **changes))

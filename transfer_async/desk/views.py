@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import web
-from attrs import frozen
+from attrs import evolve, frozen
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -63,7 +63,7 @@ class Views:
         snapshot = await self._shared.cache.shown()
         choice = Choice.of(request.query, snapshot)
         page = listing(snapshot, choice)
-        choice = choice.at(page.page)
+        choice = evolve(choice, page=page.page)
         response = await self._list(
             request,
             is_empty=not snapshot.rows,
