@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from attrs import define, field
 
 from transfer_async._cli import process
 from transfer_async._cli.output import Say, shown
@@ -278,20 +279,16 @@ def duration(seconds: float) -> str:
     return in_two_units(round(seconds))
 
 
+@define(eq=False, slots=False)
 class Progress:
-    """Progress as a line every few seconds.
+    """Progress as a line every few seconds."""
 
-    Args:
-        say: writes a line.
-        clock: for tests.
-    """
-
-    def __init__(self, say: Say, *, clock: Clock | None = None) -> None:
-        self.say = say
-        self._now = (clock or Clock()).now
-        self._what: str | None = None
-        self._looked = self._shown_at = 0.0
-        self._pace = Pace()
+    say: Say  # writes a line
+    _clock: Clock = field(factory=Clock, kw_only=True)
+    _what: str | None = field(default=None, init=False)
+    _looked: float = field(default=0.0, init=False)
+    _shown_at: float = field(default=0.0, init=False)
+    _pace: Pace = field(factory=Pace, init=False)
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
         """Update the bar or write a line, if enough time has passed.
@@ -302,7 +299,7 @@ class Progress:
             total: the number of all lines; None if it is not known yet.
             counts: the number of each outcome, in words.
         """
-        now = self._now()
+        now = self._clock.now()
         if what != self._what:
             self._what, self._shown_at, self._pace = what, now, Pace()
             self._begin()
@@ -322,15 +319,9 @@ class Progress:
 
 
 class BarProgress(Progress):
-    """Progress as a bar.
+    """Progress as a bar, by rich's display on a terminal; messages appear above it."""
 
-    Args:
-        bars: rich's progress display on a terminal.
-        say: writes a line above it.
-        clock: for tests.
-    """
-
-    def __init__(self, bars: progress.Progress, say: Say, *, clock: Clock | None = None) -> None:
+    def __init__(self, bars: progress.Progress, say: Say, *, clock: Clock) -> None:
         super().__init__(say, clock=clock)
         self._bars = bars
 
@@ -355,6 +346,7 @@ def _progress_line(what: str, done: int, total: int | None, counts: str, *, rate
 @contextmanager
 def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = None) -> Iterator[Progress]:
     """Show a bar if ``live``, lines otherwise, and nothing if ``quiet``."""
+    clock = clock or Clock()
     if quiet or not live:
         yield Progress((lambda _: None) if quiet else say, clock=clock)
         return
@@ -368,7 +360,7 @@ def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = N
         transient=True,
         refresh_per_second=5,
         redirect_stdout=False,
-        get_time=(clock or Clock()).now,
+        get_time=clock.now,
     )
     with bars:
         above = partial(err.print, markup=False, highlight=False)
@@ -377,6 +369,7 @@ def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = N
 
 # --- tally -------------------------------------------------------------------------------------------
 
+_SHOWN_OUTCOMES = (Outcome.CREATED, Outcome.REFUSED, Outcome.NOT_SENT, Outcome.UNKNOWN)  # in this order
 NAMED = 3
 """The most reasons that the summary names; others are counted."""
 
@@ -400,21 +393,16 @@ def code_of(result: Order | Exception) -> int:
     return process.NOT_SENT if outcome_of(result) is Outcome.NOT_SENT else process.UNKNOWN
 
 
+@define(eq=False)
 class Tally:
-    """Counts the outcomes.
+    """Counts the outcomes."""
 
-    Attributes:
-        counts: the number of orders with each outcome.
-        done: the number of orders with an outcome.
-        undos_pending: the number of undos that failed.
-        made: the number of orders that this run created; the others existed before.
-    """
-
-    def __init__(self) -> None:
-        self.counts = dict.fromkeys((Outcome.CREATED, Outcome.REFUSED, Outcome.NOT_SENT, Outcome.UNKNOWN), 0)
-        self.done = self.undos_pending = self.made = 0
-        self._reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        self._fields: Counter[str] = Counter()
+    counts: dict[Outcome, int] = field(factory=lambda: dict.fromkeys(_SHOWN_OUTCOMES, 0))
+    done: int = 0  # the number of orders with an outcome
+    undos_pending: int = 0  # the number of undos that failed
+    made: int = 0  # the number of orders that this run created; the others existed before
+    _reasons: defaultdict[int, Counter[str]] = field(factory=lambda: defaultdict(Counter), init=False)
+    _fields: Counter[str] = field(factory=Counter, init=False)
 
     def add(self, result: Order | Exception) -> None:
         """Count the outcome of one order."""

@@ -227,18 +227,13 @@ class BulkRun:
 T = TypeVar("T")
 
 
+@define(eq=False)
 class Stopping:
-    """The signals that were received.
+    """The signals that were received."""
 
-    Attributes:
-        asked: set by the first signal.
-        cut: set by the second signal.
-        by: the first signal.
-    """
-
-    def __init__(self) -> None:
-        self.asked, self.cut = asyncio.Event(), asyncio.Event()
-        self.by: signal.Signals | None = None
+    asked: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the first signal
+    cut: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the second signal
+    by: signal.Signals | None = field(default=None, init=False)  # the first signal
 
     def ask(self, number: int) -> None:
         """Receive a signal."""

@@ -140,22 +140,19 @@ class PendingKeysSnapshot:
         return tuple(sorted({row.cause for row in self.rows} - {""}))
 
 
+@define(eq=False, slots=False)
 class PendingKeysCache:
-    """The last reading of the journal; an old one is replaced in the background when a request needs it.
+    """The last reading of the journal; an old one is replaced in the background when a request needs it."""
 
-    Args:
-        operators: the operators' side of the journal.
-        clock: the clock that gives a reading's age.
-    """
+    _operators: Operators
+    _clock: Clock  # gives a reading's age
+    _reading: asyncio.Task[None] | None = field(default=None, init=False)
+    _as_of: float = field(default=-math.inf, init=False)  # when the reading of a complete list began
+    _changed: dict[str, KeyRow | None] = field(factory=dict, init=False)
+    _snapshot: PendingKeysSnapshot = field(init=False)
 
-    def __init__(self, operators: Operators, clock: Clock) -> None:
-        self._operators, self._clock = operators, clock
-        self._snapshot = PendingKeysSnapshot(rows=[], read_at=clock.utc(), is_complete=False)
-        self._reading: asyncio.Task[None] | None = None
-        self._as_of = float("-inf")
-        """When the reading of a complete list began."""
-
-        self._changed: dict[str, KeyRow | None] = {}
+    def __attrs_post_init__(self) -> None:
+        self._snapshot = PendingKeysSnapshot(rows=[], read_at=self._clock.utc(), is_complete=False)
 
     @property
     def waiting(self) -> int | None:
