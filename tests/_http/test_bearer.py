@@ -9,7 +9,7 @@ import pytest
 from tests.support.bank import turns
 from tests.support.cases import each
 from tests.support.loop_time import MUST_RUN_OUT
-from transfer_async import TokenUnavailable, TransferError
+from transfer_async import TokenUnavailable
 from transfer_async._http.request import TokenSource, checked
 
 WRONG = [
@@ -229,33 +229,20 @@ async def test_a_callable_that_returns_no_token_fails(token):
     assert "s3cr" not in f"{caught.value} {caught.value.__cause__}"
 
 
-async def test_a_plain_function_marked_as_async_fails_when_called(issuer):
+async def test_a_callable_that_cannot_be_awaited_times_out_or_cancels_itself_fails(issuer):
     @wraps(issuer)
-    def decorated():
+    def plain():
         return "abc"
 
-    with pytest.raises(TokenUnavailable) as caught:
-        await source(decorated).headers()
+    async def cancels():
+        raise asyncio.CancelledError
 
-    assert isinstance(caught.value.__cause__, TypeError)
-
-
-async def test_a_callable_that_times_out_fails(issuer):
     issuer.gate.clear()
+    for ask, cause in ((plain, TypeError), (issuer, TimeoutError), (cancels, asyncio.CancelledError)):
+        with pytest.raises(TokenUnavailable, match=cause.__name__) as caught:
+            await source(ask, timeout=MUST_RUN_OUT).headers()
 
-    with pytest.raises(TokenUnavailable, match=r"TimeoutError") as caught:
-        await source(issuer, timeout=MUST_RUN_OUT).headers()
-
-    assert isinstance(caught.value.__cause__, TimeoutError)
-
-
-async def test_a_callable_that_cancels_itself_fails(issuer):
-    issuer.error = asyncio.CancelledError()
-
-    with pytest.raises(TokenUnavailable) as caught:
-        await source(issuer).headers()
-
-    assert isinstance(caught.value, TransferError)
+        assert isinstance(caught.value.__cause__, cause)
 
 
 async def test_closing_cancels_the_token_callable(issuer):

@@ -452,18 +452,14 @@ async def test_orders_in_flight_finish_when_the_consumer_leaves_early(service):
     assert service.cut == []
 
 
-async def test_a_consumer_cancelled_while_leaving_stops_waiting(service):
-    service.hold("k-2", "k-3")
-    await cancelled_at_work(service, Input().sync(), 3)
+@pytest.mark.parametrize(
+    ("kind", "held"), [("sync", ["k-2", "k-3"]), ("async", ["k-1", "k-2"])], ids=["leaving", "waiting"]
+)
+async def test_cancelling_a_consumer_cancels_the_orders_in_flight(service, kind, held):
+    service.hold(*held)
+    await cancelled_at_work(service, Input().of(kind), int(held[-1][-1]))
 
-    assert sorted(service.cut) == ["k-2", "k-3"]
-
-
-async def test_cancelling_a_waiting_consumer_cancels_the_orders_in_flight(service):
-    service.hold("k-1", "k-2")
-    await cancelled_at_work(service, Input().awaited(), 2)
-
-    assert sorted(service.cut) == ["k-1", "k-2"]
+    assert sorted(service.cut) == held
 
 
 # --- with a client --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 from tests.support.bank import Bank, World, new_order, refused_order
 from tests.support.cases import each
@@ -134,28 +135,66 @@ async def test_every_passed_hook_is_published_with_its_duration(world: World):
 # --- how they fail ------------------------------------------------------------------------------
 
 
-async def test_a_hook_that_raises_preflight_failed_is_not_undone(world: World):
-    no = PreflightFailed("not today")
-    first, second = world.bank.step("one"), world.bank.step("two", error=no)
-    failed = await world.fails(PreflightFailed, hooks=[first, second, world.bank.hold])
+@frozen
+class Failing:
+    """A hook that raises, and the error of the call.
 
-    assert str(failed) == str(no)
-    assert (failed.refused, failed.hook) == (True, "two")
+    Args:
+        hook: which one raises: the check "two", the hold before it placed anything, or the hold after it.
+        error: what it raises.
+        undone: whether it may have done something, so that it is undone without a receipt.
+        kind: the class of the call's error.
+        refused: whether the error is a refusal of the bank's.
+    """
+
+    hook: str
+    error: BaseException
+    undone: bool
+    kind: type[PreflightFailed]
+    refused: bool = False
+
+
+FAILING = {
+    "a check that did nothing": Failing("two", PreflightFailed("not today"), False, PreflightFailed, True),
+    "a check that breaks": Failing("two", RuntimeError("secret details"), True, PreflightFailed),
+    "a hold that placed nothing": Failing("place", HoldFailed("not enough funds"), False, HoldFailed, True),
+    "a hold with a check's refusal": Failing("place", PreflightFailed("not today"), False, HoldFailed, True),
+    "a hold with a check's failure": Failing(
+        "place", PreflightFailed("not today", refused=False), False, HoldFailed
+    ),
+    "a hold that breaks late": Failing("placed", ConnectionError("secret details"), True, HoldFailed),
+    "a hold that cancels itself": Failing("place", asyncio.CancelledError(), True, HoldFailed),
+    "a hold with another call's refusal": Failing("place", Refused(status=422), True, HoldFailed),
+}
+
+
+@pytest.mark.parametrize("row", FAILING.values(), ids=FAILING)
+async def test_a_hook_that_raises_stops_the_order_and_is_undone_unless_it_did_nothing(
+    world: World, row: Failing
+):
+    async def break_late(_: object) -> None:
+        raise row.error
+
+    first, second = world.bank.step("one"), world.bank.step("two", error=row.error)
+    hooks = [first, *([second] if row.hook == "two" else []), world.bank.hold]
+    world.bank.place_error = row.error if row.hook == "place" else None
+    world.bank.on_placed = break_late if row.hook == "placed" else None
+    failed = await world.fails(PreflightFailed, hooks=hooks)
+    intent_id = (await world.entry()).intent_id
+
+    assert (type(failed), failed.refused) == (row.kind, row.refused)
+    assert failed.hook == ("two" if row.hook == "two" else "funds_hold")
     assert (failed.outcome, failed.order_may_exist) == (Outcome.NOT_SENT, False)
-    assert world.bank.log == ["one", "two", "undo one"]
     assert set(failed.receipts) == {"one"}
-
-
-async def test_a_hook_that_fails_unexpectedly_is_undone_without_a_receipt(world: World):
-    broken = world.bank.step("check", error=RuntimeError("secret details"))
-    failed = await world.fails(PreflightFailed, hooks=[broken, world.bank.hold])
-
-    assert not failed.refused
-    assert failed.hook == "check"
-    assert isinstance(failed.__cause__, RuntimeError)
-    assert "secret" not in str(failed)
-    assert broken.undone == [((await world.entry()).intent_id, None)]
-    assert not world.bank.placed
+    assert second.undone + world.bank.released == [(intent_id, None)] * row.undone
+    assert first.undone == [(intent_id, f"one-{intent_id}")]
+    assert (await world.entry()).state is KeyState.FREE
+    assert not world.bank.open
+    if isinstance(row.error, PreflightFailed):
+        assert str(failed) == str(row.error)
+    else:
+        assert type(failed.__cause__) is type(row.error)
+        assert "secret" not in str(failed)
 
 
 async def test_a_plain_function_that_raises_stops_the_order(world: World):
@@ -188,28 +227,6 @@ async def test_a_plain_function_that_returns_a_value_stops_the_order(world: Worl
     assert not world.sandbox.requests
 
 
-async def test_a_hold_that_fails_unexpectedly_is_released_by_its_intent(world: World):
-    async def break_late(_: object) -> None:
-        raise ConnectionError
-
-    world.bank.on_placed = break_late
-    failed = await world.fails(HoldFailed)
-
-    assert (failed.refused, failed.order_may_exist) == (False, False)
-    assert isinstance(failed.__cause__, ConnectionError)
-    assert world.bank.released == [(world.bank.placed[0], None)]
-    assert not world.bank.open
-
-
-async def test_a_hold_that_reports_nothing_placed_is_not_released(world: World):
-    world.bank.place_error = HoldFailed("not enough funds")
-    failed = await world.fails(HoldFailed)
-
-    assert failed.refused
-    assert world.bank.log == ["place"]
-    assert (await world.entry()).state is KeyState.FREE
-
-
 @pytest.mark.parametrize("reference", ["", "  ", 7, b"hold"])
 async def test_an_invalid_hold_reference_fails_and_is_undone_without_a_receipt(
     world: World, reference: object
@@ -221,21 +238,6 @@ async def test_an_invalid_hold_reference_fails_and_is_undone_without_a_receipt(
     assert failed.receipts == {}
     assert world.bank.released == [(world.bank.placed[0], None)]
     assert not world.sandbox.requests
-
-
-async def test_a_hook_that_cancels_itself_fails_without_cancelling_the_caller(world: World):
-    world.bank.place_error = asyncio.CancelledError()
-    failed = await world.fails(HoldFailed)
-
-    assert isinstance(failed.__cause__, asyncio.CancelledError)
-    assert world.bank.log == ["place", "release"]
-
-
-async def test_another_library_error_from_a_hook_is_not_taken_as_the_orders_outcome(world: World):
-    world.bank.place_error = Refused(status=422)
-    failed = await world.fails(HoldFailed)
-
-    assert failed.outcome is Outcome.NOT_SENT
 
 
 async def test_one_refusal_raised_for_many_calls_is_copied_for_each(world: World):
@@ -250,12 +252,3 @@ async def test_one_refusal_raised_for_many_calls_is_copied_for_each(world: World
 
     assert [error.key for error in errors] == ["k0", "k1", "k2"]
     assert no.key is None
-
-
-@pytest.mark.parametrize("refused", [True, False])
-async def test_a_hold_that_raises_preflight_failed_is_a_failed_hold(world: World, refused: bool):
-    world.bank.place_error = PreflightFailed("the ledger says no", refused=refused)
-    failed = await world.fails(HoldFailed, match="the ledger says no")
-
-    assert (failed.refused, failed.hook) == (refused, "funds_hold")
-    assert world.bank.log == ["place"]

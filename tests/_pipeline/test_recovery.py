@@ -196,11 +196,16 @@ async def test_an_undo_that_another_worker_is_running_is_left_to_it(world: World
     assert (second, report) == (RecoveryReport(), RecoveryReport(released=1))
 
 
-async def test_a_doubt_with_a_pending_earlier_undo_is_undone_and_queried(world: World):
+async def in_doubt_with_an_earlier_undo(world: World) -> None:
+    """A key in doubt; the undo of its earlier intent failed twice."""
     await world.owing()
     world.bank.release_error = RuntimeError()
     await world.in_doubt()
     world.bank.release_error = None
+
+
+async def test_a_doubt_with_a_pending_earlier_undo_is_undone_and_queried(world: World):
+    await in_doubt_with_an_earlier_undo(world)
     paid = await world.recover()
     world.time.pass_(300.0)
     refuted = await world.recover(resolve=sure)
@@ -221,10 +226,7 @@ async def seen(*_: object) -> str:
 async def test_an_earlier_intents_undo_runs_in_the_run_that_ends_the_doubt(
     world: World, answer: Any, report: RecoveryReport
 ):
-    await world.owing()
-    world.bank.release_error = RuntimeError()
-    await world.in_doubt()
-    world.bank.release_error = None
+    await in_doubt_with_an_earlier_undo(world)
     world.time.pass_(300.0)
 
     assert await world.recover(resolve=answer) == report
@@ -232,10 +234,7 @@ async def test_an_earlier_intents_undo_runs_in_the_run_that_ends_the_doubt(
 
 
 async def test_a_pending_undo_runs_although_the_doubt_lacks_its_request(world: World):
-    await world.owing()
-    world.bank.release_error = RuntimeError()
-    await world.in_doubt()
-    world.bank.release_error = None
+    await in_doubt_with_an_earlier_undo(world)
     entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged one that was laid aside
     entries[world.scope, "k"] = replace(await world.entry(), intent=None)
 

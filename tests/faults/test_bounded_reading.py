@@ -32,7 +32,7 @@ needs_proc = pytest.mark.skipif(  # only Linux keeps the peak there
 )
 
 
-async def cost(url: str, what: str = "order", *, limit: int = MEGABYTE) -> dict[str, Any]:
+async def cost(url: str, what: str, *, limit: int) -> dict[str, Any]:
     """What a call costs a client in a process of its own."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -77,48 +77,28 @@ AT_LENGTH = pytest.mark.trial(ci=1, long=1)
 
 @needs_proc
 @pytest.mark.parametrize(
-    ("script", "error"),
+    ("script", "what", "limit", "error"),
     [
-        pytest.param(endless(200), "UnreadableOrder", id="200"),
-        pytest.param(endless(422), "Refused", id="422", marks=AT_LENGTH),
-        pytest.param(endless(500), "OutcomeUnknown", id="500", marks=AT_LENGTH),
-        pytest.param(explodes(200, "gzip"), "UnreadableOrder", id="200 gzip"),
-        pytest.param(explodes(422, "gzip"), "Refused", id="422 gzip"),
-        pytest.param(explodes(200, "deflate"), "UnreadableOrder", id="200 deflate", marks=AT_LENGTH),
+        pytest.param(endless(200), "order", 1, "UnreadableOrder", id="200"),
+        pytest.param(endless(422), "order", 1, "Refused", id="422", marks=AT_LENGTH),
+        pytest.param(endless(500), "order", 1, "OutcomeUnknown", id="500", marks=AT_LENGTH),
+        pytest.param(explodes(200, "gzip"), "order", 1, "UnreadableOrder", id="200 gzip"),
+        pytest.param(explodes(422, "gzip"), "order", 1, "Refused", id="422 gzip"),
+        pytest.param(explodes(200, "deflate"), "order", 1, "UnreadableOrder", id="deflate", marks=AT_LENGTH),
+        pytest.param(explodes(200, "gzip"), "order", 8, "UnreadableOrder", id="8 MB", marks=AT_LENGTH),
+        pytest.param(explodes(200, "gzip"), "read", 1, "ServiceFailed", id="a read", marks=AT_LENGTH),
     ],
 )
-async def test_a_body_of_300_megabytes_costs_less_than_60(script: Script, error: str):
+async def test_a_body_of_300_megabytes_costs_less_than_60(script: Script, what: str, limit: int, error: str):
     async with serving(script) as server:
-        seen = await cost(server.url)
+        seen = await cost(server.url, what, limit=limit * MEGABYTE)
 
     print(seen)  # noqa: T201 - the figures are part of the result
     assert seen["error"] == error
     assert seen["order_id"] == ("tx-huge" if error == "UnreadableOrder" else None)
-    assert seen["read"] == MEGABYTE
+    assert seen["read"] == limit * MEGABYTE
     assert seen["grown"] < 60 * 1024
-    assert len(server.requests) == 1
-
-
-@AT_LENGTH
-@needs_proc
-async def test_the_limit_may_be_raised_and_still_bounds_the_memory():
-    async with serving(explodes(200, "gzip")) as server:
-        seen = await cost(server.url, limit=8 * MEGABYTE)
-
-    print(seen)  # noqa: T201 - the figures are part of the result
-    assert seen["read"] == 8 * MEGABYTE
-    assert seen["grown"] < 60 * 1024
-
-
-@AT_LENGTH
-@needs_proc
-async def test_a_read_of_300_megabytes_costs_less_than_60():
-    async with serving(explodes(200, "gzip")) as server:
-        seen = await cost(server.url, "read")
-
-    print(seen)  # noqa: T201 - the figures are part of the result
-    assert seen["error"] == "ServiceFailed"
-    assert seen["grown"] < 60 * 1024
+    assert what == "read" or len(server.requests) == 1
 
 
 def followed(connection: Connection) -> Awaitable[None]:
