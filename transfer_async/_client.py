@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
 
 import aiohttp
+import attrs
 
 from transfer_async._converters import converter
 from transfer_async._http import retry, urls
+from transfer_async._http.network import VARIABLES, NetworkSettings
 from transfer_async._http.request import (
     OtherRequests,
     ServiceRequest,
@@ -242,18 +244,26 @@ class TransferClient:
 
         ``TRANSFER_BASE_URL`` and ``TRANSFER_API_TOKEN`` are required. ``TRANSFER_JOURNAL`` may hold a path or
         a ``postgresql://`` address; the client closes this journal when it is closed. ``TRANSFER_SEAL`` may
-        name a `KeySeal` key file, with which the journal encrypts personal data.
+        name a `KeySeal` key file, with which the journal encrypts personal data. ``TRANSFER_PROXY`` may hold
+        a proxy's address, and ``TRANSFER_CA``, ``TRANSFER_CLIENT_CERT`` and ``TRANSFER_CLIENT_KEY`` the paths
+        of PEM files, for ``proxy`` and ``ssl``.
 
         Args:
-            settings: the constructor's other arguments.
+            settings: the constructor's other arguments; ``proxy`` and ``ssl`` replace these variables.
 
         Raises:
-            ValueError: a variable is missing, or ``TRANSFER_JOURNAL`` or ``TRANSFER_SEAL`` is unusable.
+            ValueError: a variable is missing or cannot be used; the text names it.
         """
         missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
         if missing:
             raise ValueError(f"{' and '.join(missing)}: must be set in the environment")
         where, token = os.environ["TRANSFER_BASE_URL"], os.environ["TRANSFER_API_TOKEN"]
+        network = NetworkSettings.from_env()
+        if settings.get("ssl") is not None:
+            network = NetworkSettings(network.proxy)
+        if settings.get("proxy") is not None:
+            network = attrs.evolve(network, proxy=None)
+        settings.update(network.client_settings(VARIABLES))  # type: ignore[typeddict-item] # ssl and proxy
         address = os.environ.get("TRANSFER_JOURNAL")
         if not address or settings.get("journal") is not None:
             return cls(where, token, **settings)

@@ -124,7 +124,10 @@ def _look(end: socket.socket) -> None:
     async def look() -> list[str]:
         async with SQLiteJournal(place.journal) as journal:
             found = []
-            for key in [row.partition(",")[0] for row in place.path("rows.csv").read_text().splitlines()[1:]]:
+            for key in [
+                row.partition(",")[0]
+                for row in place.path("rows.csv").read_text(encoding="utf-8").splitlines()[1:]
+            ]:
                 entry = await journal.read(SCOPE, key)
                 assert entry is not None
                 steps = await journal.history(SCOPE, key)

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import aiohttp
 import typer
@@ -119,11 +119,11 @@ app = typer.Typer(
 )
 app.add_typer(journal_commands.app, name="journal")
 journal_commands.app.command(cls=PlainUsage)(reconcile_command.reconcile)
-app.command(cls=PlainUsage)(create_command.create)
-app.command()(worker_command.worker)
+app.command(cls=PlainUsage)(options.with_network(create_command.create))
+app.command()(options.with_network(worker_command.worker))
 app.command(cls=PlainUsage)(worker_command.send)
 app.command()(desk)
-app.command()(probe_command.probe)
+app.command()(options.with_network(probe_command.probe))
 
 
 def _show_version(wanted: bool) -> None:
@@ -249,7 +249,12 @@ def sandbox(
 
 
 @app.command()
-def whoami(as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False) -> None:
+@options.with_network
+def whoami(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    *,
+    network: options.Network,
+) -> None:
     """Ask the service which account the token belongs to.
 
     The command prints its id, username and role, and whether it is active, but never the token.
@@ -257,7 +262,7 @@ def whoami(as_json: Annotated[bool, typer.Option("--json", help="Print one line 
     Exit codes: 0 answered; 1 refused or not reachable; 2 a variable is missing or wrong.
     """
     with failing("whoami", {ValueError: USAGE}):
-        client = client_from_env()
+        client = client_from_env(**network())
     with failing("whoami", {TransferError: FAILED}, words=_explained_failure):
         user = run(ask(client))
     tell(_account_as_json(user) if as_json else "\n".join(as_lines(user)))
@@ -325,14 +330,17 @@ _ADVICE: dict[type[TransferError], str] = {
 _VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
 
 
-def client_from_env() -> TransferClient:
+def client_from_env(**network: Any) -> TransferClient:
     """Return a client for reading, which does not open the journal in TRANSFER_JOURNAL.
+
+    Args:
+        network: the client's network settings.
 
     Raises:
         ValueError: a variable is missing or wrong; the message does not show the token.
     """
     try:
-        return TransferClient.from_env(journal=MemoryJournal())
+        return TransferClient.from_env(journal=MemoryJournal(), **network)
     except ValueError as error:
         name, colon, rest = str(error).partition(":")
     raise ValueError(f"{_VARIABLES.get(name, name)}{colon}{rest}")

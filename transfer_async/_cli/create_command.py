@@ -73,6 +73,7 @@ def create(
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     rate: options.PerSecond = None,
     burst: options.Burst = None,
+    network: options.Network,
 ) -> None:
     """Create the orders of a file, each at most once, however often you run it.
 
@@ -133,6 +134,7 @@ def create(
                 "settle_after": settle_after,
                 "abandoned_settle_after": abandoned_settle_after,
                 "rate": options.rate_given(rate, burst),
+                **network(),
             },
             concurrency=concurrency,
             dry_run=dry_run,

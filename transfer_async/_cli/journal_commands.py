@@ -70,6 +70,7 @@ _SHARED: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, Any]]]] = {
         },
     ),
     "person": (Person, {"by": (By, None), "reason": (Reason, None)}),
+    "network": (options.network_given, options.NETWORK),
 }
 """Parameters that stand for several options: what makes the parameter, and from which options."""
 
@@ -169,7 +170,7 @@ def _is_from_file(
     command: str, allowed: Sequence[Decision], parameters: Sequence[Parameter], given: dict[str, Any]
 ) -> bool:
     """Make the decisions of the file that ``--from`` names; return false if it is not given."""
-    typed = {item.name: f"--{item.name.replace('_', '-')}" for item in parameters} | {"form": "--format"}
+    typed = {item.name: options.option_of(item.name) for item in parameters} | {"form": "--format"}
     arguments = [item.name for item in parameters if item.kind is not Parameter.KEYWORD_ONLY]
     typed |= {name: name.upper() for name in arguments}
     wanted = {name: given.pop(name) for name in _FROM}
@@ -636,6 +637,7 @@ def recover(
     concurrency: Annotated[
         int, typer.Option(min=1, max=1000, help="The number of doubts about which resolve is called at once.")
     ] = RECOVER_CONCURRENCY,
+    network: options.Network,
     as_json: AsJson = False,
 ) -> None:
     """Process abandoned claims, doubts and pending undos.
@@ -646,7 +648,7 @@ def recover(
     """
     target = named(journal, scope, base_url)
     with usage():
-        factory = factory_named(hooks)
+        factory, settings = factory_named(hooks), network()
     target.checked()
     work = journal_output.recovered(
         target.journal,
@@ -657,6 +659,7 @@ def recover(
         settle_after=settle_after,
         abandoned_settle_after=abandoned_settle_after,
         recover_concurrency=concurrency,
+        **settings,
     )
     report = done(work, says_no=USAGE)  # a ValueError is about the hooks or a setting
     if as_json:

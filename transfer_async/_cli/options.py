@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -15,6 +17,7 @@ from attrs import field, frozen
 
 from transfer_async._cli.output import in_one_line, shown
 from transfer_async._client import TransferClient
+from transfer_async._http.network import VARIABLES, NetworkSettings
 from transfer_async._http.retry import Rate
 from transfer_async._models.events import Observer
 from transfer_async._pipeline.call import Resolver
@@ -86,6 +89,54 @@ Broker = Annotated[
 Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
 
 
+_NETWORK_HELP = {
+    "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port; safer in the environment."),
+    "ca": ("FILE", "The certificates to trust, in place of the system's, as PEM."),
+    "client_cert": ("FILE", "The client's certificate, as PEM."),
+    "client_key": ("FILE", "Its key, as PEM, if --client-cert does not contain it."),
+}
+NETWORK: dict[str, tuple[Any, Any]] = {
+    name: (Annotated[str | None, typer.Option(envvar=VARIABLES[name], metavar=kind, help=text)], None)
+    for name, (kind, text) in _NETWORK_HELP.items()
+}
+"""The network options, for every command that reaches the service: the type and the default of each."""
+
+Network = Callable[[], dict[str, Any]]
+"""Returns the client's settings that the network options mean.
+
+Raises ValueError if one is invalid; the text names the option or the variable that was given.
+"""
+
+
+def network_given(*values: str | None) -> Network:
+    """Return the network settings that the options give, in the order of `NETWORK`."""
+    given = dict(zip(NETWORK, values, strict=True))
+    names = {
+        name: variable if given[name] and given[name] == os.environ.get(variable) else option_of(name)
+        for name, variable in VARIABLES.items()
+    }
+    return partial(NetworkSettings(*values).client_settings, names)
+
+
+def with_network(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the network options; its parameter ``network`` receives them as `Network`."""
+    wanted = inspect.signature(command, eval_str=True)
+    parameters = [item for item in wanted.parameters.values() if item.name != "network"]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters += [
+        inspect.Parameter(name, kind, annotation=option, default=default)
+        for name, (option, default) in NETWORK.items()
+    ]
+
+    def run(**given: Any) -> None:
+        network = network_given(*[given.pop(name) for name in NETWORK])
+        command(**given, network=network)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = wanted.replace(parameters=parameters)  # type: ignore[attr-defined] # as `inspect.signature` reads it
+    return run
+
+
 _TYPED = frozenset(
     {"base_url", "token", "scope", "settle_after", "lease", "deadline", "concurrency"}
     | {"by", "reason", "undone", "order_id", "may", "accounts"}
@@ -99,7 +150,12 @@ def as_typed(why: str) -> str:
     names, colon, rest = why.partition(":")
     if not _TYPED.issuperset(names.split(", ")):
         return why
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names.split(", ")) + colon + rest
+    return ", ".join(map(option_of, names.split(", "))) + colon + rest
+
+
+def option_of(name: str) -> str:
+    """Return the option that gives the argument ``name``."""
+    return f"--{name.replace('_', '-')}"
 
 
 def rate_given(per_second: float | None, burst: int | None) -> Rate | None:

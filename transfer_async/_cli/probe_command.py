@@ -65,6 +65,7 @@ def probe(
     apart: Annotated[
         str, typer.Option(help="Levels 1, 2: the difference of matcher_amount from one order to the next.")
     ] = "1",
+    network: options.Network,
 ) -> None:
     """Find out what a service's test environment really does.
 
@@ -99,8 +100,11 @@ def probe(
         levels = frozenset(level or [0])
         base_url = _checked(normalised, base_url, options.BASE_URL)
         token = _checked(request.checked, token, options.TOKEN)
+        settings = network()
+        if settings.get("proxy", "").lower().startswith("https:"):
+            raise ValueError("--proxy, or TRANSFER_PROXY: must be an http:// address for a probe")
         requested = probe_run.ProbeRun(
-            service=Service(base_url=base_url, token=token, timeout=patience),
+            service=Service(base_url=base_url, token=token, timeout=patience, **settings),
             levels=levels,
             limits=probe_run.ReadLimits(requests=on_one_connection, idle=idle),
             orders=_order_settings(order, journal, most_orders, most_amount, apart) if levels - {0} else None,

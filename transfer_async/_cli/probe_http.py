@@ -33,7 +33,7 @@ from transfer_async._http.classify import (
 )
 from transfer_async._http.retry import RetryPolicy, retry_after
 from transfer_async._http.transport import ACCEPTED, BoundedBody, ExchangeResult
-from transfer_async._http.urls import WHO_AM_I
+from transfer_async._http.urls import WHO_AM_I, proxy_and_authorization
 from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import User
 from transfer_async._support.clock import Clock
@@ -85,19 +85,35 @@ class Connection:
     Args:
         base_url: the normalised base URL.
         timeout: the maximum seconds for each part of a response; a whole response may take twice as long.
+        proxy: the address of an ``http://`` proxy, or None.
+        context: the TLS context, or None for the default one.
     """
 
-    def __init__(self, base_url: str, *, timeout: float) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout: float,
+        proxy: str | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         parts = urlsplit(base_url)
         self._prefix, self._timeout, self._was_opened = parts.path, timeout, False
-        host, port = parts.hostname or "", parts.port
+        self._headers: dict[str, str] = {}
+        address, authorization = proxy_and_authorization(proxy)
+        secret = {} if authorization is None else {"Proxy-Authorization": authorization}
+        to = parts if address is None else urlsplit(address)
+        host, port = to.hostname or "", to.port or (None if address is None else 80)
+        self._http: http.client.HTTPConnection
         if parts.scheme == "https":
-            context = ssl.create_default_context()
-            self._http: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, port, timeout=timeout, context=context
-            )
+            context = context or ssl.create_default_context()
+            self._http = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+            if address is not None:
+                self._http.set_tunnel(parts.hostname or "", parts.port, headers=secret)
         else:
             self._http = http.client.HTTPConnection(host, port, timeout=timeout)
+            if address is not None:  # A request to a proxy has the whole URL.
+                self._prefix, self._headers = base_url, secret
 
     async def send(self, request: Request, *, cut: bool = False) -> Response:
         """Send a request and return the response, or with ``cut`` close the connection instead of reading it.
@@ -153,7 +169,7 @@ class Connection:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             if self._http.sock is None:  # http.client would open it again.
                 raise http.client.NotConnected
-            path, headers = self._prefix + request.path, dict(request.headers)
+            path, headers = self._prefix + request.path, {**request.headers, **self._headers}
             self._http.request(request.method, path, body=request.body, headers=headers)
             if not cut:
                 return self._read()
@@ -202,11 +218,13 @@ class Service:
     base_url: str  # the normalised base URL
     token: str = field(repr=False)
     timeout: float  # see `Connection`
+    proxy: str | None = field(default=None, repr=False)
+    ssl: ssl.SSLContext | None = None
     clock: Clock = field(factory=Clock)  # measures responses, and waits
 
     def connection(self) -> Connection:
         """Return a new connection, not yet open."""
-        return Connection(self.base_url, timeout=self.timeout)
+        return Connection(self.base_url, timeout=self.timeout, proxy=self.proxy, context=self.ssl)
 
     def request(
         self, method: str, path: str, *, token: str | None = None, body: bytes | None = None

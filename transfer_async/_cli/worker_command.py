@@ -67,6 +67,7 @@ def worker(
     try_it: Annotated[
         bool, typer.Option("--try", help="Try a worker: start a broker, a sandbox and a journal for it.")
     ] = False,
+    network: options.Network,
 ) -> None:
     """Create the orders of a broker's commands and publish their outcomes, until Ctrl-C.
 
@@ -116,6 +117,7 @@ def worker(
                 "settle_after": settle_after,
                 "abandoned_settle_after": abandoned_settle_after,
                 "rate": options.rate_given(rate, burst),
+                **network(),
             },
             health=host_and_port(health),
             telemetry=telemetry,

@@ -51,7 +51,7 @@ class WorkerPlan:
     factory: Callable[[], object] | None = None
     settings: WorkerSettings = field(factory=WorkerSettings)
     max_deliveries: int = 50
-    client: Mapping[str, Any] = field(factory=dict)
+    client: Mapping[str, Any] = field(factory=dict, repr=False)
     health: tuple[str, int] = ("127.0.0.1", 0)
     telemetry: bool = False
 

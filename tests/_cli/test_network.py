@@ -1,0 +1,291 @@
+"""Every command reaches the service through a proxy, with certificates of the bank, as it is told to."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from attrs import frozen
+
+from tests._http.test_transport import proxies
+from tests.faults.parties import make_certificates
+from tests.faults.servers import Server, answers, http, replies, serving
+from tests.support.commands import asked, invoke, refused, running
+from tests.support.order_files import csv_file
+from transfer_async import TransferClient
+from transfer_async._cli import options, worker_process
+from transfer_async._http.network import VARIABLES, NetworkSettings
+
+PASSWORD = "cr3dential-of-the-proxy"
+BASIC = base64.b64encode(f"bank:{PASSWORD}".encode()).decode()
+
+
+@frozen
+class Files:
+    """The bank's PEM files, and the TLS settings of a server that demands the client's certificate."""
+
+    ca: str
+    cert: str
+    key: str
+    both: str
+    strict: Any
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    where = tmp_path_factory.mktemp("pem")
+    authority = trustme.CA()
+    issued = authority.issue_cert("bank@example.org")
+    authority.cert_pem.write_to_path(where / "ca.pem")
+    issued.cert_chain_pems[0].write_to_path(where / "cert.pem")
+    issued.private_key_pem.write_to_path(where / "key.pem")
+    issued.private_key_and_cert_chain_pem.write_to_path(where / "both.pem")
+    strict = make_certificates().strict_server
+    authority.issue_cert("localhost").configure_cert(strict)
+    authority.configure_trust(strict)
+    (where / "bad.pem").write_text("-----BEGIN CERTIFICATE-----\nno\n", encoding="utf-8")
+    return Files(*(str(where / f"{name}.pem") for name in ("ca", "cert", "key", "both")), strict)
+
+
+@asynccontextmanager
+async def bank_network(files: Files) -> AsyncIterator[tuple[Server, Server, list[str]]]:
+    """A service that demands a certificate, a proxy before it, and the options that lead there."""
+    async with serving(answers, tls=files.strict) as server, serving(proxies) as proxy:
+        address = proxy.url.replace("://", f"://bank:{PASSWORD}@")
+        yield server, proxy, ["--proxy", address, "--ca", files.ca, "--client-cert", files.both]
+
+
+def environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSFER_BASE_URL", server.url)
+    monkeypatch.setenv("TRANSFER_API_TOKEN", "t0ken")
+
+
+# --- the commands that send -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+async def test_whoami_asks_through_the_proxy_with_the_clients_certificate(
+    files: Files, monkeypatch: pytest.MonkeyPatch, by_variable: bool
+):
+    async with bank_network(files) as (server, proxy, words):
+        environment(server, monkeypatch)
+        if by_variable:
+            for word, value in zip(words[::2], words[1::2], strict=True):
+                monkeypatch.setenv(f"TRANSFER_{word[2:].replace('-', '_').upper()}", value)
+        result = await asked("whoami", *([] if by_variable else words))
+
+    assert result.stdout.startswith("id ")
+    assert [head.method for head in proxy.heads] == ["CONNECT"]
+    assert proxy.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
+
+
+async def test_without_its_certificate_the_client_is_turned_away(files: Files):
+    """In a process of its own, because uvloop leaves a socket behind when a server ends TLS so late."""
+    async with bank_network(files) as (server, _, words):
+        where = {"TRANSFER_BASE_URL": server.url, "TRANSFER_API_TOKEN": "t0ken"}
+        async with running("whoami", *words[:4], **where) as command:
+            code, said = await command.end()
+
+    assert (code, server.requests) == (1, [])
+    assert said.startswith("whoami: ")
+    assert PASSWORD not in said
+
+
+async def test_orders_of_a_file_go_through_the_proxy(
+    files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = await asyncio.to_thread(csv_file, tmp_path / "orders.csv", 2, held="h")
+    async with bank_network(files) as (server, proxy, words):
+        environment(server, monkeypatch)
+        words[-2:] = ["--client-cert", files.cert, "--client-key", files.key]
+        await asked("create", path, "--journal", tmp_path / "journal.db", "--quiet", *words)
+
+    assert len(server.requests) == 2
+    assert {head.method for head in proxy.heads} == {"CONNECT"}
+
+
+async def test_a_probe_goes_through_the_proxy(files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    async with bank_network(files) as (server, proxy, words):
+        environment(server, monkeypatch)
+        profile = ["--profile", tmp_path / "profile.json"]
+        await asked("probe", "--this-is-not-live", "--yes", "--idle", 0, *profile, *words)
+
+    assert len(server.requests) > 1
+    assert {head.method for head in proxy.heads} == {"CONNECT"}
+    assert {head.headers["proxy-authorization"] for head in proxy.heads} == {f"Basic {BASIC}"}
+
+
+async def test_a_probe_without_tls_sends_the_whole_url_to_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    async with serving(replies(http(401, b"{}"))) as proxy:
+        monkeypatch.setenv("TRANSFER_PROXY", proxy.url.replace("://", f"://bank:{PASSWORD}@"))
+        words = ["--base-url", "http://localhost:1", "--token", "t0ken", "--profile", tmp_path / "p.json"]
+        result = await asyncio.to_thread(invoke, "probe", "--this-is-not-live", "--yes", "--idle", 0, *words)
+
+    assert proxy.heads[0].path.startswith("http://localhost:1/api/")
+    assert proxy.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
+    assert PASSWORD not in result.output + await asyncio.to_thread(_all_in, tmp_path)
+
+
+async def test_a_client_from_the_environment_uses_its_network(files: Files, monkeypatch: pytest.MonkeyPatch):
+    async with bank_network(files) as (server, proxy, words):
+        environment(server, monkeypatch)
+        for word, value in zip(words[::2], words[1::2], strict=True):
+            monkeypatch.setenv(f"TRANSFER_{word[2:].replace('-', '_').upper()}", value)
+        made = await asyncio.to_thread(TransferClient.from_env)
+        async with made as client:
+            await client.who_am_i()
+        monkeypatch.setenv("TRANSFER_CA", "nowhere")  # replaced by ssl=, as the proxy is
+        monkeypatch.setenv("TRANSFER_PROXY", "http://127.0.0.1:1")
+        context = await asyncio.to_thread(context_of, files)
+        async with TransferClient.from_env(ssl=context, proxy=words[1]) as client:
+            await client.who_am_i()
+
+    assert len(server.requests) == len(proxy.heads) == 2
+
+
+def context_of(files: Files) -> Any:
+    return NetworkSettings(None, files.ca, files.both).client_settings(VARIABLES)["ssl"]
+
+
+# --- the other commands ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What a client would be made with."""
+    found: dict[str, Any] = {}
+
+    def client(*_: object, **given: Any) -> None:
+        found.update(given)
+        raise ValueError("made")
+
+    monkeypatch.setattr(options, "TransferClient", client)
+    monkeypatch.setenv("TRANSFER_BASE_URL", "https://service.invalid")
+    monkeypatch.setenv("TRANSFER_API_TOKEN", "t0ken")
+    return found
+
+
+def no_hooks() -> list[Any]:
+    return []
+
+
+def test_recover_makes_its_client_with_them(files: Files, settings: dict[str, Any], tmp_path: Path):
+    (tmp_path / "journal.db").touch()
+    words = ["--journal", tmp_path / "journal.db", "--hooks", f"{__name__}:no_hooks"]
+    refused("journal", "recover", *words, "--proxy", "http://proxy.invalid", "--ca", files.ca)
+
+    assert (settings["proxy"], settings["ssl"].get_ca_certs()[0]["version"]) == ("http://proxy.invalid", 3)
+
+
+def test_a_worker_plans_its_client_with_them(files: Files, monkeypatch: pytest.MonkeyPatch):
+    plans: list[worker_process.WorkerPlan] = []
+
+    def work(plan: worker_process.WorkerPlan, **_: object) -> None:
+        plans.append(plan)
+        raise ConnectionError
+
+    monkeypatch.setattr(worker_process, "work", work)
+    words = ["--broker", "nats://localhost", "--journal", "j.db", "--base-url", "https://service.invalid"]
+    invoke("worker", *words, "--proxy", f"http://bank:{PASSWORD}@proxy.invalid", "--ca", files.ca)
+
+    assert plans[0].client["proxy"] == f"http://bank:{PASSWORD}@proxy.invalid"
+    assert plans[0].client["ssl"] is not None
+    assert PASSWORD not in repr(plans[0])
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+COMMANDS: dict[str, list[Any]] = {
+    "whoami": ["whoami"],
+    "create": ["create", "orders.csv"],
+    "worker": ["worker", "--broker", "nats://localhost", "--journal", "j.db"],
+    "probe": ["probe", "--this-is-not-live"],
+    "journal": ["journal", "recover", "--journal", __file__, "--hooks", f"{__name__}:no_hooks"],
+}
+
+WRONG = [
+    (
+        ["--ca", "/nowhere.pem"],
+        "--ca: cannot be used (No such file or directory); it must be a readable PEM file",
+    ),
+    (["--ca", "BAD"], "--ca: cannot be used ("),
+    (["--client-cert", "BAD"], "--client-cert: cannot be used ("),
+    (
+        ["--client-cert", "CERT", "--client-key", "/nowhere"],
+        "--client-cert, --client-key: cannot be used (No such",
+    ),
+    (["--client-key", "KEY"], "--client-key: needs --client-cert as well"),
+    (["--proxy", f"http://bank:{PASSWORD}@proxy/path"], "--proxy: must not carry a path; "),
+    (["--proxy", f"socks5://bank:{PASSWORD}@proxy"], "--proxy: must be an address such as http://user:"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("words", "why"), WRONG)
+def test_what_cannot_be_used_is_wrong_usage_and_named_as_typed(
+    settings: dict[str, Any], files: Files, command: str, words: list[str], why: str
+):
+    pem = {"BAD": files.ca.replace("ca.pem", "bad.pem"), "CERT": files.cert, "KEY": files.key}
+    said = refused(*COMMANDS[command], *(pem.get(word, word) for word in words))
+
+    assert said.startswith(f"{command}: {why}")
+    assert PASSWORD not in said
+    assert settings == {}
+
+
+def test_a_probe_needs_a_proxy_without_tls(settings: dict[str, Any]):
+    said = refused(*COMMANDS["probe"], "--proxy", f"https://bank:{PASSWORD}@proxy.invalid")
+
+    assert said == "probe: --proxy, or TRANSFER_PROXY: must be an http:// address for a probe\n"
+    assert settings == {}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_variable_is_named_as_such(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, files: Files, command: str
+):
+    monkeypatch.setenv("TRANSFER_CLIENT_KEY", files.key)
+    said = refused(*COMMANDS[command])
+
+    assert said == f"{command}: TRANSFER_CLIENT_KEY: needs --client-cert as well\n"
+    assert settings == {}
+
+
+def test_a_client_from_the_environment_names_the_variables(monkeypatch: pytest.MonkeyPatch, settings: Any):
+    monkeypatch.setenv("TRANSFER_CLIENT_KEY", "key.pem")
+    with pytest.raises(ValueError, match=r"^TRANSFER_CLIENT_KEY: needs TRANSFER_CLIENT_CERT as well$"):
+        TransferClient.from_env()
+
+
+@pytest.mark.parametrize("status", [403, 407, 502])
+async def test_the_proxys_password_is_never_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int
+):
+    path = await asyncio.to_thread(csv_file, tmp_path / "orders.csv", 1, held="h")
+    said = ""
+    async with serving(replies(http(status, PASSWORD.encode()))) as proxy:
+        monkeypatch.setenv("TRANSFER_PROXY", proxy.url.replace("://", f"://bank:{PASSWORD}@"))
+        monkeypatch.setenv("TRANSFER_BASE_URL", "https://service.invalid")
+        monkeypatch.setenv("TRANSFER_API_TOKEN", "t0ken")
+        for words in (
+            ["whoami"],
+            ["create", path, "--journal", tmp_path / "journal.db", "--deadline", 1],
+            ["probe", "--this-is-not-live", "--yes", "--idle", 0, "--profile", tmp_path / "p.json"],
+        ):
+            said += (await asyncio.to_thread(invoke, *words)).output
+
+    said += await asyncio.to_thread(_all_in, tmp_path)
+    assert proxy.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
+    assert PASSWORD not in said
+    assert BASIC not in said
+
+
+def _all_in(where: Path) -> str:
+    return "".join(path.read_bytes().decode("latin-1") for path in where.iterdir())

@@ -1,0 +1,81 @@
+"""How a client reaches the service: through which proxy, and with which certificates."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs import field, frozen
+
+from transfer_async._http.urls import proxy_and_authorization
+
+
+@frozen
+class NetworkSettings:
+    """The network settings that commands and `TransferClient.from_env` take as text.
+
+    Args:
+        proxy: the address of an HTTP proxy.
+        ca: a PEM file with the certificates to trust in place of the system's.
+        client_cert: a PEM file with the client's certificate; it may contain the key, too.
+        client_key: a PEM file with the key of ``client_cert``.
+    """
+
+    proxy: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+
+    @classmethod
+    def from_env(cls) -> NetworkSettings:
+        """Return the settings in the environment; an empty variable counts as not set."""
+        return cls(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
+
+    def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the ``proxy`` and ``ssl`` of `TransferClient`, as far as they are set.
+
+        Args:
+            names: the name of each setting in errors, such as its option or variable.
+
+        Raises:
+            ValueError: a setting is invalid, or its file cannot be used; the text names it, and shows no
+                password.
+        """
+        problem = self._proxy_problem()
+        if problem is not None:
+            raise ValueError(f"{names['proxy']}:{problem}")
+        found: dict[str, Any] = {} if self.proxy is None else {"proxy": self.proxy}
+        if self.ca or self.client_cert or self.client_key:
+            found["ssl"] = self._context(names)
+        return found
+
+    def _proxy_problem(self) -> str | None:
+        try:
+            proxy_and_authorization(self.proxy)
+        except ValueError as error:
+            return str(error).partition(":")[2]
+        return None
+
+    def _context(self, names: Mapping[str, str]) -> ssl.SSLContext:
+        if self.client_cert is None and self.client_key is not None:
+            raise ValueError(f"{names['client_key']}: needs {names['client_cert']} as well")
+        doing = names["ca"]
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.client_cert is not None:
+                doing = ", ".join(
+                    names[name] for name in ("client_cert", "client_key") if getattr(self, name)
+                )
+                # Without a password, OpenSSL would ask for one on the terminal.
+                context.load_cert_chain(self.client_cert, self.client_key, password="")
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ValueError(f"{doing}: cannot be used ({why}); it must be a readable PEM file") from None
+        return context
+
+
+VARIABLES = {item.name: f"TRANSFER_{item.name.upper()}" for item in attrs.fields(NetworkSettings)}
+"""The environment variable of each setting."""
