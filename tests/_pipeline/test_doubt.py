@@ -127,17 +127,6 @@ async def test_the_error_of_a_created_key_carries_the_recorded_hold(world: World
     assert again.receipts == {"held": "H1"}
 
 
-async def test_no_order_is_not_believed_before_settle_after(world: World):
-    office = BackOffice(NO_ORDER)
-    await world.fails(OutcomeUnknown, resolve=office, settle_after=300.0)
-    world.time.pass_(299.9)
-    doubt = await world.fails(OutcomeUnknown, resolve=office, settle_after=300.0)
-
-    assert type(doubt) is OutcomeUnknown
-    assert (await world.entry()).state is KeyState.IN_DOUBT
-    assert world.bank.open
-
-
 async def test_no_order_from_a_query_before_settle_after_is_not_believed(world: World):
     await doubted(world)
 
@@ -151,12 +140,14 @@ async def test_no_order_from_a_query_before_settle_after_is_not_believed(world: 
     assert world.bank.open
 
 
-async def test_after_settle_after_no_order_frees_the_key_and_undoes_the_hooks(world: World):
+async def test_no_order_frees_the_key_and_undoes_the_hooks_after_settle_after_and_not_before(world: World):
     hooks = [world.bank.step("check"), world.bank.hold]
     async with world.client(hooks=hooks, resolve=BackOffice(NO_ORDER), settle_after=300.0) as client:
-        with pytest.raises(OutcomeUnknown):
-            await client.create_order(new_order(), key="k")
-        world.time.pass_(300.0)
+        for seconds in (299.9, 0.1):
+            await failure(client.create_order(new_order(), key="k"), OutcomeUnknown)
+            assert (await world.entry()).state is KeyState.IN_DOUBT
+            assert world.bank.open
+            world.time.pass_(seconds)
         refuted = await failure(client.create_order(new_order(), key="k"), Refuted)
 
     assert (refuted.outcome, refuted.order_may_exist) == (Outcome.REFUSED, False)
