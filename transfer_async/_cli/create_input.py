@@ -85,10 +85,7 @@ ORDERS = Layout(
 def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
     """Yield a record for each row; if the header has faults, only a record of those.
 
-    Args:
-        lines: the file's lines.
-        known: the records of the first rows, if an earlier reading kept them.
-        layout: what the lines hold.
+    ``known`` are the records of the first rows, if an earlier reading kept them.
     """
     header: list[str] | None = None
     for line, row in csv_rows(lines):
@@ -219,13 +216,7 @@ def format_of(path: Path, given: Format | None) -> Format:
 
 
 class OrderFile:
-    """A file of orders, which every reading finds unchanged.
-
-    Args:
-        file: the file.
-        form: its format.
-        layout: what its lines hold.
-    """
+    """A file of orders, which every reading finds unchanged."""
 
     def __init__(self, file: UnchangedFile, form: Format, layout: Layout = ORDERS) -> None:
         self._file, self._form, self._layout = file, form, layout
@@ -306,11 +297,7 @@ class Changed(Exception):
 
 
 class UnchangedFile:
-    """A file whose first reading stores a digest of every block; later readings compare before they yield it.
-
-    Args:
-        file: open and seekable.
-    """
+    """A file whose first reading stores a digest of every block, with which later readings compare it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -443,13 +443,7 @@ class Scene:
 async def run(
     say: Say, *, live: bool = False, match_every: float = MATCH_EVERY, patience: float = PATIENCE
 ) -> None:
-    """Run the demo.
-
-    Args:
-        say: prints one line.
-        live: show the many orders in a live table.
-        match_every: seconds between two runs of the matcher bot.
-        patience: seconds after which the demo counts as failed.
+    """Run the demo; it counts as failed after ``patience`` seconds.
 
     Raises:
         Surprise: a claim is not true, or the demo broke off; the message is one line.

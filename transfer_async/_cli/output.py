@@ -140,11 +140,7 @@ def logged(
 ) -> Iterator[None]:
     """Pass every record of ``logger`` from level INFO on to ``say``, as a line.
 
-    Args:
-        logger: the logger to read from.
-        say: writes one line.
-        form: the format of a line, as `logging.Formatter` takes it.
-        time: the format of its time.
+    ``form`` and ``time`` are the formats of a line and of its time, as `logging.Formatter` takes them.
     """
     lines, level = _LineHandler(say), logger.level
     lines.setFormatter(logging.Formatter(form, time))
@@ -226,18 +222,11 @@ class BadLine(Exception):
 
 
 class TextLines:
-    """An iterator over the lines of a file; you can continue it after a `BadLine`.
-
-    Args:
-        file: positioned at its beginning.
-
-    Attributes:
-        number: the number of the last line that was read.
-    """
+    """An iterator over the lines of a file; you can continue it after a `BadLine`."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
-        self.number = 0
+        self.number = 0  # of the last line that was read
 
     def __iter__(self) -> TextLines:
         return self
@@ -311,14 +300,7 @@ PRAGMA cache_size=-16384;
 
 
 class TemporaryDatabase:
-    """A temporary SQLite database, which the context manager deletes.
-
-    Args:
-        tables: the SQL statements that create its tables.
-
-    Attributes:
-        database: the connection.
-    """
+    """A temporary SQLite database with these ``tables`` (as SQL), which the context manager deletes."""
 
     def __init__(self, tables: str) -> None:
         self.database = sqlite3.connect("", isolation_level=None, check_same_thread=False)

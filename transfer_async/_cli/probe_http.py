@@ -335,10 +335,7 @@ class FoundOrder:
 def find_order(response: Response, known: Collection[str], *, sent: NewOrder | None = None) -> FoundOrder:
     """Find the order in a response, with the client's own reader.
 
-    Args:
-        response: the response to an order.
-        known: the ids of orders that are known.
-        sent: the order that was sent; None if its body was changed on purpose.
+    ``known`` are the ids of known orders; ``sent`` is None if the body was changed on purpose.
     """
     judgement = classify_response(response, RetryPolicy(), ORDER_ANSWERS)
     order_id, unreadable, is_order = find_order_id(response.body), None, False

@@ -149,10 +149,9 @@ class Plan:
         return found
 
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
-        """Return the order of a case; each attempt has another amount.
+        """Return the order of a case; None if its limit is unknown, or no amount can reach it.
 
-        Returns:
-            None if the case needs a limit that is unknown, or that no amount can reach.
+        Each attempt has another amount.
         """
         rate, name = self.order.exchange_rate, case.repeats or case.name
         if name in _AT_LIMITS:

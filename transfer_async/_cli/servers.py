@@ -83,11 +83,7 @@ def _value(text: str) -> Any:
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return the TLS context for https, or None without a certificate.
-
-    Args:
-        certificate: a PEM file, which may contain the key as well.
-        key: a PEM file with the key.
+    """Return the TLS context for https, or None without a certificate; both are PEM files.
 
     Raises:
         ValueError: there is a key without a certificate, or a file is unreadable or invalid.
@@ -105,12 +101,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 async def serve_sandbox(sandbox: Sandbox, *, say: Say, log: Say) -> None:
-    """Serve the sandbox until SIGINT or SIGTERM, then close it.
-
-    Args:
-        sandbox: a sandbox that is not started yet.
-        say: receives the lines at the start, and the line at the end.
-        log: receives one line for each request.
+    """Start the sandbox, serve it until SIGINT or SIGTERM, then close it; ``log`` receives the requests.
 
     Raises:
         OSError: the server cannot listen on the address.
@@ -152,21 +143,15 @@ _USED = (
 
 
 class Entrance:
-    """Exchanges the one-time token of the printed address for a cookie.
-
-    Args:
-        operator: the person who uses the page.
-
-    Attributes:
-        mount: the path of the page. It is random, because cookies ignore ports: a server on another port of
-            this machine receives the cookies of every path that it can guess.
-    """
+    """Exchanges the one-time token of the printed address for a cookie."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._hosts: frozenset[str] = frozenset()
         self._token: str | None = secrets.token_urlsafe(32)
         self._session = secrets.token_urlsafe(32)
+        # The path of the page is random, because cookies ignore ports: a server on another port of this
+        # machine receives the cookies of every path that it can guess.
         self.mount = f"/{secrets.token_urlsafe(32)}"
         self._cookie = f"transfer_desk_{self.mount[1:]}"  # one person may run two desks at once
 

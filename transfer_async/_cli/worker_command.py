@@ -229,13 +229,9 @@ def _command(number: int, line: bytes) -> OrderCommand:
 async def publish(
     broker: str, commands: list[OrderCommand], settings: WorkerSettings, *, patience: float = SEND_TIMEOUT
 ) -> None:
-    """Send ``commands``; return when the broker has them all.
+    """Send ``commands`` in this order; return when the broker has them all.
 
-    Args:
-        broker: the broker's address.
-        commands: the commands, in the order in which they are sent.
-        settings: the subject or stream to send to.
-        patience: seconds that the broker may take to connect, and to accept one command.
+    The broker may take ``patience`` seconds to connect, and to accept one command.
 
     Raises:
         ValueError: the address is invalid.

@@ -59,11 +59,7 @@ class WorkerPlan:
 async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
     """Run a worker until SIGINT or SIGTERM, and finish the commands in progress, unless a second one comes.
 
-    Args:
-        plan: the options.
-        say: receives the lines at the start, and the line at the end.
-        log: receives the log lines in between.
-        beside: see `Beside`; an error in it stops the worker, and is raised.
+    ``log`` receives the log lines, ``say`` the others; an error in ``beside`` stops the worker.
 
     Raises:
         ValueError: an option is invalid, or the journal can never be used.
@@ -233,12 +229,7 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say, log: Say) -> None:
     """Run a worker with a broker, a sandbox and a journal until SIGINT or SIGTERM, then stop them all.
 
-    Args:
-        nats: the path of the broker's program.
-        home: an empty directory for all files.
-        settings: the worker's settings.
-        say: receives the lines about orders.
-        log: receives the worker's log lines.
+    ``nats`` is the path of the broker's program, ``home`` an empty directory for all files.
 
     Raises:
         OSError: the broker or the sandbox could not be started.

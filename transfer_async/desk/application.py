@@ -427,9 +427,7 @@ def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
 def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:
     """Return whether a ``request`` that changes data may come from another site's page.
 
-    Args:
-        request: the request.
-        origin: the page's origin, if it is known; otherwise the ``Host`` of the request counts.
+    Without the page's ``origin``, the ``Host`` of the request counts.
     """
     if request.method in READING:
         return False

@@ -127,11 +127,7 @@ class DecisionForm:
 def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime) -> list[DecisionForm]:
     """Return the forms for the decisions that can be made about the key now; none if only a recovery helps.
 
-    Args:
-        view: the key.
-        four_eyes: whether one person proposes and another approves.
-        holds: the names of hooks that place the hold.
-        now: the time in UTC.
+    ``holds`` are the names of hooks that place the hold.
     """
     if view.proposal is not None or view.is_sealed:
         return []

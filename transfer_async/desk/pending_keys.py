@@ -454,13 +454,7 @@ def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
 
 
 def next_after(snapshot: PendingKeysSnapshot, key: str, *, since: float) -> KeyRow | None:
-    """Return the row after the key's, oldest first, even if the key is not listed; then the first.
-
-    Args:
-        snapshot: the list.
-        key: the key.
-        since: when work on it began.
-    """
+    """Return the row after the key's, oldest first, even if the key is not listed; then the first."""
     oldest = _chosen(snapshot, Choice())
     begin = bisect_left(oldest, since, key=_SINCE)
     at_once = oldest[begin : bisect_right(oldest, since, key=_SINCE)]

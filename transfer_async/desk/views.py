@@ -320,13 +320,8 @@ async def key_page(
 ) -> web.Response:
     """Return the page of one key, as it is now.
 
-    Args:
-        shared: what the pages share.
-        operator: the operator who asks.
-        view: the key.
-        status: the HTTP status.
-        done: what the address says was done; it is shown only if it is on record.
-        more: the result of what the operator tried: ``problem``, ``since``, ``tried``, ``parties`` …
+    What the address says was ``done`` is shown only if it is on record. ``more`` is the result of what the
+    operator tried: ``problem``, ``since``, ``tried``, ``parties`` …
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
@@ -435,13 +430,7 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 def confirmation(name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str) -> str | None:
     """Return the confirmation of a change, if it is on record; otherwise None.
 
-    The address alone proves nothing, because anybody can type it.
-
-    Args:
-        name: the change that the address names.
-        view: the key.
-        steps: its history.
-        by: the operator who reads the page.
+    The address that has the ``name`` proves nothing, because anybody can type it.
     """
     changes = [step for step in steps if step.move != LOOK]
     if name == "approved":
@@ -594,10 +583,5 @@ _TEMPLATES = {name: _environment.get_template(f"{name}.html") for name in ("list
 
 
 def page(template: str, **given: Any) -> str:
-    """Return a page of HTML.
-
-    Args:
-        template: ``list``, ``key`` or ``message``.
-        given: the template's values.
-    """
+    """Return a page of HTML, from the template ``list``, ``key`` or ``message``."""
     return _TEMPLATES[template].render(given)
