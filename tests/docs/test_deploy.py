@@ -117,7 +117,8 @@ def test_the_image_is_made_of_files_that_exist() -> None:
     assert "transfer-async" in PROJECT["scripts"]
     python = {*re.findall(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE)}
     assert {f"Programming Language :: Python :: {one}" for one in python} <= set(PROJECT["classifiers"])
-    assert all(f"python{one}/site-packages" in (DEPLOY / "README.md").read_text() for one in python)
+    readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    assert all(f"python{one}/site-packages" in readme for one in python)
 
 
 def needed(extra: str) -> set[Requirement]:

@@ -175,12 +175,10 @@ def _is_from_file(
     typed |= {name: name.upper() for name in arguments}
     wanted = {name: given.pop(name) for name in _FROM}
     if wanted["path"] is None:
-        for name in _FROM:
-            if wanted[name]:
-                fail(f"journal: {typed[name]}: needs --from", USAGE)
-        for name in arguments:
-            if given[name] is None:
-                fail(f"journal: {typed[name]} is required, or --from FILE", USAGE)
+        if alone := [typed[name] for name in _FROM if wanted[name]]:
+            fail(f"journal: {alone[0]}: needs --from", USAGE)
+        if missing := [typed[name] for name in arguments if given[name] is None]:
+            fail(f"journal: {missing[0]} is required, or --from FILE", USAGE)
         return False
     for item in parameters:
         if item.name not in _BESIDE_FROM and given[item.name] != item.default:

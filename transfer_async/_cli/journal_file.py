@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import typer
@@ -80,25 +80,18 @@ class FileDecision:
         return row_of(self.decision, self.order_id)
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name}: is missing" if value in (None, "") else f"{name}: must be text")
-    return value
-
-
-def _seen(_: str, value: object) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:20])
-    if type(value) is not int or value < 0:
+def _seen(value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10):
         raise ValueError("seen: must be the key's version that you saw, as in moves of journal list --json")
-    return value
+    return int(text)
 
 
-_READ: dict[str, Callable[[str, Any], Any]] = {
-    "key": lambda name, value: requests.to_text(_text(name, value)),
-    "decision": lambda name, value: checked_decision(cast("Decision", _text(name, value))),
-    "order_id": lambda _, value: None if value in (None, "") else checked_order_id(value),
-    "reason": lambda name, value: checked_text(name, _text(name, value)),
+_READ: dict[str, Callable[[Any], Any]] = {
+    "key": lambda value: requests.to_text(value) if isinstance(value, str) else checked_text("key", value),
+    "decision": checked_decision,
+    "order_id": checked_order_id,
+    "reason": partial(checked_text, "reason"),
     "seen": _seen,
 }
 """The columns, and how each is read; it raises a ValueError that begins with the column's name."""
@@ -115,8 +108,13 @@ def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
     problems = [f"{shown(name[:40])}: is unknown: correct or remove it" for name in tree if name not in _READ]
     values: dict[str, Any] = {}
     for name, read in _READ.items():
+        value = tree.get(name)
+        if value in (None, ""):
+            values |= {name: None} if name == "order_id" else {}
+            problems += [] if name == "order_id" else [f"{name}: is missing"]
+            continue
         try:
-            values[name] = read(name, tree.get(name))
+            values[name] = read(value)
         except ValueError as error:
             problems.append(str(error))
     if values.get("decision", allowed[0]) not in allowed:
@@ -149,12 +147,8 @@ class DecisionCheck(Checking):
     one_each = "decide each key once"
     none_done = "Nothing was decided."
 
-    def __init__(self) -> None:
-        super().__init__(needs_held=False)
-        self.counts: Counter[str] = Counter()
-
     def _add(self, command: FileDecision) -> None:
-        self.counts[command.decision.value] += 1
+        """A decision has no amount to add."""
 
 
 # --- a dry run ---------------------------------------------------------------------------------------
@@ -197,16 +191,6 @@ class Rehearsal:
         return result
 
 
-@frozen(kw_only=True)
-class RehearsedTarget(JournalTarget):
-    """A journal for a dry run."""
-
-    @property
-    def journal(self) -> Journal:
-        """A rehearsal of the journal."""
-        return cast("Journal", Rehearsal(super().journal))
-
-
 # --- the run -----------------------------------------------------------------------------------------
 
 
@@ -226,7 +210,7 @@ async def _is_made(operators: Operators, wanted: FileDecision, view: KeyView) ->
     """Return whether the key is decided as the row says, and not changed by a later decision or call."""
     row = wanted.row
     if row.names_order:
-        return view.state is KeyState.CREATED and view.order_id == wanted.order_id
+        return view.readable and view.state is KeyState.CREATED and view.order_id == wanted.order_id
     if view.state is not (KeyState.FREE if row.frees_key else KeyState.IN_DOUBT) or not view.readable:
         return False
     moves = [step.move for step in await operators.history(wanted.key) if step.move in _MOVES]
@@ -341,18 +325,16 @@ def decide_file(
     """Make the decisions of the file ``path``, and end the command with its exit code."""
     results = results or path.with_name(path.name + ".results.jsonl")
     codes = {ValueError: USAGE, Changed: FAILED, OSError: FAILED, sqlite3.Error: FAILED}
-    with failing("journal", codes), ExitStack() as files:
+    with failing("journal", codes, words=_words), ExitStack() as files:
         rows = files.enter_context(opened(path, format_of(path, form), layout_of(allowed)))
         count = _checked(rows, target.scope, yes=yes or dry_run)
         target.checked()
         file = None
-        if dry_run:
-            target = RehearsedTarget(scope=target.scope, address=target.address)
-        else:
+        if not dry_run:
             file = OutcomeFile(results, protected=(path, *files_of(target.address)), option="--results")
             files.callback(file.close)
         run = DecisionRun(command, by, rows, file)
-        target.with_journal(run.run, settle_after=settle_after)
+        target.with_journal(run.run, settle_after=settle_after, wrap=Rehearsal if dry_run else None)
         if file is not None and run.is_whole:
             file.finish()
     counts = ", ".join(f"{run.counts[result]:,} {result}" for result in Result if run.counts[result])
@@ -367,9 +349,15 @@ def decide_file(
     raise typer.Exit(ROWS_REFUSED if run.counts[Result.REFUSED] else DONE)
 
 
+def _words(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"FILE cannot be read, or --results not written ({error.strerror}): run the same command again"
+
+
 def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
     """Check the whole file, and ask; return the number of its rows."""
-    check = DecisionCheck()
+    check = DecisionCheck(needs_held=False)
     check.run(rows.records())
     if check.faults:
         for line in check.complaint():
@@ -377,10 +365,9 @@ def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
         raise typer.Exit(USAGE)
     if not check.records:
         raise ValueError("FILE: contains no decisions")
-    counts = ", ".join(f"{count:,} {name}" for name, count in check.counts.items())
     confirmed(
-        f"FILE: {counts}; keys of {shown(scope)}. Refuting releases holds; if an order exists all the same, "
-        "it may be paid twice. --dry-run shows every row. Make all of these decisions?",
+        f"FILE: {counted(check.records, 'decision')} about keys of {shown(scope)}. Refuting releases holds; "
+        "if an order exists all the same, it may be paid twice. --dry-run shows every row. Make all of them?",
         yes=yes,
     )
     return check.records

@@ -51,14 +51,16 @@ class JournalTarget:
         settle_after: float = SETTLE_AFTER,
         says_no: int = FAILED,
         in_any_scope: bool = False,
+        wrap: Callable[[Journal], Any] | None = None,
     ) -> T:
         """Open the journal, return the result of ``do``, and close the journal.
 
         End the command if the journal has keys of other scopes only, unless ``in_any_scope``: an empty list
-        would hide its doubts.
+        would hide its doubts. ``wrap`` replaces the journal by another one around it.
         """
 
         store = self.journal  # raises if there is no file
+        store = store if wrap is None else wrap(store)
 
         async def work() -> T:
             async with journal_output.opened(store, self.scope, settle_after=settle_after) as operators:

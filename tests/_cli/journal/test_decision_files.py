@@ -13,6 +13,7 @@ from tests._cli.journal.terminal import ADA, asked
 from tests.support.bank import World
 from transfer_async import JournalFailed, KeyState
 from transfer_async._cli import create_run
+from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._pipeline.operators import Operators
 
 BY = ["--by", "ada"]
@@ -252,6 +253,23 @@ async def test_a_failing_journal_stops_the_run_which_can_be_continued(
     assert "line 3: unknown: JournalFailed: the connection was lost" in broken.stderr
     assert broken.stdout.splitlines()[1] == f"results so far: {file}.results.jsonl.part"
     assert done.stdout.startswith("3 rows: 1 done, 2 done before\n")
+
+
+async def test_results_that_cannot_be_written_end_the_run_with_one_line(
+    doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = await resolving(doubts, tmp_path / "d.csv", "a")
+
+    def full(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OutcomeFile, "write", full)
+    result = await asked("resolve", "--from", str(file), *BY, code=1)
+
+    why = (
+        "FILE cannot be read, or --results not written (No space left on device): run the same command again"
+    )
+    assert result.stderr == f"journal: {why}\n"
 
 
 async def test_a_signal_ends_the_run_after_the_row_in_progress(
