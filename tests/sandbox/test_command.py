@@ -33,7 +33,7 @@ def test_the_help_lists_every_fault_by_its_effect_on_the_order():
     exists = exists.partition("After these faults the order exists")[2]
 
     for name, fault in FAULTS.items():
-        always = fault.__doc__.startswith("The order exists") and "only after" not in fault.__doc__
+        always = fault.__doc__.startswith("Create the order, then ")
         assert re.search(rf"\s{name}\s", exists if always else does_not), name
 
 

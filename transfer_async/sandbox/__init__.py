@@ -1,14 +1,14 @@
 """A small implementation of the transfer order service, for development and tests.
 
-It is written from the specification alone and shares no code with the client, so that a wrong interpretation
-on either side shows.
+It is written from the specification alone and shares no code with the client. So tests detect it if one of
+them misinterprets the specification.
 
     async with Sandbox() as sandbox:
         sandbox.faults.add(CloseAfterProcessing())
         ...  # a client at sandbox.base_url with sandbox.token
         await sandbox.match_now()
 
-With a share of all orders for each fault, reproducible by the seed:
+Give each fault a share of all orders; the same seed draws the same faults:
 
     Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}, seed=7)
 """

@@ -1,6 +1,6 @@
 """The accounts of a sandbox, and the limits of their currencies.
 
-All data are fictional: the addresses are under example.com, and the numbers are no real accounts.
+All data are fictional. The e-mail addresses are under example.com, and the account numbers are not real.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 
 class Chance(Random):
-    """A seeded source of fictional data and of faults, never of secrets; the seed is an int or a text."""
+    """A seeded random generator for fictional data and faults, never for secrets."""
 
 
 PaymentTypes = Mapping[str, Mapping[str, str]]
@@ -24,8 +24,8 @@ PaymentTypes = Mapping[str, Mapping[str, str]]
 class CurrencyAccount:
     """One currency of an account (specification, section 2.5).
 
-    Amounts are in units of the currency. An amount is a multiple of `steps`; `Decimal(0)` allows any.
-    An account without `payment_types` cannot be paid in this currency.
+    Amounts are in units of the currency. An amount must be a multiple of `steps`; `Decimal(0)` allows any
+    amount. An account without `payment_types` cannot be paid in this currency.
     """
 
     code: str
@@ -42,10 +42,10 @@ class CurrencyAccount:
 
 @frozen(kw_only=True, eq=False)
 class Account:
-    """One account of the service; two accounts are equal only if they are one object.
+    """One account of the service. Accounts are compared by identity.
 
-    `payable` means that it has a valid receiving bank account. `is_bank` marks the one account that owns
-    the token; its username may be a plain name. `email` defaults to the username, and `id` is derived from
+    `payable` means that the account has a valid receiving bank account. `is_bank` marks the one account that
+    owns the token; its username may be a plain name. `email` defaults to the username. `id` is derived from
     the username.
     """
 
@@ -69,16 +69,16 @@ class Account:
         object.__setattr__(self, "id", self.id or str(uuid5(NAMESPACE_URL, f"sandbox:{self.username}")))
 
     def holding(self, code: str) -> CurrencyAccount | None:
-        """Return the account's currency with this code, in either case; `None` if it has none."""
+        """Return the account's currency with this code, or `None`. The code's case does not matter."""
         wanted = code.upper()
         return next((held for held in self.currencies if held.code.upper() == wanted), None)
 
 
 class Accounts:
-    """Accounts by username, with exactly one bank; the case of ASCII letters does not matter.
+    """The accounts by username; exactly one is the bank. The case of ASCII letters does not matter.
 
     Raises:
-        ValueError: there is no bank or more than one, or two accounts have one username.
+        ValueError: there is no bank or more than one, or two accounts have the same username.
     """
 
     def __init__(self, accounts: Iterable[Account]) -> None:
@@ -103,7 +103,7 @@ class Accounts:
         return self._by_username[ascii_lower(username)]
 
     def get(self, username: str) -> Account | None:
-        """Return the account with this username; `None` if there is none."""
+        """Return the account with this username, or `None`."""
         return self._by_username.get(ascii_lower(username))
 
     def add(self, account: Account) -> None:
@@ -118,7 +118,7 @@ class Accounts:
 
 
 def ascii_lower(username: str) -> str:
-    """Return the username with its ASCII letters in lower case: `straße` and `strasse` stay two people."""
+    """Return the username with its ASCII letters in lower case, so `straße` and `strasse` stay different."""
     return "".join(item.lower() if item.isascii() else item for item in username)
 
 
@@ -127,13 +127,13 @@ def load_accounts(path: str | Path) -> tuple[Account, ...]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not such an array; the message names the path and the rule.
+        ValueError: the file has no such array. The message names the path and the rule.
     """
     return accounts_from_json(Path(path).read_bytes())
 
 
 def accounts_from_json(document: bytes) -> tuple[Account, ...]:
-    """Read accounts from a JSON array of objects; amounts are exact numbers or decimal strings."""
+    """Read accounts from a JSON array of objects. Amounts are numbers, read exactly, or decimal strings."""
     try:
         return msgspec.json.decode(document, type=tuple[Account, ...])
     except msgspec.MsgspecError as error:
@@ -144,7 +144,7 @@ _TRADED = ("ngn", "usd", "gbp", "eur", "kes")
 
 
 def default_payment_types(code: str, *, name: str, email: str) -> PaymentTypes:
-    """Return the account details of a person in a currency."""
+    """Return a person's account details for each payment type in a currency."""
     if code == "NGN":
         bank = {"account_name": name, "account_number": "0123456789", "bank_code": "999"}
         return {"nigerian_bank_payment": bank}
@@ -176,7 +176,7 @@ CURRENCY_LIMITS = {
 
 
 def currency_for(code: str, *, name: str, email: str) -> CurrencyAccount | None:
-    """Return a person's account in a currency, with the sandbox's limits; `None` for an unknown code."""
+    """Return a person's account in a currency, with the sandbox's limits, or `None` for an unknown code."""
     limits = CURRENCY_LIMITS.get(code)
     return limits and evolve(limits, payment_types=default_payment_types(code, name=name, email=email))
 
@@ -189,7 +189,7 @@ _FRANCE = ("France", "FR", "Europe/Paris")
 
 
 def country_name(code: str) -> str:
-    """Return the name of a country; its code if the sandbox does not know it."""
+    """Return the name of a country, or its code if the sandbox does not know it."""
     known = (_NIGERIA, _UNITED_STATES, _UNITED_KINGDOM, _KENYA, _FRANCE)
     return {country[1]: country[0] for country in known}.get(code, code)
 
@@ -238,4 +238,4 @@ DEFAULT_ACCOUNTS = (
     _person("Noah", "Lind", "USD", country=_UNITED_STATES, payable=False),
     _person("Lucie", "Moreau", "EUR", country=_FRANCE, active=False),
 )
-"""The accounts of a sandbox by default."""
+"""The default accounts of a sandbox."""

@@ -1,20 +1,20 @@
 """The paths under `/sandbox/`, by which a person or a test controls the sandbox itself.
 
-They are not part of the specification. All but the first need the token: the sandbox prints it, and
-people's data stay behind it.
+They are not part of the specification. All but the first need the token, which the sandbox prints, because
+they show personal data.
 
 | method and path | response |
 | --- | --- |
 | `GET /sandbox/openapi.json` | the two specified operations as an OpenAPI 3.1 document |
 | `GET /sandbox/users/{username}` | the user object (specification, section 2.2), or 404 |
-| `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each, in the order of creation |
+| `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each order, oldest first |
 | `GET /sandbox/orders.jsonl` | every order object, one a line: an export for `journal reconcile` |
 | `GET /sandbox/orders/{id}` | the order object as it is now, or 404 |
 | `POST /sandbox/match` | run the matcher bot: `{"matched": [ids]}` |
 | `GET /sandbox/faults` | `{"faults": [...], "mix": [...]}`: the queue of faults, and the shares |
 | `POST /sandbox/faults` | add a fault, as in `FaultRequest`; 422 if it is not valid |
 | `DELETE /sandbox/faults` | remove all faults |
-| `POST /sandbox/release` | release the requests that stall: `{"released": n}` |
+| `POST /sandbox/release` | release the stalled requests: `{"released": n}` |
 
 `GET /sandbox/` is the page for a browser. It needs Jinja.
 """
@@ -57,7 +57,7 @@ OPENAPI = "/sandbox/openapi.json"
 
 
 def _openapi() -> bytes:
-    """Complete the OpenAPI document with what the code knows: request fields, the example, who-am-i."""
+    """Add the request fields, the example and the who-am-i response to the OpenAPI document."""
     document = msgspec.json.decode(Path(__file__).with_name("openapi.json").read_bytes())
     schemas = document["components"]["schemas"]
     for name, inside in (("NewOrder", ""), ("NewExternalOrder", "external_order")):
@@ -71,12 +71,12 @@ def _openapi() -> bytes:
     return msgspec.json.format(validation.write(document), indent=2) + b"\n"
 
 
-# Made on import: it needs a file, and requests are answered inside an event loop.
+# Read on import, because reading a file would block the event loop that answers requests.
 DOCUMENT: bytes = _openapi()
 
 
 class FaultRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A fault to add: its name in `FAULTS`, its settings as `options`; the rest as in `Faults.add`."""
+    """A fault to add: its name in `FAULTS`, its settings (`options`), and the arguments of `Faults.add`."""
 
     fault: str
     options: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class FaultRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Control:
-    """The service and the sandbox's own paths."""
+    """Answers the requests to the service and to the sandbox's own paths."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Control:
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
-        """Answer one call to the service or to the sandbox; never raises."""
+        """Answer one request to the service or to the sandbox. Raise nothing."""
         if not call.path.startswith(PREFIX):
             return self._service.answer(call)
         if self._page.answers(call.path):
@@ -237,16 +237,16 @@ FORMS = "/sandbox/page/"
 NEEDS_JINJA = "The sandbox's page needs Jinja2: pip install 'transfer_async[desk]'"
 
 MAX_ROWS = 100
-"""The largest number of orders, and of requests, that the page shows: the newest."""
+"""The maximum number of orders, and of requests, that the page shows. It shows the newest."""
 
 MAX_BODY_CHARACTERS = 2_000
-"""The largest part of a request's body that the page shows."""
+"""The maximum length of a request's body on the page."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
     "Cache-Control": "no-store",
-    "Referrer-Policy": "same-origin",  # not `no-referrer`: a browser would hide the origin of its forms
+    "Referrer-Policy": "same-origin",  # With `no-referrer`, a browser would hide the origin of its forms.
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -260,7 +260,7 @@ FAULT_BUTTONS: Mapping[str, Fault] = {
 
 _NO_ORDER_YET = frozenset({"close-before-reading", "stall-before-processing", "status", "redirect"})
 
-# Read on import: they are files, and requests are answered inside an event loop.
+# Read on import, because reading files would block the event loop that answers requests.
 _STYLE, _TEMPLATE = (Path(__file__).with_name("templates") / name for name in ("page.css", "page.html"))
 _STYLE_BYTES, _TEMPLATE_TEXT = _STYLE.read_bytes(), _TEMPLATE.read_text(encoding="utf-8")
 
@@ -269,11 +269,11 @@ class Page:
     """The page and its forms.
 
     Args:
-        service: has the orders.
+        service: the service whose orders the page shows.
         faults: the faults to show and change.
         requests: what the sandbox received, oldest first.
-        token: opens the page.
-        match: runs the matcher bot.
+        token: the token that a person enters to open the page.
+        match: a function that runs the matcher bot.
     """
 
     def __init__(
@@ -288,7 +288,8 @@ class Page:
         self._service, self._faults, self._requests = service, faults, requests
         self._token = token
         self._session = secrets.token_urlsafe(32)
-        self._cookie = f"transfer_sandbox_{secrets.token_hex(8)}"  # cookies ignore ports: two may run at once
+        # Two sandboxes on one host need different names, because cookies ignore ports.
+        self._cookie = f"transfer_sandbox_{secrets.token_hex(8)}"
         self._actions: Mapping[str, Callable[[], object]] = {
             "match": match,
             "forget": faults.clear,
@@ -301,7 +302,7 @@ class Page:
         return path in (HOME, LIVE, STYLE, ENTER) or path.startswith(FORMS)
 
     def answer(self, call: Call) -> Reply:
-        """Answer one call for the page; never raises."""
+        """Answer one request for the page. Raise nothing."""
         if call.path == STYLE:
             return Reply(status=200, body=_STYLE_BYTES, headers={**HEADERS, "Content-Type": "text/css"})
         method = "GET" if call.path in (HOME, LIVE) else "POST"
@@ -346,7 +347,7 @@ class Page:
         return _to_home({"Set-Cookie": cookie})
 
     def _has_session(self, call: Call) -> bool:
-        # By hand: the cookies of other programs on this host may break rules that http.cookies insists on.
+        # Parsed here: http.cookies rejects a header in which another program's cookie breaks its rules.
         pairs = (item.strip().partition("=") for item in call.headers.get("Cookie", "").split(";"))
         sent = next((value for name, _, value in pairs if name == self._cookie), "")
         return hmac.compare_digest(sent.encode("utf-8", "replace"), self._session.encode())
@@ -371,7 +372,7 @@ def _field(call: Call, name: str) -> str:
 
 
 def _is_own_form(call: Call) -> bool:
-    """Whether it is certain that the sandbox's own page sent a form."""
+    """Whether a form certainly came from the sandbox's own page."""
     site = call.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site == "same-origin"
@@ -398,7 +399,7 @@ def _page(view: str, *, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def _rendered(view: str, values: Mapping[str, Any]) -> str | None:
-    """Return the HTML of a view; None if Jinja2 is not installed."""
+    """Return the HTML of a view, or None if Jinja2 is not installed."""
     try:
         template = _template()
     except ModuleNotFoundError:
@@ -409,7 +410,8 @@ def _rendered(view: str, values: Mapping[str, Any]) -> str | None:
 
 @cache
 def _template() -> Any:
-    from jinja2 import Environment, StrictUndefined  # an extra; and 100 ms that most sandboxes do not need
+    # Jinja2 is an extra, and importing it takes 100 ms that most sandboxes do not need.
+    from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
         autoescape=True, finalize=_printable, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -418,7 +420,7 @@ def _template() -> Any:
 
 
 def _printable(value: object) -> object:
-    """Replace control characters, which must not stand in a page."""
-    if type(value) is not str:  # markup of the template itself is left as it is
+    """Replace control characters, which are not allowed in a page."""
+    if type(value) is not str:  # The template's own markup stays unchanged.
         return value
     return "".join(item if item.isprintable() or item in "\n\t " else "\ufffd" for item in value)

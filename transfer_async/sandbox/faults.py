@@ -1,8 +1,8 @@
 """The faults, one class for each, and the queue that decides which request gets which fault.
 
-Each docstring begins with whether the order exists afterwards, provided that the request was valid. A fault
-is called with an `Exchange`; it raises `ConnectionError` if the client closes the connection first. `FAULTS`
-lists all of them by name.
+Each docstring begins with whether the fault creates the order of a valid request. A fault is called with an
+`Exchange`. It raises `ConnectionError` if the client closes the connection first. `FAULTS` lists all faults
+by name.
 """
 
 # ruff: noqa: D102 - the class docstring describes the call
@@ -39,7 +39,7 @@ def http_response(reply: Reply, *, keep_alive: bool = False) -> bytes:
 
 
 def padded(document: bytes, size: int) -> Iterator[bytes]:
-    """Yield a JSON object in parts, with a field that pads it to about `size` bytes."""
+    """Yield the parts of a JSON object with a field of padding, about `size` bytes in total."""
     yield document[:-1] + b',"padding":"'
     for _ in range(size // len(_BLOCK)):
         yield _BLOCK
@@ -47,7 +47,7 @@ def padded(document: bytes, size: int) -> Iterator[bytes]:
 
 
 def compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Compress (gzip) part by part; a part is empty while the compressor buffers its input."""
+    """Compress the parts with gzip. Yield an empty part while the compressor buffers its input."""
     # MAX_WBITS + 16 makes zlib write gzip's head and tail.
     compressor = zlib.compressobj(level=1, wbits=zlib.MAX_WBITS | 16)
     for part in parts:
@@ -62,7 +62,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @frozen
 class CloseBeforeReading(Fault):
-    """No order exists: the connection is closed after the head, before the body is read."""
+    """Create no order: close the connection after the head, before the body is read."""
 
     name: ClassVar[str] = "close-before-reading"
     before_body: ClassVar[bool] = True
@@ -73,7 +73,7 @@ class CloseBeforeReading(Fault):
 
 @frozen
 class CloseAfterProcessing(Fault):
-    """The order exists: the connection is closed (FIN) without a response."""
+    """Create the order, then close the connection (FIN) without a response."""
 
     name: ClassVar[str] = "close-after-processing"
 
@@ -84,7 +84,7 @@ class CloseAfterProcessing(Fault):
 
 @frozen
 class ResetAfterProcessing(Fault):
-    """The order exists: the connection is reset (RST) without a response."""
+    """Create the order, then reset the connection (RST) without a response."""
 
     name: ClassVar[str] = "reset-after-processing"
 
@@ -95,9 +95,9 @@ class ResetAfterProcessing(Fault):
 
 @frozen
 class StallBeforeProcessing(Fault):
-    """The order exists only after the stall, even if the client has closed the connection by then.
+    """Stall, then create the order and respond, even if the client has closed the connection.
 
-    The stall lasts `seconds`; None: until released. If the sandbox closes first, no order is created.
+    The stall lasts `seconds`, or until released if None. If the sandbox closes first, no order is created.
     """
 
     name: ClassVar[str] = "stall-before-processing"
@@ -110,7 +110,7 @@ class StallBeforeProcessing(Fault):
 
 @frozen
 class StallAfterProcessing(Fault):
-    """The order exists: the response is sent after `seconds`; None: after the release, if any."""
+    """Create the order, then respond after `seconds`, or when released if None."""
 
     name: ClassVar[str] = "stall-after-processing"
     seconds: float | None = None
@@ -123,7 +123,7 @@ class StallAfterProcessing(Fault):
 
 @frozen
 class Status(Fault):
-    """No order exists: the response has this status.
+    """Create no order: respond with this status.
 
     `body` is sent as UTF-8; a surrogate escape (`"\\udcff"`) is sent as one byte.
     """
@@ -149,7 +149,7 @@ class Status(Fault):
 
 @frozen
 class StatusAfterProcessing(Status):
-    """The order exists: the response has this status (503, 408, 500, ...) all the same."""
+    """Create the order, then respond with this status all the same (503, 408, 500, ...)."""
 
     name: ClassVar[str] = "status-after-processing"
 
@@ -160,7 +160,7 @@ class StatusAfterProcessing(Status):
 
 @frozen
 class Redirect(Fault):
-    """No order exists: a redirect to `location`, with `status` 301, 302, 303, 307 or 308."""
+    """Create no order: redirect to `location` with `status` 301, 302, 303, 307 or 308."""
 
     name: ClassVar[str] = "redirect"
     location: str = "/elsewhere"
@@ -177,7 +177,7 @@ class Redirect(Fault):
 
 @frozen
 class TruncatedHead(Fault):
-    """The order exists: the response ends (FIN) in the middle of its head."""
+    """Create the order, then end the response (FIN) in the middle of its head."""
 
     name: ClassVar[str] = "truncated-head"
 
@@ -189,9 +189,9 @@ class TruncatedHead(Fault):
 
 @frozen
 class TruncatedBody(Fault):
-    """The order exists: the response ends (FIN) after `keep` bytes of its body.
+    """Create the order, then end the response (FIN) after `keep` bytes of its body.
 
-    The head announces the full length. If `chunked`, the last chunk is missing instead.
+    The head announces the full length. If `chunked`, only the last chunk is missing.
     """
 
     name: ClassVar[str] = "truncated-body"
@@ -213,9 +213,9 @@ class TruncatedBody(Fault):
 
 @frozen
 class BrokenChunk(Fault):
-    """The order exists: the first chunk of the response has an invalid size; the connection stays open.
+    """Create the order, then send a first chunk with an invalid size and leave the connection open.
 
-    The release closes the connection.
+    When released, the fault closes the connection.
     """
 
     name: ClassVar[str] = "broken-chunk"
@@ -233,7 +233,7 @@ class BrokenChunk(Fault):
 
 @frozen
 class GarbageBody(Fault):
-    """The order exists: the body of the 200 response is not JSON (`body` as in `Status`)."""
+    """Create the order, then respond with 200 and a body that is not JSON (`body` as in `Status`)."""
 
     name: ClassVar[str] = "garbage-body"
     body: str = "<html><body>It works!</body></html>\udcff"
@@ -255,7 +255,7 @@ _WRONG: Mapping[str, object] = {
 
 @frozen
 class WrongTypes(Fault):
-    """The order exists: in the response, `changes` replace its fields."""
+    """Create the order, then respond with an order in which `changes` replace fields."""
 
     name: ClassVar[str] = "wrong-types"
     changes: Mapping[str, Any] = field(factory=lambda: dict(_WRONG), hash=False)
@@ -269,7 +269,7 @@ class WrongTypes(Fault):
 
 @frozen
 class AnotherOrder(Fault):
-    """The order exists: the response shows a different id, poster and amount, of no existing order."""
+    """Create the order, then respond with an order that does not exist: other id, poster and amount."""
 
     name: ClassVar[str] = "another-order"
 
@@ -282,7 +282,7 @@ class AnotherOrder(Fault):
 
 @frozen
 class SlowBytes(Fault):
-    """The order exists: the response arrives `size` bytes at a time, `delay` seconds apart."""
+    """Create the order, then send the response `size` bytes at a time, `delay` seconds apart."""
 
     name: ClassVar[str] = "slow-bytes"
     delay: float = 0.01
@@ -304,7 +304,7 @@ class SlowBytes(Fault):
 
 @frozen
 class HugeBody(Fault):
-    """The order exists: the response has the order and padding, about `size` bytes together."""
+    """Create the order, then respond with the order and padding, about `size` bytes in total."""
 
     name: ClassVar[str] = "huge-body"
     size: int = 300_000_000
@@ -316,7 +316,7 @@ class HugeBody(Fault):
 
 @frozen
 class CompressedHugeBody(Fault):
-    """The order exists: the response is a `HugeBody` of `size` bytes, compressed to a thousandth."""
+    """Create the order, then respond with a `HugeBody` of `size` bytes, compressed to a thousandth."""
 
     name: ClassVar[str] = "compressed-huge-body"
     size: int = 300_000_000
@@ -328,9 +328,9 @@ class CompressedHugeBody(Fault):
 
 @frozen
 class UnsolicitedReply(Fault):
-    """The order exists: after the response, the same connection brings a second, unrequested one.
+    """Create the order, then respond and send a second, unrequested response on the same connection.
 
-    The second response is `200` with `body`, `delay` seconds later; None: after the release.
+    The second response is `200` with `body`. It is sent after `delay` seconds, or when released if None.
     """
 
     name: ClassVar[str] = "unsolicited-reply"
@@ -349,7 +349,7 @@ def _encode(text: str) -> bytes:
 
 def _check_header(name: str, value: str) -> None:
     if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-        raise ValueError(f"header {name!r}: has characters that HTTP does not allow; use printable ASCII")
+        raise ValueError(f"header {name!r}: contains characters not allowed in HTTP; use printable ASCII")
 
 
 def _foreign_order(order: Order, order_id: str) -> Order:
@@ -390,11 +390,11 @@ FAULTS: Mapping[str, type[Fault]] = {
 
 
 # --- fault script ------------------------------------------------------------------------------------
-# Which request gets which fault: a queue of rules, and a mix drawn from a seed.
+# A queue of rules and a seeded mix decide which request gets which fault.
 
 
 class Waiting:
-    """Waiters, each with a condition that is checked after every change."""
+    """Tasks that wait for a condition. The conditions are checked after every change."""
 
     def __init__(self) -> None:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -436,12 +436,12 @@ class Waiting:
 
 
 EVERY_PATH = "*"
-"""A fault with this path applies to every path."""
+"""A rule with this path applies to every path."""
 
 
 @define(kw_only=True, eq=False)
 class Rule:
-    """One entry of the queue. `times` counts down; `None` has no limit."""
+    """One entry of the queue. `times` counts down; `None` means no limit."""
 
     fault: Fault
     times: int | None = 1
@@ -463,9 +463,10 @@ class Rule:
 
 
 class Mix:
-    """Faults with a share each of the requests to a path; one draw for each request, on arrival.
+    """Faults that each get a share of the requests to a path.
 
-    So the nth request gets the same fault for the same seed, whatever the queue contains.
+    Each request draws its fault on arrival. So for one seed, the nth request always draws the same fault,
+    whatever the queue contains.
     """
 
     def __init__(self, shares: Mapping[Fault, float], *, path: str, seed: int) -> None:
@@ -476,7 +477,7 @@ class Mix:
         self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
 
     def fault_for(self, record: RequestRecord) -> Fault | None:
-        """Return the fault that a request has drawn, if any; later calls return the same."""
+        """Return the fault that a request has drawn, or None. Later calls return the same."""
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:
@@ -495,8 +496,8 @@ class Mix:
 class Faults:
     """The queue of faults, the mix of faults, and the requests that stall.
 
-    A request gets the first rule that applies to it and whose probability allows it. If there is none, it
-    gets its draw from the mix, which may be no fault.
+    For each request, the first rule of the queue that applies, and whose probability allows it, determines
+    the fault. Without such a rule, the request gets its draw from the mix, which may be no fault.
     """
 
     def __init__(self, *, seed: int, waiting: Waiting) -> None:
@@ -509,7 +510,7 @@ class Faults:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The queue: the rules that remain, in order."""
+        """The remaining rules of the queue, in order."""
         return tuple(self._rules)
 
     def add(
@@ -553,8 +554,8 @@ class Faults:
         """Replace the mix: give each fault a share of all requests from now on.
 
         `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with one fault.
-        The nth request from now on draws the same for the same seed. So sequential requests are
-        reproducible; for concurrent ones, the order of arrival decides.
+        For one seed, the nth request from now on always draws the same fault. So sequential requests are
+        reproducible. For concurrent requests, the order of arrival decides.
 
         Args:
             shares: the share of each fault, 0 to 1, at most 1 in total.
@@ -566,12 +567,12 @@ class Faults:
         self._mix = Mix(shares, path=path, seed=self._seed)
 
     def clear(self) -> None:
-        """Remove every rule and the mix; requests that stall keep stalling."""
+        """Remove every rule and the mix. Stalled requests stay stalled."""
         self._rules.clear()
         self.mix({})
 
     def release(self) -> int:
-        """Release every request that stalls, and return their number; safe from any thread."""
+        """Release all stalled requests and return their number. This may be called from any thread."""
         held = [future for future in self._held if not future.done()]
         for future in held:
             _release(future)
@@ -579,7 +580,7 @@ class Faults:
 
     @property
     def stalled(self) -> tuple[RequestRecord, ...]:
-        """The requests that stall at the moment."""
+        """The records of the stalled requests."""
         return tuple(record for future, record in self._held.items() if not future.done())
 
     async def hold(self, record: RequestRecord) -> None:
@@ -593,9 +594,9 @@ class Faults:
             del self._held[future]
 
     def take(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
-        """Return the fault for a request, if any, and count it.
+        """Return the fault for a request, or None, and count its use.
 
-        It is called twice: before the body is read, for faults that do not need it, and after.
+        The caller asks twice: before it reads the body, for faults that do not need the body, and after.
         """
         drawn = self._mix.fault_for(record)
         for rule in self._rules:
@@ -621,7 +622,7 @@ def _release(future: asyncio.Future[None]) -> None:
     loop = future.get_loop()
     if asyncio._get_running_loop() is loop:
         future.set_result(None)
-    else:  # only call_soon_threadsafe wakes the loop of another thread
+    else:  # Only call_soon_threadsafe wakes the event loop of another thread.
         loop.call_soon_threadsafe(_set_result, future)
 
 

@@ -1,7 +1,7 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile has no personal data and no token. Of a body it has only the names of a few common fields. So it may
-be kept with the code.
+A profile contains no personal data and no token. It records only the names of a few common fields of a body.
+So it may be kept with the code.
 """
 
 import os
@@ -32,15 +32,15 @@ from transfer_async.sandbox.validation import FIELDS, CreateOrder, Problems, dec
 VERSION = 1
 
 WITHIN = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
-"""Seconds: a response time is recorded as one of these limits, since exact times differ in each run."""
+"""The steps in seconds to which response times are rounded up, since exact times differ in each run."""
 
 IDLE = (1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 75.0, 90.0, 120.0, 180.0, 300.0)
-"""Seconds of idleness after which a connection is checked."""
+"""The idle times in seconds after which the probe checks whether a connection is still open."""
 
 NOT_KEPT = frozenset(
     {"date", "content-length", "content-type", "content-encoding", "transfer-encoding", "trailer", "upgrade"}
 )
-"""Headers that belong to one response and do not characterise the service."""
+"""Headers that differ in each response and do not characterise the service. They are not recorded."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,100}")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,200}")
@@ -49,7 +49,7 @@ _WORD = re.compile(r"[A-Za-z_]{1,40}")
 BodyKind = Literal["json", "html", "text", "empty"]
 
 OrderSeen = Literal["none", "new", "same", "unknown"]
-"""What a response shows: no order, a new order, the same order as before, or nothing certain."""
+"""The order in a response: none, a new one, the same as before, or unknown."""
 
 
 def _checked_status(_: object, __: object, status: int | None) -> None:
@@ -81,13 +81,13 @@ class SeenAnswer:
     Args:
         status: the status; None if no complete response arrived.
         body: the kind of the body.
-        fields: the common field names in a JSON object; never a value.
-        unauthorized: whether the body was exactly that of the specification's section 7.
-        headers: by lower-case name, without `NOT_KEPT`; a value that may be confidential is "".
+        fields: the common field names in the JSON object, without values.
+        unauthorized: whether the body was exactly the one in section 7 of the specification.
+        headers: the headers by lower-case name, without `NOT_KEPT`. A value that may be confidential is "".
         within: seconds, one of `WITHIN`; None if no complete response arrived.
         order: see `OrderSeen`; "none" also if the request asked for no order.
-        unreadable: why the client cannot read the order in a successful response; never a value of it.
-        amount: the poster's amount, if the service calculated a larger one than was sent.
+        unreadable: why the client cannot read the order in a successful response, without values.
+        amount: the poster's amount in the response, if it is larger than the one sent.
     """
 
     status: int | None = field(default=None, validator=_checked_status)
@@ -106,12 +106,13 @@ class SeenConnection:
     """How long the service keeps a connection.
 
     Args:
-        asked: the largest number of requests that the probe sent on one connection.
-        requests: the number after which the connection was closed; None if it stayed open.
+        asked: the maximum number of requests that the probe sent on one connection.
+        requests: the number of requests after which the service closed the connection; None if it stayed
+            open.
         announced: whether the last response announced the close (``Connection: close``, or HTTP/1.0). An
             unannounced close may coincide with the next request.
-        open_after: seconds of idleness after which the connection was still open.
-        closed_by: seconds of idleness after which it was closed; None if the probe stopped waiting.
+        open_after: the idle time in seconds after which the connection was still open.
+        closed_by: the idle time in seconds after which it was closed; None if the probe stopped waiting.
     """
 
     asked: int
@@ -137,7 +138,7 @@ class ServiceProfile:
         version: the version of the file format; 1.
         levels: the levels of the probe that were completed.
         answers: the responses, by the name of the request.
-        request_ids: headers with a request id: a different value in each response, and a matching name.
+        request_ids: the headers with a request id: their names match, and each response has another value.
         connection: how long a connection is kept; None if the probe did not check it.
         limits: the limits of amounts, by currency code.
     """
@@ -154,7 +155,7 @@ class ServiceProfile:
         return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     def save(self, path: str | Path) -> None:
-        """Write the profile to a file, completely or not at all.
+        """Write the profile to a file. If writing fails, an existing file stays unchanged.
 
         Raises:
             OSError: the file cannot be written.
@@ -177,7 +178,7 @@ def load_profile(path: str | Path) -> ServiceProfile:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not a profile of this version.
+        ValueError: the file is not a profile of this version.
     """
     document = Path(path).read_bytes()
     try:
@@ -196,13 +197,13 @@ def rung(seconds: float) -> float:
 
 
 def amid(step: float, ladder: tuple[float, ...]) -> float:
-    """Return the mean of a step of a ladder and the step below it, in seconds."""
+    """Return the mean of a limit and the limit below it, in seconds."""
     below = next((low for low, high in pairwise((0.0, *ladder)) if high == step), 0.0)
     return (below + step) / 2
 
 
 # --- ask cases ---------------------------------------------------------------------------------------
-# The requests and orders of the probe by name: how each is built, and how it is recognised.
+# The requests and orders of the probe by name. For each: how to build it, and how to recognise it.
 
 WHO_AM_I = "who-am-i"
 WRONG_TOKEN = "wrong-token"  # noqa: S105 - the name of a question
@@ -210,7 +211,7 @@ NO_TOKEN = "no-token"  # noqa: S105 - the same
 UNKNOWN_PATH = "unknown-path"
 WRONG_METHOD = "wrong-method"
 TURNED_AWAY = "turned-away"
-"""Not a request of the probe: the response of a busy service (429, 503)."""
+"""The recorded response of a busy service (429, 503). It belongs to no particular request."""
 READS = (WHO_AM_I, WRONG_TOKEN, NO_TOKEN, UNKNOWN_PATH, WRONG_METHOD)
 
 ORDER = "order"
@@ -244,7 +245,7 @@ def _lacks(*paths: str) -> Callable[[Document], bool]:
 
 
 def written(document: Document) -> bytes:
-    """Return a document as a body: fields in the same order, numbers with all digits."""
+    """Return a document as a body, with the fields in the same order and all digits of numbers."""
     return validation.write(document)
 
 
@@ -260,7 +261,7 @@ def _amount(document: Document) -> Decimal:
 
 
 def _halved(document: Document) -> bytes:
-    # Smaller than in the order, so that the order costs no more than planned if the service accepts it.
+    # Smaller than the order's amount, so that an accepted order costs no more than planned.
     return written({**document, "poster_amount": str(Decimal(document["poster_amount"]) / 2)})
 
 
@@ -287,9 +288,9 @@ class Special:
     """An invalid order that the probe sends.
 
     Args:
-        why: what is wrong with it, in a few words.
-        made: returns its body, from the document of a good order.
-        fits: whether a JSON object is such an order.
+        why: the fault of the order, in a few words.
+        made: a function that builds the body from the document of a valid order.
+        fits: a function that returns whether a JSON object has this fault.
     """
 
     why: str
@@ -326,7 +327,10 @@ MUST_BE_REFUSED: Mapping[str, Special] = {
     ),
     DISAGREE: Special("poster_amount is not matcher_amount times exchange_rate", _halved, _disagrees),
 }
-"""By name. That they must be refused is an assumption. A body counts as the first that fits."""
+"""The invalid orders by name. A body is taken for the first one that fits.
+
+The specification does not say that a service must refuse them; this is an assumption.
+"""
 
 WITHOUT: Mapping[str, Special] = {
     f"without-{path}": Special(f"{path} is left out", _without(path), _lacks(path)) for path in FIELDS
@@ -346,18 +350,18 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_field(name: str) -> frozenset[str]:
-    """Return the fields that a service does not check if it creates an order of that name."""
+    """Return the fields that a service evidently does not check if it creates the order with this name."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
 @frozen(kw_only=True)
 class Situation:
-    """The state that decides which order of the probe a body is.
+    """The state that is needed to recognise the probe's order in a body.
 
     Args:
         asked: the names of the orders in the profile.
         limits: the smallest and largest amounts by currency code, if known.
-        taken: the bodies from which orders were created.
+        taken: the bodies of the orders that were created.
     """
 
     asked: Container[str]
@@ -366,7 +370,7 @@ class Situation:
 
 
 def name_of(body: bytes, situation: Situation) -> str:
-    """Return the name of the probe's order that a body resembles; `ORDER` by default."""
+    """Return the name of the probe's order that a body matches; `ORDER` if it matches no special one."""
     try:
         document = validation.read(body)
     except validation.BadJson:
@@ -386,7 +390,7 @@ def _fitting(body: bytes, document: Any, situation: Situation) -> Iterator[str]:
 
 
 def _beyond(document: Any, limits: Mapping[str, tuple[Decimal, Decimal]]) -> list[str]:
-    """Return the names of the limits that an amount is at or beyond."""
+    """Return the names of the limits that the order's amount reaches or exceeds."""
     amount, code = _amount(document), _value(document, "poster_currency")
     if not isinstance(code, str) or code not in limits or amount <= 0:
         return []
@@ -401,11 +405,11 @@ def _beyond(document: Any, limits: Mapping[str, tuple[Decimal, Decimal]]) -> lis
 
 
 NEAR = Decimal("0.01")
-"""The step of matcher_amount: an amount within one step of a limit counts as at the limit."""
+"""The step of matcher_amount. An amount within one step of a limit counts as equal to the limit."""
 
 
 # --- imitation ---------------------------------------------------------------------------------------
-# The sandbox as another service: it responds as recorded in a profile.
+# The sandbox imitates another service: it responds as recorded in a profile.
 
 _GIVEN, _NOT_JSON = 200, 400
 """The sandbox's own statuses for success and for a body that is not JSON."""
@@ -421,11 +425,11 @@ _GOOD: validation.JsonObject = validation.read(
         }
     )
 )
-"""The values for missing fields of an order that the profile says is created all the same."""
+"""Default values for missing fields, if the profile says that such an order is created all the same."""
 
 
 class ImitatingService(Service):
-    """A `Service` that responds as recorded in a profile, and as the sandbox where the profile has nothing.
+    """A `Service` that responds as recorded in a profile, or as the sandbox if nothing is recorded.
 
     If the profile says that an order with a missing or invalid field is created, a default value replaces the
     field. All other fields must pass the sandbox's own checks.
@@ -438,7 +442,7 @@ class ImitatingService(Service):
         self._taken: dict[bytes, Reply] = {}
 
     def answer(self, call: Call) -> Reply:
-        """Answer one call; never raises."""
+        """Answer one request. Raise nothing."""
         name = self._name_of(call)
         seen = self._profile.answers.get(name)
         if seen is None:
@@ -466,7 +470,7 @@ class ImitatingService(Service):
         return name_of(call.body or b"", Situation(asked=asked, limits=self._limits, taken=self._taken))
 
     def _ordered(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Create the order, find the one of the same body, or refuse it as the sandbox does."""
+        """Create the order, return the existing one for the same body, or refuse it as the sandbox does."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:
@@ -479,7 +483,7 @@ class ImitatingService(Service):
         return evolve(_as_seen(seen, order_id=made.order.id if made.order else ""), order=made.order)
 
     def _made_as(self, name: str, call: Call) -> Reply:
-        """Create the order of a call; skip only the checks that the profile says the service lacks."""
+        """Create the order. Skip only the checks that the recorded service does not make."""
         document = self.head_refusal(call) or read_json(call)
         if isinstance(document, Reply):
             if name != NOT_JSON or document.status != _NOT_JSON:
@@ -489,7 +493,7 @@ class ImitatingService(Service):
         waived = waived_field(name)
         request, problems = parse(document)
         if request is None and not _other(problems, waived):
-            # The default values need not agree with the amounts that were sent.
+            # The default values and the amounts that were sent may contradict each other.
             request, problems = parse(filled(document, problems, _GOOD))[0], {}
         if name == DISAGREE:
             problems = {}
@@ -516,7 +520,7 @@ class ImitatingService(Service):
         }
 
     def _dressed(self, reply: Reply, seen: SeenAnswer) -> Reply:
-        """Return the reply with the recorded headers, delay and loss."""
+        """Return the reply with the recorded headers and delay. It is lost if no response was recorded."""
         ids = self._profile.request_ids
         headers = {
             name: secrets.token_hex(8) if name in ids else value or "-"
@@ -534,7 +538,7 @@ def _other(problems: Problems, waived: frozenset[str]) -> Problems:
 
 
 def _success(seen: SeenAnswer) -> int | None:
-    """Return the status of a successful JSON response; None for any other."""
+    """Return the status of a successful JSON response, or None for any other response."""
     return seen.status if seen.body == "json" and (seen.status or 0) // 100 == 2 else None
 
 
@@ -560,7 +564,7 @@ def _registered(username: str, code: str) -> Account:
 
 
 def keep_alive_of(connection: SeenConnection | None, otherwise: float) -> float:
-    """Return the seconds for which an idle connection is kept, from a profile or else the default."""
+    """Return the seconds after which an idle connection is closed, from a profile or else the default."""
     if connection is None:
         return otherwise
     if connection.closed_by is None:

@@ -23,7 +23,7 @@ _CURRENCY_NAMES = {
 _STREETS = ("Harbour Road", "Marina Street", "Palm Avenue", "Station Lane", "Orchard Close")
 _CITIES = ("Portside", "Newbridge", "Eastfield", "Lakeview")
 
-# The fields of section 2.2 that the who-am-i response holds, in the specification's order.
+# The fields of section 2.2 in the who-am-i response, in the specification's order.
 WHO_AM_I_FIELDS = (
     *("id", "email", "username", "firstname", "lastname", "phone", "two_factor_verified", "avatar"),
     *("address", "role", "country", "timezone", "joined_at", "updated_at", "verified_at"),
@@ -33,10 +33,10 @@ WHO_AM_I_FIELDS = (
 
 
 def user_object(account: Account) -> JsonObject:
-    """Build the user object of an account, all fields of section 2.2 but `externalUser`.
+    """Build the user object of an account, with all fields of section 2.2 except `externalUser`.
 
-    Details that an account lacks (telephone, address, dates) are derived from its username, so they are
-    the same every time.
+    Missing details of an account (telephone, address, dates) are derived from its username. So they are the
+    same every time.
     """
     random = Chance(account.username)
     return {
@@ -52,12 +52,12 @@ def user_object(account: Account) -> JsonObject:
 
 @lru_cache(maxsize=4096)
 def user_json(account: Account) -> msgspec.Raw:
-    """Return the user object of an account as JSON, cached: an order has four of them."""
+    """Return the user object of an account as JSON. It is cached because an order contains four of them."""
     return validation.raw(user_object(account))
 
 
 def who_am_i_object(account: Account) -> JsonObject:
-    """Build the who-am-i response: the subset of fields that section 2.2 lists."""
+    """Build the who-am-i response, with the subset of fields that section 2.2 lists."""
     user = user_object(account)
     return {name: user[name] for name in WHO_AM_I_FIELDS}
 
@@ -68,7 +68,7 @@ def bank_logo(account: Account) -> str:
 
 
 def bank_verification_number(account: Account) -> str:
-    """Return a customer's fictional bank verification number: eleven digits, the same every time."""
+    """Return an account's fictional bank verification number: eleven digits, derived from the username."""
     return f"{Chance('bvn:' + account.username).randrange(10**10, 10**11)}"
 
 
@@ -171,10 +171,10 @@ def _moment(random: Chance, first_year: int, last_year: int) -> str:
     return validation.timestamp(start + timedelta(seconds=seconds))
 
 
-# The specification does not show when an offer expires; a day is the sandbox's own choice.
+# The specification does not say when an offer expires. One day is the sandbox's own choice.
 LIFETIME = timedelta(days=1)
 
-# The request's fields that the order object repeats: all but the usernames, and those of the bank apart.
+# The request's fields that the order object repeats, without usernames; the bank's fields are separate.
 _ECHOED = tuple(path for path in FIELDS if "." not in path and not path.endswith("username"))
 _ECHOED_BY_BANK = tuple(path.rpartition(".")[2] for path in FIELDS if "." in path)
 
@@ -197,12 +197,12 @@ class Order:
 
     @property
     def poster_username(self) -> str:
-        """The poster's username as in the request."""
+        """The poster's username, as in the request."""
         return self.request.poster_username
 
     @property
     def poster_amount(self) -> Decimal:
-        """The amount sent, exact, in the poster's currency."""
+        """The exact amount that the poster sends, in the poster's currency."""
         return self.request.poster_amount
 
     @property
@@ -213,8 +213,9 @@ class Order:
     def matched(self, *, match_id: str, at: datetime) -> "Order":
         """Return the order in the matched state.
 
-        The specification shows no transitions. Our interpretation: `is_matched` becomes 1,
-        `is_processing` 0 and `can_cancel_order` false. `match_id`, `matched_at` and `updated_at` are set.
+        The specification shows no transitions. In our interpretation, `is_matched` becomes 1,
+        `is_processing` becomes 0 and `can_cancel_order` becomes false. `match_id`, `matched_at` and
+        `updated_at` are set.
         """
         return evolve(self, match_id=match_id, matched_at=at, updated_at=at)
 
@@ -225,7 +226,7 @@ class Order:
         return order
 
     def to_json(self) -> bytes:
-        """Return the order object as JSON: the content of `to_object`, but faster."""
+        """Return the order object as JSON. This is faster than writing the result of `to_object`."""
         order = _render(self, user_json)
         external = _external_user(self, user_json)
         order["user"] = validation.extended(order["user"], "externalUser", external)

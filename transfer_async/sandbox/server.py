@@ -40,26 +40,27 @@ def _now() -> datetime:
 
 
 class Sandbox:
-    """A small implementation of the transfer order service, on a real socket of this machine.
+    """A small implementation of the transfer order service that listens on a real socket of this machine.
 
-    `async with Sandbox() as sandbox:` listens until the block ends. A sandbox is entered once.
+    `async with Sandbox() as sandbox:` listens until the block ends. A sandbox cannot be entered again.
 
     Args:
         match_every: seconds between two runs of the matcher bot.
         seed: determines the order ids and the random faults.
         faults: the share of all orders for each fault, as in
-            `{CloseAfterProcessing(): 0.05, Status(429): 0.1}`; the same for the same seed. See `Faults.mix`.
+            `{CloseAfterProcessing(): 0.05, Status(429): 0.1}`. The same seed draws the same faults. See
+            `Faults.mix`.
         accounts: the registered accounts, `DEFAULT_ACCOUNTS` by default.
         token: the API token; by default a new random one.
-        host: the address to listen on. Other machines reach the sandbox unless it is loopback.
+        host: the address to listen on. Unless it is loopback, other machines can reach the sandbox.
         port: the port to listen on; 0 picks a free one.
         ssl: serve https with this context.
-        sleep: an async function that waits, `asyncio.sleep` by default; it must yield to the event loop.
-        now: returns the time, aware; the machine's clock by default.
+        sleep: an async function that waits, `asyncio.sleep` by default. It must yield to the event loop.
+        now: a function that returns the time as an aware datetime, by default the machine's clock.
         keep_alive: seconds until an idle connection is closed.
-        keep_requests: the largest number of requests in `requests`.
-        profile: the recorded behaviour of a service, to imitate (`load_profile`). Its time for an idle
-            connection takes precedence over `keep_alive`.
+        keep_requests: the maximum number of requests in `requests`. The oldest are dropped.
+        profile: the recorded behaviour of a service to imitate (see `load_profile`). Its limit for idle
+            connections takes precedence over `keep_alive`.
 
     Attributes:
         token: the API token.
@@ -118,7 +119,7 @@ class Sandbox:
 
     @property
     def base_url(self) -> str:
-        """Scheme, host and port, without a trailing slash.
+        """The sandbox's URL: scheme, host and port, without a trailing slash.
 
         Raises:
             RuntimeError: the sandbox is not listening.
@@ -149,27 +150,27 @@ class Sandbox:
         return self._match()
 
     async def received(self, count: int = 1) -> None:
-        """Return when so many create-order requests, in total, have been read.
+        """Wait until the sandbox has read this total number of create-order requests.
 
         Raises:
-            RuntimeError: the sandbox closed first. The other waiting methods raise it, too.
+            RuntimeError: the sandbox closed first. The methods below raise it, too.
         """
         await self._waiting.until(lambda: self._received >= count)
 
     async def finished(self, count: int = 1) -> None:
-        """Return when so many create-order requests are finished: answered or abandoned."""
+        """Wait until this number of create-order requests is finished, either answered or abandoned."""
         await self._waiting.until(lambda: self._finished >= count)
 
     async def stalled(self, count: int = 1) -> None:
-        """Return when so many requests stall at the same time."""
+        """Wait until this number of requests stall at the same time."""
         await self._waiting.until(lambda: len(self.faults.stalled) >= count)
 
     async def created(self, count: int = 1) -> None:
-        """Return when so many orders exist."""
+        """Wait until this number of orders exists."""
         await self._waiting.until(lambda: len(self.orders) >= count)
 
     async def matched(self, order_id: str) -> None:
-        """Return when this order exists and is matched."""
+        """Wait until this order exists and is matched."""
         await self._waiting.until(lambda: order_id in self.orders and self.orders[order_id].is_matched)
 
     async def _run_matcher(self) -> None:
@@ -250,27 +251,27 @@ class Sandbox:
 
 
 # --- connections -------------------------------------------------------------------------------------
-# The listening socket and its connections; closing leaves no task and no connection behind.
+# The listening socket and its connections. Closing ends all tasks and connections.
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-# Seconds in which aiohttp ends an aborted connection; it needs a few turns of the event loop.
+# Seconds that aiohttp gets to end aborted connections. It needs a few iterations of the event loop.
 _GRACE = 1.0
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection, except that invalid HTTP is answered in JSON and its bytes are not logged.
+    """aiohttp's connection, changed to answer invalid HTTP in JSON and not to log its bytes.
 
-    `body` is the body of the current request; `served` counts the requests so far.
+    `body` is the body of the current request. `served` counts the requests so far.
     """
 
     body: StreamReader | None = None
     served: int = 0
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes; a broken chunk ends the current body.
+        """Receive bytes. If a chunk is broken, end the current body with an error.
 
-        aiohttp treats it as the next request, and the reader of the current body would wait forever.
+        aiohttp would treat a broken chunk as the next request, and the body's reader would wait forever.
         """
         super().data_received(data)
         if self._messages and self.body is not None and not self.body.is_eof():
@@ -292,7 +293,7 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """aiohttp's low-level server with our connection class."""
+    """aiohttp's low-level server, with `_Connection` as its connection class."""
 
     def __init__(self, handler: Handler, **options: Any) -> None:
         super().__init__(handler)
@@ -300,14 +301,14 @@ class _Server(web.Server):
         self.accepting: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def __call__(self) -> web.RequestHandler:
-        # asyncio's task that accepts a connection: it lives until the TLS handshake is complete.
+        # The asyncio task that accepts a connection runs until the TLS handshake is complete.
         if (task := asyncio.current_task()) is not None:
             self.accepting.add(task)
         return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
 
 
 def served_on(request: web.BaseRequest) -> int:
-    """Return the number of requests on a request's connection, including this one."""
+    """Return the number of requests so far on this request's connection, including this one."""
     return request.protocol.served if isinstance(request.protocol, _Connection) else 1
 
 
@@ -333,7 +334,7 @@ class Connections:
 
     @property
     def base_url(self) -> str:
-        """Scheme, host and port.
+        """The URL: scheme, host and port.
 
         Raises:
             RuntimeError: the sandbox is not listening.
@@ -345,14 +346,14 @@ class Connections:
         return f"{'https' if self._ssl else 'http'}://{host}:{port}"
 
     async def open(self) -> None:
-        """Listen.
+        """Start to listen.
 
         Raises:
-            RuntimeError: opened before.
+            RuntimeError: the sandbox was opened before.
             OSError: the address cannot be used.
         """
         if self._listener is not None:
-            raise RuntimeError("a sandbox is entered once: create another one")
+            raise RuntimeError("a sandbox cannot be entered again: create another one")
         self._server = _Server(self._run, **self._options)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._server, self._host, self._port, ssl=self._ssl)
@@ -374,7 +375,7 @@ class Connections:
         await self._listener.wait_closed()
 
     async def _run(self, request: web.BaseRequest) -> web.StreamResponse:
-        # Both tasks of a request: aiohttp drops its own when the client closes the connection.
+        # Keep both tasks of a request: aiohttp drops its own when the client closes the connection.
         tasks = {task for task in (asyncio.current_task(), request.task) if task is not None}
         self._tasks |= tasks
         if isinstance(request.protocol, _Connection):

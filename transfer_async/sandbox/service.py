@@ -1,8 +1,8 @@
-"""The service as a function from request to reply, without a socket; clock and randomness are injected.
+"""The service without a socket: it turns requests into responses. Clock and randomness are injected.
 
-Order of checks: path (404), method (405), token (401), `Accept` (406), then, for order creation, the
-body's size (413), `Content-Type` (415), JSON (400) and meaning (422). The specification shows no status, and
-only one refusal: the body for a wrong token. All statuses, and the body of a 422
+It checks in this order: path (404), method (405), token (401) and `Accept` (406). For order creation it then
+checks the body's size (413), `Content-Type` (415), JSON (400) and fields (422). The specification shows no
+status and only one refusal: the body for a wrong token. All statuses, and the body of a 422
 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
 """
 
@@ -37,7 +37,7 @@ _ID_ALPHABET = string.ascii_lowercase + string.digits
 
 @frozen(kw_only=True)
 class Call:
-    """A request as the service receives it; `body` is `None` if it exceeds `MAX_BODY_BYTES`."""
+    """A request to the service. `body` is `None` if it exceeds `MAX_BODY_BYTES`."""
 
     method: str
     path: str
@@ -47,9 +47,9 @@ class Call:
 
 @frozen(kw_only=True)
 class Reply:
-    """A response: a status, a JSON body, and the order that the call created, if any.
+    """A response: a status, a JSON body, and the order that the request created, if any.
 
-    It is sent after `seconds`. If it `is_lost`, it is not sent, and the connection is closed.
+    The response is sent after `seconds`. If `is_lost` is true, the connection is closed instead.
     """
 
     status: int
@@ -69,11 +69,11 @@ class Service:
     """The service: its orders and its responses.
 
     Args:
-        accounts: the registered accounts. The first order of an unknown poster registers the poster: the
-            specification requires a registered account of the beneficiary only.
+        accounts: the registered accounts. The specification requires only a registered beneficiary, so the
+            first order of an unknown poster registers the poster.
         token: the bank account's API token.
         seed: seeds the order ids.
-        now: returns the time, aware.
+        now: a function that returns the time as an aware datetime.
     """
 
     def __init__(self, *, accounts: Accounts, token: str, seed: int, now: Callable[[], datetime]) -> None:
@@ -88,7 +88,7 @@ class Service:
         }
 
     def answer(self, call: Call) -> Reply:
-        """Answer one call; never raises."""
+        """Answer one request. Raise nothing."""
         handlers = self._routes.get(call.path)
         if handlers is None:
             return message(404, "Not Found")
@@ -104,7 +104,7 @@ class Service:
         return _same_token(call.headers.get("Authorization", ""), self._token)
 
     def head_refusal(self, call: Call) -> Reply | None:
-        """Return the refusal of a call's method, token or `Accept`; `None` if they are right."""
+        """Return the refusal of a request's method, token or `Accept`, or `None` if they are right."""
         return refuse_head(call, methods=self._routes[call.path], token=self._token)
 
     def problems(self, request: CreateOrder) -> Problems:
@@ -114,7 +114,7 @@ class Service:
         return _check_poster(request, poster) | _check_beneficiary(request, beneficiary, poster)
 
     def create(self, request: CreateOrder, *, beneficiary: Account) -> Reply:
-        """Create the order of a request without any check."""
+        """Create the order of a request without checks."""
         now, poster = self._now(), self._poster(request)
         order = Order(
             id=self.new_id(),
@@ -157,7 +157,7 @@ class Service:
 
 
 def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> Reply | None:
-    """Return the refusal of a call's method, token or `Accept`; `None` if they are right.
+    """Return the refusal of a request's method, token or `Accept`, or `None` if they are right.
 
     With `token=None`, no token is needed.
     """
@@ -171,7 +171,7 @@ def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> R
 
 
 def read_json(call: Call) -> object:
-    """Return a call's JSON body, or a `Reply` (413, 415 or 400) if it cannot be read."""
+    """Return a request's JSON body, or a refusal (413, 415 or 400) if it cannot be read."""
     if call.body is None:
         return message(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
     if _media_type(call.headers.get("Content-Type", "")) != "application/json":
@@ -264,7 +264,7 @@ def _receiving_method(beneficiary: Account, code: str) -> str:
 
 
 # --- exchange ----------------------------------------------------------------------------------------
-# One request on its connection: what was received, and every way to respond, right or wrong.
+# One request on its connection, and every correct or faulty way to respond to it.
 
 
 @frozen
@@ -288,11 +288,11 @@ class RequestRecord:
     """One request and its result.
 
     Attributes:
-        method, path, headers: as received; `headers` ignores case and holds the token.
-        body: the part of the body that was read, at most the service's limit; empty before that.
-        received_at: when the head was read.
+        method, path, headers: as received. The names in `headers` ignore case; the token is included.
+        body: the part of the body that was read, up to the service's limit; empty until it is read.
+        received_at: the time when the head was read.
         fault: the fault that was applied, if any.
-        processed: whether the service processed the request, whatever the response was.
+        processed: whether the service processed the request, even if the response was lost or faulty.
         status: the status that was sent; `None` if no complete head was sent.
         order_id: the order that the request created, if any.
         finished: whether the sandbox has finished the request.
@@ -310,7 +310,7 @@ class RequestRecord:
     finished: bool = False
 
     def field_of_body(self, name: str) -> object:
-        """Return one field of the JSON body; `None` if the field is missing or the body is not JSON."""
+        """Return one field of the JSON body, or `None` if the field is missing or the body is not JSON."""
         try:
             document = validation.read(self.body)
         except validation.BadJson:
@@ -318,7 +318,7 @@ class RequestRecord:
         return document.get(name) if isinstance(document, dict) else None
 
     def is_for(self, *, username: str | None, amount: Decimal | None) -> bool:
-        """Whether the body has this poster and this `poster_amount`; `None` matches everything."""
+        """Whether the body has this poster and this `poster_amount`. `None` matches any value."""
         if username is not None and self.field_of_body("poster_username") != username:
             return False
         return amount is None or _as_decimal(self.field_of_body("poster_amount")) == amount
@@ -337,23 +337,23 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class NoAnswer(web.StreamResponse):
-    """The response after a fault has written, or withheld, its own bytes: aiohttp adds nothing."""
+    """A response to which aiohttp adds nothing: a fault has written its bytes, or withheld them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.force_close()
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write no head."""
+        """Do not write a head."""
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:
-        """Write no end."""
+        """Do not write an end."""
 
 
 class Exchange:
-    """A request, its record, and everything that a fault can do to the connection.
+    """A request, its record, and the operations of faults on the connection.
 
-    `answer` is the response that the handler returns to aiohttp; `new_id` returns an unused order id.
+    `answer` is the response that the handler returns to aiohttp. `new_id` returns an unused order id.
     """
 
     def __init__(
@@ -394,7 +394,7 @@ class Exchange:
         self._body = bytes(body) if len(body) <= MAX_BODY_BYTES else None
 
     def process(self) -> Reply:
-        """Process the request. If it is valid, the order exists from now on."""
+        """Process the request. If it is valid, this creates the order."""
         record = self.record
         call = Call(method=record.method, path=record.path, headers=record.headers, body=self._body)
         reply = self._process(call)
@@ -403,7 +403,7 @@ class Exchange:
         return reply
 
     async def send(self, reply: Reply) -> None:
-        """Send a complete response; keep the connection open, unless this was its last request.
+        """Send a complete response. Keep the connection open, unless this was its last request.
 
         Raises:
             ConnectionError: the client closed the connection.
@@ -418,7 +418,7 @@ class Exchange:
         await response.write_eof()
 
     async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:
-        """Send the head of a response; `length` is its Content-Length, `None` means chunked."""
+        """Send the head of a response. `length` is the Content-Length, or `None` for a chunked body."""
         response = web.StreamResponse(status=reply.status)
         if length is None:
             response.enable_chunked_encoding()
@@ -428,10 +428,10 @@ class Exchange:
         return response
 
     async def stream(self, reply: Reply, parts: Iterable[bytes]) -> None:
-        """Send a response with these parts as its body; the connection stays open."""
+        """Send a response with these parts as its body, and keep the connection open."""
         response = await self.begin(reply, length=None)
         for part in parts:
-            # An empty chunk would end the body. Yield to the event loop, so that other requests continue.
+            # An empty chunk would end the body: let other requests run instead.
             await (response.write(part) if part else asyncio.sleep(0))
         await response.write_eof()
 
@@ -444,21 +444,21 @@ class Exchange:
         self._transport().write(data)
 
     async def stall(self, seconds: float | None = None) -> None:
-        """Wait for so many seconds; `None` waits until released or until the sandbox closes."""
+        """Wait for `seconds`, or, if `None`, until released or until the sandbox closes."""
         await (self._stall(self.record) if seconds is None else self.sleep(seconds))
 
     def close(self) -> None:
-        """Close the connection (FIN) after the bytes written so far; send nothing more."""
+        """Close the connection (FIN) after the bytes written so far."""
         self.answer = NoAnswer()
         self._request.protocol.force_close()
 
     def end(self) -> None:
-        """Close the connection after its last request, if the response did not announce that."""
+        """Close the connection after its last request, if the response did not announce the close."""
         if self._is_last and not self._announces:
             self._request.protocol.force_close()
 
     def reset(self) -> None:
-        """Reset the connection (RST); unsent bytes are lost."""
+        """Reset the connection (RST). Unsent bytes are lost."""
         transport = self._transport()
         connection = cast("socket.socket", transport.get_extra_info("socket"))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -1,7 +1,7 @@
 """Exact JSON, and the checks of a create-order request (specification, section 4.1).
 
-The specification does not say which fields are required, nor which checks the service makes; these are
-the sandbox's own: every field is required, unknown fields are ignored, and all problems are reported at once.
+The specification does not say which fields are required, nor which checks the service makes. The sandbox
+requires every field, ignores unknown fields, and reports all problems at once.
 """
 
 import json
@@ -15,8 +15,9 @@ import msgspec
 from attrs import Attribute, field, fields, frozen
 
 # --- exact json --------------------------------------------------------------------------------------
-# Numbers keep every digit, and every body that cannot be read raises `BadJson`.
-# The standard library reads, with `Decimal` for every number; msgspec writes `Decimal` as a JSON number.
+# Numbers keep all digits. Every body that cannot be read raises `BadJson`.
+# The standard library reads, because it can return every number as a `Decimal`. msgspec writes, because it
+# can write a `Decimal` as a JSON number.
 
 # Longer numbers are an attack or an accident: Python itself takes quadratic time to read them.
 MAX_NUMBER_LENGTH = 100
@@ -27,15 +28,15 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BadJson(ValueError):
-    """The body cannot be read as JSON; the message says why, and quotes nothing of the body."""
+    """The body cannot be read as JSON. The message gives the reason and does not quote the body."""
 
 
 def read(body: bytes) -> Any:
-    """Read a JSON document; every number becomes a `Decimal` with the digits it was sent with.
+    """Read a JSON document. Every number becomes a `Decimal` with the same digits.
 
     Raises:
-        BadJson: not UTF-8, not JSON, nested too deep, NaN or infinity, an over-long number, or half of
-            a surrogate pair.
+        BadJson: the body is not UTF-8, is not JSON or is nested too deep; or it contains NaN, an infinity,
+            a number that is too long, or half of a surrogate pair.
     """
     try:
         text = body.decode()
@@ -56,17 +57,17 @@ def read(body: bytes) -> Any:
 
 
 def write(value: object) -> bytes:
-    """Write a JSON document; a `Decimal` becomes a number with exactly its digits."""
+    """Write a JSON document. A `Decimal` becomes a number with the same digits."""
     return _encode(value)
 
 
 def raw(value: object) -> msgspec.Raw:
-    """Write a value once, for use in several documents."""
+    """Write a value in advance, for use in several documents."""
     return msgspec.Raw(write(value))
 
 
 def extended(written: msgspec.Raw, name: str, value: object) -> msgspec.Raw:
-    """Add a field to an object that is already written and is not empty."""
+    """Add a field to the JSON text of an object that is not empty."""
     return msgspec.Raw(bytes(written)[:-1] + b"," + write({name: value})[1:])
 
 
@@ -102,7 +103,7 @@ def _refuse_half_surrogate(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadJson("A string holds half of a surrogate pair.") from None
+        raise BadJson("A string contains half of a surrogate pair.") from None
 
 
 # Enough for any amount of money; an amount with more digits could take seconds to print.
@@ -115,12 +116,12 @@ Problems = dict[str, list[str]]
 
 
 class _Invalid(ValueError):
-    """A value breaks the rule that the message states."""
+    """A value is invalid; the message states the rule."""
 
 
 @frozen
 class Kind:
-    """What a field may hold: a check that returns the value or raises, and the same as a JSON schema."""
+    """The type of a field: a check that returns the value or raises, and the equivalent JSON schema."""
 
     check: Callable[[object], Any]
     schema: JsonObject
@@ -138,7 +139,7 @@ def _text(pattern: str, rule: str, schema: JsonObject | None = None) -> Kind:
 
 
 def _plain(value: Decimal) -> Decimal:
-    # Checked before any arithmetic: 1e999999999 is short to send and endless to print.
+    # Checked before any arithmetic: 1e999999999 is short, but takes forever to write out.
     places = -int(value.as_tuple().exponent)
     too_large = value and value.adjusted() >= MAX_INTEGER_DIGITS
     if too_large or not -MAX_INTEGER_DIGITS <= places <= MAX_DECIMAL_PLACES:
@@ -156,7 +157,7 @@ def _number(value: object) -> Decimal:
 
 def _number_text(value: object) -> Decimal:
     if not isinstance(value, str) or not re.fullmatch("-?" + _DECIMAL_TEXT, value):
-        raise _Invalid("must be a string holding a plain decimal number")
+        raise _Invalid("must be a string that contains a plain decimal number")
     return Decimal(value)
 
 
@@ -202,7 +203,7 @@ _FEE = Kind(_not_negative, {"type": "number", "minimum": 0})
 
 
 def _as(kind: Kind, example: object, description: str = "", *, inside: str = "") -> JsonObject:
-    """Return the metadata of a request field; `inside` names the object that holds it."""
+    """Return the metadata of a request field. `inside` is the name of the surrounding object."""
     schema = {**kind.schema, **({"description": description} if description else {})}
     return {"check": kind.check, "schema": schema, "example": example, "inside": inside}
 
@@ -212,9 +213,9 @@ _INNER = "external_order"
 
 @frozen(kw_only=True)
 class CreateOrder:
-    """A create-order request whose fields are well formed; amounts are exact, in units of the currency.
+    """A create-order request with well-formed fields. Amounts are exact, in units of the currency.
 
-    The fields' metadata is the one table of the request: checks, the OpenAPI schema and the example use it.
+    The fields' metadata defines the checks, the OpenAPI schema and the example.
     """
 
     poster_username: str = field(
@@ -260,18 +261,18 @@ def _path(item: "Attribute[Any]") -> str:
     return f"{item.metadata['inside']}.{item.name}".lstrip(".")
 
 
-# By path, in the specification's order.
+# The fields by path, in the specification's order.
 FIELDS: "dict[str, Attribute[Any]]" = {_path(item): item for item in fields(CreateOrder)}
 
 EXAMPLE: JsonObject = {
     **{path: item.metadata["example"] for path, item in FIELDS.items() if "." not in path},
     _INNER: {item.name: item.metadata["example"] for path, item in FIELDS.items() if "." in path},
 }
-"""A good order between two of the default accounts."""
+"""A valid order between two of the default accounts."""
 
 
 def request_schema(inside: str = "") -> JsonObject:
-    """Return the `required` and `properties` of the request's JSON schema, or of an object in it."""
+    """Return `required` and `properties` of the JSON schema for the request, or for an object in it."""
     here = {
         item.name: item.metadata["schema"] for item in FIELDS.values() if item.metadata["inside"] == inside
     }
@@ -279,7 +280,7 @@ def request_schema(inside: str = "") -> JsonObject:
 
 
 def parse(body: object) -> tuple[CreateOrder | None, Problems]:
-    """Read a request body into a `CreateOrder`; also return what is wrong with it, by field."""
+    """Read a request body into a `CreateOrder`. Also return the problems of its fields."""
     if not isinstance(body, dict):
         return None, {"body": ["must be a JSON object"]}
     values: dict[str, Any] = {}
@@ -299,7 +300,7 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 
 
 def amounts_agree(request: CreateOrder) -> bool:
-    """Whether the amount sent equals amount received times rate, to half a unit of its last place."""
+    """Whether poster_amount equals matcher_amount times rate, to within half a unit of its last place."""
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))
@@ -307,7 +308,7 @@ def amounts_agree(request: CreateOrder) -> bool:
 
 
 def decimal_of(value: object) -> Decimal | None:
-    """Return a number, or a string that holds one, as a `Decimal`; None for anything else."""
+    """Return a number, or a string with a number, as a `Decimal`; None for anything else."""
     try:
         return _number_or_text(value)
     except _Invalid:
@@ -315,7 +316,7 @@ def decimal_of(value: object) -> Decimal | None:
 
 
 def filled(body: JsonObject, problems: Problems, values: JsonObject) -> Any:
-    """Return a copy of a body in which the fields with problems have the values of another body."""
+    """Return a copy of `body` in which the fields with problems have the values of `values`."""
     inner_body = body.get("external_order")
     copy = {**body, "external_order": dict(inner_body) if isinstance(inner_body, dict) else {}}
     for path in problems:
