@@ -95,7 +95,7 @@ class TestTable(OurContract):
 
 
 def test_a_missing_new_line_fixture_is_named():
-    with pytest.raises(NotImplementedError, match="give BrokerContract a fixture new_line"):
+    with pytest.raises(NotImplementedError, match="define a fixture new_line in your subclass"):
         BrokerContract.new_line.__wrapped__(BrokerContract())
 
 
@@ -108,7 +108,7 @@ async def test_a_test_without_its_fixture_is_skipped_with_the_reason():
     ):
         with pytest.raises(pytest.skip.Exception, match="kills = 0"):
             await killed(None)
-    with pytest.raises(pytest.skip.Exception, match="give BrokerContract a fixture broker_away"):
+    with pytest.raises(pytest.skip.Exception, match="define a fixture broker_away in your subclass"):
         given(BrokerContract.broker_away.__wrapped__(contract))
 
 

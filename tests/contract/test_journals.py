@@ -214,12 +214,12 @@ class TestPostgres(OurDurableContract):
 
 
 async def test_a_missing_new_journal_fixture_is_named():
-    with pytest.raises(NotImplementedError, match="give JournalContract a fixture new_journal"):
+    with pytest.raises(NotImplementedError, match="define a fixture new_journal"):
         JournalContract.new_journal.__wrapped__(JournalContract(), JournalTime())
 
 
 def test_a_test_without_its_fixture_is_skipped_with_the_reason():
-    with pytest.raises(pytest.skip.Exception, match="give JournalContract a fixture another_journal"):
+    with pytest.raises(pytest.skip.Exception, match="define another_journal, a second journal"):
         JournalContract.another_journal.__wrapped__(JournalContract())
 
 

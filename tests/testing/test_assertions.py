@@ -33,9 +33,9 @@ async def test_the_assertions_accept_a_created_order_with_its_hold(client, holds
 
     await assert_one_order("k", client=client, sandbox=client.sandbox)
     await assert_hold_kept("k", client=client, held=holds.held)
-    with pytest.raises(AssertionError, match="'k': there should be no order, and there is tx-"):
+    with pytest.raises(AssertionError, match="'k': expected no order, found tx-"):
         await assert_no_order("k", client=client, sandbox=client.sandbox)
-    with pytest.raises(AssertionError, match="'k': no hold should stand, and there is hold-"):
+    with pytest.raises(AssertionError, match="'k': expected no hold, found hold-"):
         await assert_hold_released("k", client=client, held=holds.held)
 
 
@@ -48,7 +48,7 @@ async def test_a_doubt_counts_as_one_order_and_a_second_order_is_found(client, h
 
     await created(client, "paid-again")
 
-    with pytest.raises(AssertionError, match="'k': there should be one order, and there are 2: tx-"):
+    with pytest.raises(AssertionError, match="'k': expected one order, found 2: tx-"):
         await assert_one_order("k", client=client, sandbox=client.sandbox)
 
 
@@ -72,7 +72,7 @@ async def test_a_payment_under_a_new_key_with_a_new_quote_is_paid_twice(client):
     await created(client, "paid-again", exchange_rate="1501")
 
     await assert_one_order("k", client=client, sandbox=client.sandbox)
-    with pytest.raises(AssertionError, match="there should be one order, and there are 2") as caught:
+    with pytest.raises(AssertionError, match="expected one order, found 2") as caught:
         assert_one_payment(sandbox=client.sandbox, **payment)
     assert all(f"100.00 USD at {rate}" in str(caught.value) for rate in (1500, 1501))
 
@@ -80,7 +80,7 @@ async def test_a_payment_under_a_new_key_with_a_new_quote_is_paid_twice(client):
 def test_a_payment_is_described_by_known_fields_of_an_order():
     for fields, told in (
         ({}, "name at least one field"),
-        ({"amount": 1}, "amount: an order has no such field; it has poster_username"),
+        ({"amount": 1}, "amount: an order has no such field; use some of poster_username"),
         ({"matcher_amount": 100.0}, "matcher_amount: "),
         ({"matcher_amount": "1,000"}, "matcher_amount: "),
     ):
@@ -95,9 +95,9 @@ async def test_the_assertions_accept_a_refused_order_without_a_hold(client, hold
 
     await assert_no_order("k", client=client, sandbox=client.sandbox)
     await assert_hold_released("k", client=client, held=holds.held)
-    with pytest.raises(AssertionError, match="'k': there should be one order, and there are 0"):
+    with pytest.raises(AssertionError, match="'k': expected one order, found 0"):
         await assert_one_order("k", client=client, sandbox=client.sandbox)
-    with pytest.raises(AssertionError, match="'k': one hold should stand, and there are 0"):
+    with pytest.raises(AssertionError, match="'k': expected one hold, found 0"):
         await assert_hold_kept("k", client=client, held=holds.held)
 
 
@@ -109,7 +109,7 @@ async def test_a_hold_of_an_earlier_intent_is_found(client, holds):
     await created(client)
     holds.standing[forgotten] = "hold-forgotten"
 
-    with pytest.raises(AssertionError, match="'k': no hold of an earlier intent, should stand, and there is"):
+    with pytest.raises(AssertionError, match="'k': expected no hold of an earlier intent, found"):
         await assert_hold_kept("k", client=client, held=holds.held)
 
 

@@ -287,7 +287,7 @@ async def test_reads_are_retried_and_finally_fail(opened, kind):
 
 
 def test_a_fake_client_rejects_connection_settings():
-    with pytest.raises(ValueError, match="proxy: a fake has no connections"):
+    with pytest.raises(ValueError, match="proxy: a FakeClient has no connections"):
         FakeClient(proxy="http://127.0.0.1:3128")
 
 

@@ -164,7 +164,7 @@ def test_an_unknown_fault_and_a_missing_marker_are_explained(here):
     (here.path / "test_wrong.py").unlink()
     other = run_here(here, test_without=without)
 
-    assert "@pytest.mark.transfer_faults: there is no fault 'stauts'; there are close-" in str(one.stdout)
+    assert "@pytest.mark.transfer_faults: unknown fault 'stauts': use one of close-" in str(one.stdout)
     other.assert_outcomes(errors=1)
     other.stdout.fnmatch_lines(["*transfer_fault is for tests with @pytest.mark.transfer_faults*"])
 

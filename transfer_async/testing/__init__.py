@@ -1,4 +1,4 @@
-"""For a bank's own tests: sandboxes, a fake client, a manual clock, assertions and checks of hooks."""
+"""Tools for a bank's own tests: sandboxes, a fake client, a manual clock, assertions and checks of hooks."""
 
 import typing as _typing
 

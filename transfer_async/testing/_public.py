@@ -1,6 +1,6 @@
-"""The public names of `transfer_async.testing`, each from the module that defines it.
+"""The public names of `transfer_async.testing`, imported from the modules that define them.
 
-A module of its own, so that pytest starts without importing them: see `transfer_async._lazy`.
+They are in a separate module so that pytest starts without importing them. See `transfer_async._lazy`.
 """
 
 from transfer_async.testing.assertions import (

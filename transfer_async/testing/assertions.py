@@ -1,7 +1,7 @@
-"""Assertions about a key at the end of a test: it has one order, and its hold is placed or released.
+"""Assertions for the end of a test: a key has one order, and its hold is placed or released.
 
-They read the journal, the sandbox's orders and the bank's ledger. Each fails with an `AssertionError` that
-says what it found.
+They read the journal, the sandbox's orders and the bank's ledger. Each raises an `AssertionError` that lists
+the orders or holds it found.
 """
 
 from __future__ import annotations
@@ -34,55 +34,55 @@ from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CreateOr
 
 
 class HasOrders(Protocol):
-    """An object with all existing orders: a `Sandbox`, or a `FakeClient`'s."""
+    """An object with the existing orders: a `Sandbox`, or the sandbox of a `FakeClient`."""
 
     @property
     def orders(self) -> Mapping[str, rendering.Order]:
-        """By id."""
+        """The orders by id."""
         ...
 
 
 async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
     """Assert that the sandbox has exactly one order with the content of ``key``.
 
-    Two keys with the same content cannot be distinguished: give the orders of one test different amounts.
-    An order under a new key at a new rate has other content: `assert_one_payment` counts that one, too.
+    The assertion cannot distinguish two keys with the same content. So give the orders of one test different
+    amounts. To count orders of one payment under several keys and rates, use `assert_one_payment`.
 
     Args:
-        key: the caller's.
-        client: whose journal knows the key; it may be closed.
-        sandbox: where the order is.
+        key: the caller's key.
+        client: the client whose journal has the key. It may be closed.
+        sandbox: the sandbox that received the order.
     """
     entry, found = await _orders_of(key, client, sandbox)
-    _check(len(found) == 1, key, f"there should be one order, and there are {len(found)}: {', '.join(found)}")
+    _check(len(found) == 1, key, f"expected one order, found {len(found)}: {', '.join(found)}")
     known = entry.order_id or found[0]
-    _check(found == [known], key, f"the journal says {known}, and the sandbox {found[0]}")
+    _check(found == [known], key, f"the journal has the order {known}, but the sandbox has {found[0]}")
 
 
 def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
     """Assert that the sandbox has exactly one order with these fields, whatever its key, rate and time.
 
-    Name what makes it one payment to your bank, and leave out what a new quote changes::
+    Pass the fields that identify a payment at your bank. Omit those that a new quote changes::
 
         assert_one_payment(
             sandbox=sandbox,
             poster_username="ada.eze@example.com",
             poster_recipient_username="ben.okri@example.com",
-            matcher_amount="100.00",  # what the beneficiary receives; or poster_amount, if that is fixed
+            matcher_amount="100.00",  # or poster_amount, if that is the fixed amount
         )
 
     Args:
-        sandbox: where the order is.
-        fields: fields of `NewOrder`, or of its ``external_order``, by name; amounts may be texts.
+        sandbox: the sandbox that received the order.
+        fields: fields of `NewOrder` or of its ``external_order``, by name. Amounts may be strings.
 
     Raises:
-        ValueError: no field is named, or one that an order does not have, or an amount that is none.
+        ValueError: there is no field, an unknown field, or an invalid amount.
     """
     known = attrs.fields_dict(CreateOrder)
     if wrong := sorted(set(fields) - set(known)):
-        raise ValueError(f"{', '.join(wrong)}: an order has no such field; it has {', '.join(known)}")
+        raise ValueError(f"{', '.join(wrong)}: an order has no such field; use some of {', '.join(known)}")
     if not fields:
-        raise ValueError("name at least one field that makes an order this payment, such as matcher_amount")
+        raise ValueError("pass at least one field that identifies the payment, such as matcher_amount")
     wanted = {name: _wanted(name, value) for name, value in fields.items()}
     orders = sandbox.orders.values()
     found = [
@@ -90,30 +90,30 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
         for order in orders
         if all(getattr(order.request, name) == value for name, value in wanted.items())
     ]
-    told = "".join(f"\n  {order.id}: {_shown(order.request)}" for order in found)
+    listed = "".join(f"\n  {order.id}: {_shown(order.request)}" for order in found)
     if len(found) != 1:
-        raise AssertionError(f"{fields}: there should be one order, and there are {len(found)}{told}")
+        raise AssertionError(f"{fields}: expected one order, found {len(found)}{listed}")
 
 
 async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
     """Assert that the sandbox has no order with the content of ``key``; see `assert_one_order`."""
     _, found = await _orders_of(key, client, sandbox)
-    _check(not found, key, f"there should be no order, and there is {', '.join(found)}")
+    _check(not found, key, f"expected no order, found {', '.join(found)}")
 
 
 async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> None:
-    """Assert that ``key`` has exactly one hold: that of its last intent, and none of an earlier one.
+    """Assert that ``key`` has exactly one hold, and that it belongs to the key's last intent.
 
     Args:
-        key: the caller's.
-        client: whose journal knows the key; it may be closed.
-        held: returns the holds of an intent; see `Held`.
+        key: the caller's key.
+        client: the client whose journal has the key. It may be closed.
+        held: a function that returns the holds of an intent; see `Held`.
     """
     *earlier, last = await _intents_of(key, client)
     found = await standing_holds(held, last)
-    said = f"one hold should stand, and there are {len(found)}: {', '.join(found)}"
+    said = f"expected one hold, found {len(found)}: {', '.join(found)}"
     _check(len(found) == 1, key, said)
-    await _assert_none(key, earlier, held, "of an earlier intent, ")
+    await _assert_none(key, earlier, held, " of an earlier intent")
 
 
 async def assert_hold_released(key: str, *, client: TransferClient, held: Held) -> None:
@@ -123,7 +123,7 @@ async def assert_hold_released(key: str, *, client: TransferClient, held: Held) 
 
 async def _assert_none(key: str, intents: list[str], held: Held, which: str) -> None:
     found = [hold for intent_id in intents for hold in await standing_holds(held, intent_id)]
-    _check(not found, key, f"no hold {which}should stand, and there is {', '.join(found)}")
+    _check(not found, key, f"expected no hold{which}, found {', '.join(found)}")
 
 
 async def _orders_of(key: str, client: TransferClient, sandbox: HasOrders) -> tuple[Entry, list[str]]:
@@ -133,7 +133,7 @@ async def _orders_of(key: str, client: TransferClient, sandbox: HasOrders) -> tu
 
 
 async def _intents_of(key: str, client: TransferClient) -> list[str]:
-    """Return the ids of all intents of the key, the last one last."""
+    """Return the ids of all intents of the key, oldest first."""
     entry = await _entry(key, client)
     steps = await context_of(client).journal.history(key)
     earlier = (step.intent_id for step in steps if step.intent_id != entry.intent_id)
@@ -143,7 +143,7 @@ async def _intents_of(key: str, client: TransferClient) -> list[str]:
 async def _entry(key: str, client: TransferClient) -> Entry:
     entry = await context_of(client).journal.read(key)
     if entry is None:
-        raise AssertionError(f"{key!r}: the journal has no such key: nothing was ever asked for with it")
+        raise AssertionError(f"{key!r}: the journal has no such key: no order was ever requested with it")
     return entry
 
 
@@ -172,21 +172,21 @@ def _check(is_so: bool, key: str, otherwise: str) -> None:
 
 
 # --- holds -------------------------------------------------------------------------------------------
-# The bank's holds in tests: a small ledger, and a function that reads any ledger.
+# A small ledger of holds for tests, and a function that reads the holds from any ledger.
 
 
 Standing = Iterable[str] | str | None
-"""The references of the holds that are placed: all of them, the only one, or None."""
+"""References of placed holds: a single one, several, or None."""
 
 Held = Callable[[str], Standing | Awaitable[Standing]]
-"""Returns the holds of an ``intent.id`` from the bank's own ledger; it may be async.
+"""A function, perhaps async, that returns the holds of an ``intent.id`` from the bank's own ledger.
 
-It must return a hold that was placed twice twice, so that a test can detect it.
+If a hold was placed twice, the function must return both, so that a test can detect it.
 """
 
 
 async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
-    """Return the references of the holds that are placed for an intent."""
+    """Return the references of all holds that are placed for an intent."""
     found = held(intent_id)
     if inspect.isawaitable(found):
         found = await found
@@ -196,12 +196,12 @@ async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
 
 
 class Holds:
-    """A ledger of holds in memory, for tests of code that uses the client; it keeps the hooks' rules.
+    """A ledger of holds in memory, for tests of code that uses the client. It follows the rules for hooks.
 
     Attributes:
         standing: the reference of each placed hold, by ``intent.id``.
-        placed: the intent of each call of `place`, in order.
-        released: the intent id of each call of `release`, in order.
+        placed: the intents for which `place` was called, in order.
+        released: the intent ids for which `release` was called, in order.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class Holds:
         return FundsHold(self.place, self.release)
 
     async def place(self, intent: OrderIntent) -> str:
-        """Hold, once for each intent."""
+        """Place a hold, or return the existing one of this intent."""
         self.placed.append(intent)
         return self.standing.setdefault(intent.id, f"hold-{intent.id}")
 
@@ -225,7 +225,7 @@ class Holds:
         self.standing.pop(intent.id, None)
 
     def held(self, intent_id: str) -> str | None:
-        """Return the hold of an intent; see `Held`."""
+        """Return the hold of an intent, or None; see `Held`."""
         return self.standing.get(intent_id)
 
 
@@ -240,10 +240,10 @@ def make_new_order(**changes: Any) -> NewOrder:
     """Make an order that the sandbox accepts: Ada Eze sends Ben Okri 100 dollars.
 
     Args:
-        changes: fields of `NewOrder`; ``poster_amount`` is computed unless it is given.
+        changes: fields of `NewOrder`. If ``poster_amount`` is missing, it is computed.
 
     Raises:
-        InvalidOrder: the changes contradict each other, or the specification.
+        InvalidOrder: the changes contradict each other or the specification.
     """
     fields: dict[str, Any] = {
         "poster_username": "ada.eze@example.com",
@@ -264,7 +264,7 @@ def make_new_order(**changes: Any) -> NewOrder:
 
 
 def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **changes: Any) -> OrderIntent:
-    """Make the argument of a hook, with a new ``id`` each time.
+    """Make an intent, as hooks receive it. Each has a new ``id``.
 
     Args:
         order: `make_new_order()` by default.
@@ -279,11 +279,11 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
     """Make the order that the service would return for ``new``, with every field of the specification.
 
     Args:
-        new: `make_new_order()` by default; the sandbox need not accept it.
+        new: `make_new_order()` by default. It may be an order that the sandbox would refuse.
         changes: fields of the response (specification 2.1), under the specification's own names.
 
     Raises:
-        UnreadableOrder: with these changes the response is no valid order.
+        UnreadableOrder: these changes make the response invalid.
     """
     new = new or make_new_order()
     made = rendering.Order(
@@ -301,7 +301,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
 
 
 def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
-    """Make a user as the service returns it; an unknown username becomes a new person.
+    """Make a user as the service returns it. An unknown username results in a new person.
 
     Args:
         username: an e-mail address.
@@ -323,7 +323,7 @@ def _as_received(new: NewOrder) -> CreateOrder:
 
 
 # --- manual clock ------------------------------------------------------------------------------------
-# Time that a test controls: leases, deadlines and ``settle_after`` pass at once.
+# A clock that a test controls, so that leases, deadlines and ``settle_after`` take no real time.
 
 
 START = datetime(2024, 5, 6, 12, tzinfo=UTC)
@@ -331,7 +331,7 @@ START = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 @define
 class _Hands:
-    """The clock's state: the seconds that have passed, and the time at which it started."""
+    """The clock's state: its start time, and the seconds since then."""
 
     began: datetime
     passed: float = 0.0
@@ -348,14 +348,14 @@ class _Hands:
 
 
 class ManualClock(Clock):
-    """A clock that stands still until `advance` is called; a sleep on it ends at once and moves it on.
+    """A clock that stands still until `advance` is called. A sleep returns at once and advances the clock.
 
-    Pass the same one to the client and to your own journal; `PostgresJournal` uses the database's time.
-    Retries then take no real time. Every random share is a half, so delays are the same each time.
+    Pass the same clock to the client and to your own journal; `PostgresJournal` uses the database's time.
+    Retries then take no real time. Every random fraction is 0.5, so delays are the same each time.
     aiohttp (`Timeouts`) still measures real time.
 
     Args:
-        start: its aware wall-clock time at first; noon of 6 May 2024 UTC by default.
+        start: the initial wall-clock time, an aware datetime; noon of 6 May 2024 UTC by default.
 
     Raises:
         ValueError: ``start`` is not an aware time.
@@ -368,14 +368,14 @@ class ManualClock(Clock):
             raise ValueError("start: must be an aware datetime")
         hands = _Hands(start)
         super().__init__(now=hands.now, utc=hands.utc, sleep=hands.sleep, chance=lambda: 0.5)
-        object.__setattr__(self, "_hands", hands)  # a clock is frozen, and its hands are not
+        object.__setattr__(self, "_hands", hands)  # The clock is frozen; its state is in a mutable object.
 
     def advance(self, by: Duration) -> None:
         """Move the clock forward by seconds or a ``timedelta``.
 
         Raises:
-            ValueError: ``by`` is no duration, or less than 0.
+            ValueError: ``by`` is not a duration, or is negative.
         """
         if not (seconds := duration("by", by)) >= 0:
-            raise ValueError("by: must be 0 seconds or more: a clock never goes back")
+            raise ValueError("by: must be 0 seconds or more: the clock cannot be set back")
         self._hands.passed += seconds

@@ -1,4 +1,4 @@
-"""The client for unit tests: the real client, with a sandbox in the same process instead of sockets."""
+"""A client for unit tests. It is the real client with a sandbox in the same process instead of sockets."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class FakeClient(TransferClient):
     accounts. Test what only a network does (TLS, proxies, shared connections) against a real `Sandbox`.
 
     Args:
-        base_url: names the service in the journal; the client never connects to it.
-        token: as for `TransferClient`; the service accepts it, or ``TOKEN`` if it is a callable.
+        base_url: the service's name in the journal. The client never connects to it.
+        token: as for `TransferClient`. The sandbox accepts it, or ``TOKEN`` if it is a callable.
         accounts: the registered users; the sandbox's defaults if omitted.
         seed: determines the ids of orders and the random faults.
-        settings: those of `TransferClient` except ``session``, ``ssl`` and ``proxy``.
+        settings: further arguments of `TransferClient`, except ``session``, ``ssl`` and ``proxy``.
 
     Attributes:
-        sandbox: the service with its orders and faults; it exists as long as the client.
+        sandbox: the service with its orders and faults. It exists as long as the client.
 
     Raises:
-        ValueError: an argument is invalid; the message names it and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class FakeClient(TransferClient):
     ) -> None:
         for name in ("session", "ssl", "proxy"):
             if cast("dict[str, Any]", settings).get(name) is not None:
-                raise ValueError(f"{name}: a fake has no connections; try it against a Sandbox")
+                raise ValueError(f"{name}: a FakeClient has no connections; test this with a Sandbox")
         known = token if isinstance(token, str) else TOKEN
         self._service = SocketlessSandbox(accounts=accounts, token=known, seed=seed)
         super().__init__(base_url, token, **settings)
 
     @property
     def sandbox(self) -> Sandbox:
-        """The service behind it."""
+        """The sandbox that this client calls."""
         return self._service
 
     def out_of_reach(self, *, is_so: bool = True) -> None:
-        """Refuse all connections to the service from now on; with ``is_so=False`` accept them again."""
+        """Refuse all connections to the service from now on. ``is_so=False`` accepts them again."""
         self._transport.out_of_reach = is_so
 
     def _transport_to(
@@ -94,15 +94,15 @@ class FakeClient(TransferClient):
 
 
 # --- in process --------------------------------------------------------------------------------------
-# The service without sockets: the client receives the sandbox's own responses and faults as evidence.
+# The service without sockets: the client receives the sandbox's own responses and faults.
 
 
 class InProcessExchange(Exchange):
-    """An exchange without a connection: it collects what the sandbox writes.
+    """An exchange without a connection. It collects the bytes that the sandbox writes.
 
     Attributes:
-        over: done once the response has ended; cancelled once no caller waits for it.
-        status, headers, content: what was received; no status without a complete head.
+        over: a future that is done when the response has ended, and cancelled when no caller waits for it.
+        status, headers, content: the received parts of the response. The status needs a complete head.
         whole: whether the response is complete.
     """
 
@@ -120,37 +120,37 @@ class InProcessExchange(Exchange):
         self._raw = b""
 
     async def is_over(self, *, within: float) -> None:
-        """Wait ``within`` seconds for the end of the response, and ``sock_read`` seconds for each part.
+        """Wait up to ``within`` seconds for the end of the response, and ``sock_read`` seconds for each part.
 
         Raises:
-            TimeoutError: it took longer; what was received until then is kept.
+            TimeoutError: it took longer. The parts received until then are kept.
         """
         async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
             await self.over
 
     async def read_body(self) -> None:
-        """Take the request's body; the client's orders are all within the service's limit."""
+        """Take the request's body. All orders of the client are within the service's limit."""
         self._body = self.record.body = self._sent
 
     async def send(self, reply: Reply) -> None:
-        """Answer."""
+        """Collect a complete response."""
         self._begin(reply)
         self._take(reply.body)
         self._end(whole=True)
 
     async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - not checked
-        """Begin to answer."""
+        """Collect the head of a response."""
         self._begin(reply)
         return _Body(self)
 
     def write(self, data: bytes) -> None:
-        """Take raw bytes, and parse them once they are a response."""
+        """Collect raw bytes, and parse them when they form a response."""
         if self.over.done():
-            return  # Bytes after a response stay on a connection; there is none here.
+            return  # Bytes after a response would stay on the connection. There is none here, so drop them.
         self._wait_anew()
         self._raw += data
         head, ended, body = self._raw.partition(b"\r\n\r\n")
-        if b"Transfer-Encoding: chunked" in head:  # Only a fault writes chunks here, and broken ones.
+        if b"Transfer-Encoding: chunked" in head:  # Only a fault writes raw chunks, and these are broken.
             self._end(whole=False)
         if not ended or self.over.done():
             return
@@ -175,7 +175,7 @@ class InProcessExchange(Exchange):
 
     def _take(self, data: bytes) -> None:
         if self.over.done():
-            raise ConnectionResetError("the client has left")
+            raise ConnectionResetError("the client has closed the connection")
         self._wait_anew()
         self.content += data
         if len(self.content) > self._enough:
@@ -192,30 +192,30 @@ class InProcessExchange(Exchange):
 
 
 class _Body(web.StreamResponse):
-    """The part of aiohttp's response that the sandbox's faults use."""
+    """The methods of aiohttp's response that the sandbox's faults use."""
 
     def __init__(self, exchange: InProcessExchange) -> None:
         super().__init__()
         self._exchange = exchange
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take a part of the body."""
+        """Collect a part of the body."""
         self._exchange._take(bytes(data))
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:  # noqa: ARG002 - aiohttp's
-        """The body is whole."""
+        """Mark the body as complete."""
         self._exchange._end(whole=True)
 
 
 class SocketlessSandbox(Sandbox):
-    """The sandbox's service, accounts and faults; it opens no socket and need not be entered."""
+    """The sandbox's service, accounts and faults. It opens no socket and need not be entered."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._playing: set[asyncio.Task[None]] = set()
 
     def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> InProcessExchange:
-        """Pass a request to the service; it continues even after its caller has stopped waiting."""
+        """Pass a request to the service, which completes it even if the caller stops waiting."""
         exchange = InProcessExchange(
             record,
             body,
@@ -240,7 +240,7 @@ class SocketlessSandbox(Sandbox):
             self._finish(exchange.record)
 
     async def close(self) -> None:
-        """Cancel every stalled request. One that was not processed yet never will be."""
+        """Cancel every stalled request. If it was not processed yet, it never will be."""
         self._waiting.close()
         for task in (playing := [*self._playing]):
             task.cancel()
@@ -248,7 +248,7 @@ class SocketlessSandbox(Sandbox):
 
 
 class InProcessTransport(Transport):
-    """A transport to a sandbox in this process; it returns the evidence that sockets would give."""
+    """A transport to a sandbox in this process. It returns the same evidence as sockets would."""
 
     def __init__(
         self,
@@ -273,10 +273,10 @@ class InProcessTransport(Transport):
         self.out_of_reach = False
 
     def open(self) -> None:
-        """There is nothing to connect to.
+        """Do nothing: there is no connection.
 
         Raises:
-            TransportClosed: it was closed.
+            TransportClosed: the transport was closed.
         """
         if self._closed:
             raise TransportClosed
@@ -288,7 +288,7 @@ class InProcessTransport(Transport):
         await self._sandbox.close()
 
     def stays_quiet(self, carrier: ConnectionState) -> bool:  # noqa: ARG002 - the base class has it
-        """Return true: without a connection, no bytes can follow a response."""
+        """Return true, because without a connection no bytes can follow a response."""
         return True
 
     async def post_order(
@@ -335,7 +335,7 @@ class InProcessTransport(Transport):
     async def _exchange(
         self, method: str, path: str, body: bytes, headers: CIMultiDict[str], *, left: float
     ) -> ExchangeResult:
-        """Carry out one exchange. What arrived before a timeout or a cancellation is part of the evidence."""
+        """Carry out one exchange. The evidence includes bytes received before a timeout or cancellation."""
         record = RequestRecord(
             method=method, path=path, headers=headers.copy(), received_at=datetime.now(UTC)
         )
@@ -392,15 +392,17 @@ class _Wire:
 
 
 # --- client protocol ---------------------------------------------------------------------------------
-# The type of a client: for code that accepts the client, a fake, or a stub.
+# A type for code that accepts a client, a fake or a stub.
 
 
 @runtime_checkable
 class AnyClient(Protocol):
     """The type of every client; `TransferClient` documents each method.
 
-    Annotate your own code with it (``if TYPE_CHECKING: from transfer_async.testing import AnyClient``), so
-    that it accepts a `FakeClient` or a stub of your own, too.
+    Annotate your own code with this type, so that it also accepts a `FakeClient` or a stub::
+
+        if TYPE_CHECKING:
+            from transfer_async.testing import AnyClient
     """
 
     async def create_order(
@@ -475,9 +477,9 @@ class AnyClient(Protocol):
         ...
 
     async def __aenter__(self) -> Self:
-        """Open it."""
+        """Open the client."""
         ...
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close it."""
+        """Close the client."""
         ...

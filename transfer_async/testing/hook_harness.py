@@ -1,4 +1,4 @@
-"""The harness for hooks: it calls a bank's hooks, records the calls, and checks the holds in the ledger."""
+"""The harness that calls a bank's hooks, records the calls, and checks the holds in the ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import define, field, frozen
 
-import transfer_async.testing.hook_rules as rules  # "from" would load all lazy public names first
+import transfer_async.testing.hook_rules as rules  # A "from" import would load all lazy public names first.
 from transfer_async._models.errors import HoldFailed, PreflightFailed
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._pipeline.call import fresh_id
@@ -27,7 +27,7 @@ from transfer_async.testing.assertions import Held, make_intent, make_new_order,
 from transfer_async.testing.hook_rules import BrokenRule, HookRule
 
 T = TypeVar("T")
-_CANCELLATIONS = 20  # times that a hook which does not end is cancelled
+_CANCELLATIONS = 20  # how often a hook that does not end is cancelled
 IN_PROCESS = "a hold hook in a process of its own"
 _STARTS = 60.0  # seconds that a process may take to start
 _SHORT = reprlib.Repr()
@@ -36,7 +36,7 @@ Factory = Callable[[], object]
 
 
 class RuleBroken(Exception):
-    """Ends a trial."""
+    """A rule is broken. This exception ends the trial."""
 
     def __init__(self, broken: BrokenRule) -> None:
         super().__init__(broken.rule.name)
@@ -44,20 +44,20 @@ class RuleBroken(Exception):
 
 
 class NoSharedLedger(Exception):
-    """A restarted worker finds an empty ledger: the factory makes a new one each time."""
+    """A restarted worker finds an empty ledger, because the factory makes a new one each time."""
 
 
 @frozen(kw_only=True)
 class BankUnderTest:
-    """What a bank's factory makes: the hooks of one worker, and functions that read its ledger.
+    """The hooks of one worker and the functions that read its ledger, as made by a bank's factory.
 
     Args:
         hold: the hook that places the hold.
         checks: the other hooks.
-        held: returns the holds that are placed for an ``intent.id``.
-        balance: returns the balance of the accounts on which the hooks move money; None if there is none.
-        order: the order to hold for.
-        close: closes what the worker has open.
+        held: a function that returns the holds placed for an ``intent.id``.
+        balance: a function that returns the balance of the accounts that the hooks change, or None.
+        order: the order whose funds are held.
+        close: a function that closes the worker's resources.
     """
 
     hold: PreflightHook
@@ -68,10 +68,10 @@ class BankUnderTest:
     close: Callable[[], Any] | None
 
     async def money(self) -> Any:
-        """Return the balance, each number exact however it is written; None if the factory has none.
+        """Return the balance with exact numbers, or None if the factory has no ``balance``.
 
         Raises:
-            ValueError: it has so many digits that arithmetic would round the order's amount.
+            ValueError: a number has so many digits that arithmetic would not be exact.
         """
         found = None if self.balance is None else self.balance()
         if inspect.isawaitable(found):
@@ -80,7 +80,7 @@ class BankUnderTest:
         return _exact(found, places)
 
     async def closed(self) -> None:
-        """Close what the worker has open."""
+        """Close the worker's resources."""
         if self.close is not None and inspect.isawaitable(closing := self.close()):
             await closing
 
@@ -89,7 +89,7 @@ async def make_bank(factory: Factory) -> BankUnderTest:
     """Call ``factory``, and await the result if it is async.
 
     Raises:
-        ValueError: something that a trial needs is missing or wrong.
+        ValueError: a part that the trials need is missing or invalid.
     """
     made = factory()
     if inspect.isawaitable(made):
@@ -98,7 +98,7 @@ async def make_bank(factory: Factory) -> BankUnderTest:
     if not isinstance(hooks, Sequence) or not callable(held):
         raise ValueError(  # noqa: TRY004 - one kind of error for a factory that will not do
             "the factory must return hooks and held by name: {'hooks': [...], 'held': held}, where "
-            "held(intent_id) returns the references of the holds that are placed for it"
+            "held(intent_id) returns the references of the placed holds"
         )
     if balance is not None and not callable(balance):
         raise ValueError("balance must be a callable that returns the balance of the accounts")
@@ -127,7 +127,7 @@ def _exact(found: Any, places: int) -> Any:
     try:
         number = Decimal(found)
     except (TypeError, ValueError, InvalidOperation):
-        return copy.deepcopy(found)  # the ledger may change its own object later
+        return copy.deepcopy(found)  # A copy: the ledger may change its own object later.
     if not number.is_finite():
         return number
     if number.adjusted() + 1 + places > getcontext().prec:
@@ -139,23 +139,23 @@ def _exact(found: Any, places: int) -> Any:
 
 
 async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
-    """Call the hold hook in a process of its own, whose modules have no state yet.
+    """Call the hold hook in a new process, whose modules have no state yet.
 
     Args:
-        factory: imported there by its name.
-        method: a method of the hook; or ``"held"``, to read the holds of ids.
-        given: its arguments.
+        factory: the bank's factory, which the new process imports by name.
+        method: a method of the hook, or ``"held"`` to read the holds.
+        given: the arguments of the method.
 
     Raises:
-        ValueError: the factory has no name by which it can be imported.
-        RuntimeError: the bank's code failed; the message is its error.
+        ValueError: the factory cannot be imported by name.
+        RuntimeError: the bank's code failed. The message contains its error.
     """
     made, found = inspect.unwrap(factory), None
     module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
     with contextlib.suppress(AttributeError):
         found = operator.attrgetter(name)(sys.modules.get(module))
     if found is not made or module == "__main__":
-        raise ValueError("the factory cannot be imported by its name")
+        raise ValueError("the factory cannot be imported by name")
     paths = [*map(str, sys.path)]
     start = f"import sys; sys.path[:] = {paths}; import {__name__} as harness; harness.answer_call()"
     call = pickle.dumps((module, name, method, given))
@@ -169,7 +169,7 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
 
 def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
-    """Carry out the call that `call_in_process` writes to the standard input."""
+    """Read a call of `call_in_process` from the standard input and carry it out."""
     module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # a hook may print
 
@@ -189,17 +189,17 @@ def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
 
 @define(eq=False)
 class HookHarness:
-    """Calls the hooks for one trial and records each call; the intents have letters.
+    """Calls the hooks for one trial and records each call. It names the intents by letters.
 
     Args:
-        bank: the current worker.
+        bank: the current worker's hooks and ledger.
         trial: the title of the trial.
         patience: the timeout of a hook in seconds.
-        another: starts another worker, which must find the holds of the intents.
+        another: a function that starts another worker, which must find the holds of the intents.
 
     Attributes:
         asked: the intents for which ``place`` was called.
-        refused: the intents for which ``place`` reported that it held nothing.
+        refused: the intents for which ``place`` reported that it placed no hold.
     """
 
     bank: BankUnderTest
@@ -212,7 +212,7 @@ class HookHarness:
     refused: list[OrderIntent] = field(factory=list)
 
     def intent(self, *, like: OrderIntent | None = None, order: NewOrder | None = None) -> OrderIntent:
-        """Make another intent, with a new key or with that of another intent."""
+        """Make a new intent, with a new key or with the key of the intent ``like``."""
         key = f"verify-{fresh_id()}" if like is None else like.key
         made = make_intent(order or self.bank.order, key=key)
         self.intents.append(made)
@@ -221,7 +221,7 @@ class HookHarness:
         return made
 
     async def new_worker(self) -> None:
-        """Continue as a restarted worker, with what the factory makes now.
+        """Continue as a restarted worker, for which the factory is called again.
 
         Raises:
             NoSharedLedger: the factory makes a new ledger each time.
@@ -244,7 +244,7 @@ class HookHarness:
     # --- calls --------------------------------------------------------------------------------------
 
     async def place(self, intent: OrderIntent, *, rule: HookRule | None = None) -> str:
-        """Place a hold, which must succeed; ``rule`` is broken where it raises."""
+        """Place a hold, which must succeed. If ``place`` raises, ``rule`` is broken."""
         said = f"place({self.named(intent)})"
         rule = rule or (rules.ASKED_AGAIN if intent in self.asked else rules.PLACES)
         self.asked.append(intent)
@@ -259,7 +259,7 @@ class HookHarness:
             raise self.broken(rules.REFERENCE, f"it returned {_SHORT.repr(returned)}: {error}") from error
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
-        """Place a hold that the ledger may refuse; the ledger must agree with the result."""
+        """Try to place a very large hold. The ledger must agree with the result."""
         said = f"place({self.named(intent)}), of a huge amount,"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
         await self.wait_for(task, said)
@@ -286,13 +286,13 @@ class HookHarness:
     async def release(
         self, intent: OrderIntent, reference: str | None, *, rule: HookRule = rules.NOTHING_TO_RELEASE
     ) -> None:
-        """Release, which must succeed; ``rule`` is broken where it raises."""
+        """Release a hold, which must succeed. If ``release`` raises, ``rule`` is broken."""
         said = f"release({self.named(intent)}, {reference!r})"
         await self._must_end(said, self.bank.hold.undo(intent, reference), rule)
         self.note(said)
 
     async def place_cut(self, intent: OrderIntent, cut: Cut) -> bool:
-        """Call place and interrupt it; return whether it got as far as that await."""
+        """Call ``place``, interrupt it at ``cut``, and return whether it reached that await."""
         self.asked.append(intent)
         was_cut, task = await self._cut_off(
             f"place({self.named(intent)})", self.bank.hold.before(intent), cut
@@ -301,7 +301,7 @@ class HookHarness:
         return was_cut
 
     async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
-        """Call release and interrupt it; return whether it got as far as that await."""
+        """Call ``release``, interrupt it at ``cut``, and return whether it reached that await."""
         said = f"release({self.named(intent)}, {reference!r})"
         was_cut, task = await self._cut_off(said, self.bank.hold.undo(intent, reference), cut)
         if _error_of(task) is None:
@@ -309,14 +309,14 @@ class HookHarness:
         return was_cut
 
     async def check_passes(self, check: PreflightHook, intent: OrderIntent) -> str | None:
-        """Call one of the other hooks, which may refuse."""
+        """Call a hook other than the hold. It may refuse."""
         said = f"{check.name}.before({self.named(intent)})"
         receipt = await self._must_end(said, _unless_refused(check.before(intent)), rules.CHECKS)
         self.note(said)
         return self._reference(receipt, check) or None
 
     async def check_is_undone(self, check: PreflightHook, intent: OrderIntent, receipt: str | None) -> None:
-        """Undo one of the other hooks."""
+        """Undo a hook other than the hold."""
         said = f"{check.name}.undo({self.named(intent)}, {receipt!r})"
         await self._must_end(said, check.undo(intent, receipt), rules.CHECKS)
         self.note(said)
@@ -342,15 +342,15 @@ class HookHarness:
             raise self.broken(rule, f"it raised {summary(error)}") from error
 
     async def wait_for(self, task: asyncio.Task[Any], said: str) -> None:
-        """Wait until the hook ends.
+        """Wait until the call of a hook ends.
 
         Raises:
-            RuleBroken: it takes too long.
+            RuleBroken: the call takes too long.
         """
         await asyncio.wait({task}, timeout=self.patience + _STARTS * (self.bank.hold.name == IN_PROCESS))
         if task.done():
             return
-        for _ in range(_CANCELLATIONS):  # it may swallow a cancellation
+        for _ in range(_CANCELLATIONS):  # a hook may swallow a cancellation
             task.cancel()
             await asyncio.wait({task}, timeout=0)
         self.note(said)
@@ -361,7 +361,7 @@ class HookHarness:
         task = asyncio.create_task(_run(cuttable))
         await asyncio.wait({task}, timeout=self.patience)
         if cuttable.was_cut and not task.done():
-            task.cancel()  # it still retries: the client's timeout ends it
+            task.cancel()  # The hook still retries: end it, as the client's timeout does.
         if not task.done():
             await self.wait_for(task, f"{said}, {cut}")
         self._ended(f"{said}, {cut}," if cuttable.was_cut else said, task)
@@ -374,13 +374,13 @@ class HookHarness:
         return await standing_holds(self.bank.held, intent.id)
 
     async def balance_is(self, before: object) -> None:
-        """Check that the balance is what it was."""
+        """Check that the balance has not changed."""
         found = await self.bank.money()
         if found != before:
-            raise self.broken(rules.PAID_BACK, f"the balance was {before}, and is {found}")
+            raise self.broken(rules.PAID_BACK, f"the balance was {before} and is now {found}")
 
     async def has_one_hold(self, intent: OrderIntent, rule: HookRule) -> None:
-        """Check that exactly one hold is placed."""
+        """Check that exactly one hold is placed for the intent."""
         found = await self.standing(intent)
         if not found and rule not in (rules.OTHERS, rules.BY_INTENT, rules.AT_ONCE):
             rule = rules.HELD
@@ -388,7 +388,7 @@ class HookHarness:
             raise self.broken(rule, self.saw(intent, found))
 
     async def has_no_hold(self, intent: OrderIntent, rule: HookRule) -> None:
-        """Check that no hold is placed."""
+        """Check that no hold is placed for the intent."""
         if found := await self.standing(intent):
             raise self.broken(rule, self.saw(intent, found))
 
@@ -418,7 +418,7 @@ def summary(error: BaseException) -> str:
 
 
 # --- cutting -----------------------------------------------------------------------------------------
-# A coroutine is interrupted at an await: by a cancellation, or by a lost response.
+# A coroutine is interrupted at an await by a cancellation, or by an error in place of the response.
 
 
 @frozen
@@ -427,9 +427,11 @@ class Cut:
 
     Args:
         at: the number of the await, from 1.
-        acted: the awaited step finishes first, and only its response is lost; else it is interrupted.
-        error: what the hook receives instead of the response.
-        again: the response is lost each time the hook waits at the same line, so its own retries fail too.
+        acted: whether the awaited step completes and only its response is lost. If false, the step does not
+            run.
+        error: the exception that the hook receives instead of the response.
+        again: whether the response is lost each time the hook waits at the same line, so its retries fail
+            too.
     """
 
     at: int
@@ -439,7 +441,7 @@ class Cut:
 
     def __str__(self) -> str:
         is_cancelled = self.error is asyncio.CancelledError
-        how = "cancelled" if is_cancelled else f"{self.error.__name__} instead of the answer"
+        how = "cancelled" if is_cancelled else f"{self.error.__name__} instead of the response"
         when = "once that step was done" if self.acted else "before that step was done"
         return f"{how} at await {self.at}, {when}{', and at each retry' * self.again}"
 
@@ -451,13 +453,13 @@ KINDS: tuple[tuple[bool, type[BaseException], bool], ...] = tuple(
     for acted in (False, True)
     if not (again and error is asyncio.CancelledError)
 )
-"""How hooks are interrupted: ``acted``, ``error`` and ``again``."""
+"""The ways to interrupt a hook: its ``acted``, ``error`` and ``again``."""
 
-_MOST_LOST = 5  # responses in one call, so that a hook that retries for ever ends
+_MOST_LOST = 5  # the most lost responses in one call, so that a hook with endless retries ends
 
 
 class Cuttable(Generic[T]):
-    """Interrupts ``work`` at ``cut``; await it once, in a task of its own.
+    """An awaitable that runs ``work`` and interrupts it at ``cut``. Await it once, in a separate task.
 
     Attributes:
         awaits: the number of awaits so far.
@@ -470,11 +472,11 @@ class Cuttable(Generic[T]):
 
     @property
     def was_cut(self) -> bool:
-        """Whether it got as far as that await."""
+        """Whether the work reached the await at which to interrupt it."""
         return self.awaits >= self._cut.at
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Pass on what the work awaits, and each result."""
+        """Yield what the work awaits, and send each result back to it."""
         steps = self._work.__await__()
         answer, error = None, None
         while True:
@@ -513,7 +515,7 @@ class Cuttable(Generic[T]):
 
 
 def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
-    """Return the lines of the call stack at which ``work`` waits; a retry waits at the same ones."""
+    """Return the positions in the call stack at which ``work`` waits. A retry waits at the same ones."""
     lines = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)
@@ -524,7 +526,7 @@ def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
 
 
 def _give_up(waits_for: object) -> None:
-    """Cancel what a hook awaits, before a request is written."""
+    """Cancel the future that a hook awaits, before a request is written."""
     if asyncio.isfuture(waits_for):
         waits_for._asyncio_future_blocking = False
         waits_for.cancel()

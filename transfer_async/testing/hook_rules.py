@@ -1,4 +1,4 @@
-"""The rules that a bank's hooks must keep: the rule, the cost of breaking it, and the fix."""
+"""The rules that a bank's hooks must follow, each with the cost of breaking it and the fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class HookRule:
         says: the rule.
         costs: what a broken rule costs the bank.
         helps: how to fix the hook.
-        after: more basic rules. While one of them is broken, this one is not reported: the fault is the same.
+        after: more basic rules. If one of them is broken, this rule is not reported: the fault is the same.
     """
 
     name: str
@@ -32,13 +32,13 @@ PLACES = HookRule(
 )
 REFERENCE = HookRule(
     "reference",
-    "place returns the reference of the hold, a text that is not empty. Another hook returns a text or None.",
+    "place returns the reference of the hold as a non-empty string. Another hook returns a string or None.",
     "The client treats the hold as failed, and no order is sent.",
     "Return the ledger's own reference for the hold. Raise HoldFailed if the ledger refused.",
 )
 HELD = HookRule(
     "held",
-    "When place returns, its hold stands in the ledger.",
+    "When place returns, its hold is in the ledger.",
     "The order is sent without a hold: the customer can spend the money meanwhile.",
     "Raise HoldFailed if the ledger refused. Commit before you return. Use intent.id as the idempotency key: "
     "an old key returns an old result. Let held() read what place writes.",
@@ -52,23 +52,23 @@ RELEASED = HookRule(
 )
 ASKED_AGAIN = HookRule(
     "asked-again",
-    "One intent.id has one hold: a second call of place returns it, and neither fails nor holds again.",
-    "After a crash, a timeout or a lost response the client calls place again: the money is held twice, or "
+    "One intent.id has one hold. A second call of place returns the same hold, without an error.",
+    "After a crash, a timeout or a lost response, the client calls place again: the money is held twice, or "
     "the payment is stuck.",
-    "Look for the intent.id first, in the same transaction, or make it a unique key of your holds.",
+    "Look for a hold with the intent.id first, in the same transaction; or make it a unique key of holds.",
     after=(HELD,),
 )
 BY_INTENT = HookRule(
     "by-intent",
-    "A hold belongs to the intent.id. Two intents of one key have a hold each.",
-    "A payment that was refused and is tried again is sent without a hold, or loses its hold.",
-    "Use intent.id wherever you use intent.key, the customer or the amount.",
+    "A hold belongs to an intent.id. Two intents with the same key have separate holds.",
+    "After a refusal, the second attempt of a payment is sent without a hold, or loses its hold.",
+    "Use intent.id instead of intent.key, the customer or the amount.",
     after=(HELD, RELEASED, ASKED_AGAIN),
 )
 AT_ONCE = HookRule(
     "at-once",
     "Concurrent calls have the same result as calls in sequence: one hold for each intent.id.",
-    "A slow worker whose lease ran out still runs when another takes over: the money is held twice, or an "
+    "A slow worker may still run when another takes over its lease: the money is held twice, or an "
     "order is sent without a hold.",
     "Use a unique key on intent.id in the ledger: between a read and a write, another call may write.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT),
@@ -83,7 +83,7 @@ NO_RECEIPT = HookRule(
 NOTHING_TO_RELEASE = HookRule(
     "nothing-to-release",
     "release of a hold that was never placed, or is already released, succeeds and changes nothing.",
-    "The undo stays pending for ever, and is tried again and again.",
+    "The undo stays pending forever and is retried again and again.",
     "If there is no hold, return without an error.",
     after=(HELD, RELEASED, NO_RECEIPT),
 )
@@ -96,60 +96,60 @@ OTHERS = HookRule(
 )
 PAID_BACK = HookRule(
     "paid-back",
-    "place takes the money once, and release pays back exactly that, once; without a hold, release moves no "
+    "place takes the money once. release pays back the same amount once. Without a hold, release moves no "
     "money.",
     "The customer's balance is too high or too low.",
-    "Move the money in the transaction that adds or removes the hold, and only if it added or removed one.",
+    "Move the money in the transaction that adds or removes the hold, and only if it did so.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT, AT_ONCE, NO_RECEIPT, OTHERS),
 )
 NEW_WORKER = HookRule(
     "new-worker",
-    "A restarted worker finds the holds of the worker before it.",
+    "A restarted worker finds the holds of the previous worker.",
     "After a crash the money is held a second time, or cannot be released.",
-    "Keep what place and release need in the ledger, not in the worker's memory.",
+    "Store the data that place and release need in the ledger, not in the worker's memory.",
     after=(HELD, RELEASED, ASKED_AGAIN, NO_RECEIPT, NOTHING_TO_RELEASE),
 )
 VOUCHED = HookRule(
     "vouched",
-    "If place raises HoldFailed (or PreflightFailed), it has held nothing.",
+    "If place raises HoldFailed (or PreflightFailed), it has placed no hold.",
     "The client releases nothing after these errors: the money stays held.",
     "Raise HoldFailed only if the ledger refused. Do not catch a timeout or a lost connection.",
 )
 RETRIES = HookRule(
     "retries",
-    "A hook that retries by itself after a lost response holds no more than once.",
-    "The ledger had acted, and only its response was lost: the money is held twice.",
+    "A hook that retries by itself after a lost response places no more than one hold.",
+    "The first request succeeded and only its response was lost: the money is held twice.",
     "Send the intent.id as the idempotency key of every attempt, never a new one.",
 )
 CUT_OFF = HookRule(
     "cut-off",
-    "A hook may be cancelled at any await; the next call of place or release completes its work.",
-    "After a timeout or a shutdown the money is held twice, stays held, or the payment is stuck.",
+    "A hook may be cancelled at any await. The next call of place or release completes its work.",
+    "After a timeout or a shutdown, the money is held twice, the money stays held, or the payment is stuck.",
     "Place the hold and record its intent.id in one statement or transaction of the ledger.",
     after=(HELD, RELEASED, VOUCHED, RETRIES),
 )
 TOO_LATE = HookRule(
     "too-late",
     "The hold of a cancelled place does not appear later, after its release.",
-    "The release found no hold, then the hold appeared: the customer's money stays held, unnoticed.",
-    "Send place and release through one queue; or let release record the intent.id, and let place check it.",
+    "The release finds no hold, and then the hold appears: the customer's money stays held, unnoticed.",
+    "Send place and release through one queue. Or let release record the intent.id, and let place check it.",
     after=(HELD, RELEASED, VOUCHED, RETRIES),
 )
 COMES_BACK = HookRule(
     "comes-back",
-    "A hook ends, also if two are called at once or after one was cancelled.",
+    "A hook always ends, also during a concurrent call and after a cancelled one.",
     "Each payment waits until the client's own timeout.",
-    "Look for a lock or a connection that a cancelled hook did not release.",
+    "Look for a lock or a connection that a cancelled call did not release.",
 )
 CHECKS = HookRule(
     "checks",
-    "Any other hook may be called twice and undone twice, also if it never ran.",
+    "A hook without a hold may be called twice, undone twice, and undone if it never ran.",
     "The payment is stuck, or the undo stays pending for ever.",
     "Make before and undo idempotent by intent.id.",
 )
 
 
-_LETTERS = "A, B, ... are intents, each for one order; place(A) calls your hook to hold for A"
+_LETTERS = "A, B, ... are intents, each for one order; place(A) calls your hook for the intent A"
 
 
 @frozen(kw_only=True)
@@ -159,8 +159,8 @@ class BrokenRule:
     Args:
         rule: the rule.
         trial: the title of the trial that showed it.
-        did: the calls of the trial, in order.
-        saw: the result.
+        did: the calls that the trial made, in order.
+        saw: the observed result.
         more: the number of other trials that showed it.
     """
 
@@ -185,13 +185,13 @@ class BrokenRule:
 
 @frozen(kw_only=True)
 class HookReport:
-    """The result of `verify_hooks`; ``str(report)`` is a text for people.
+    """The result of `verify_hooks`; ``str(report)`` is a readable text.
 
     Args:
-        broken: the broken rules, each with the shortest trial that shows it; empty if the hooks are right.
+        broken: the broken rules, each with the shortest trial that shows it. Empty if no rule is broken.
         tried: the number of trials.
-        notes: what could not be tried, and why.
-        seed: repeats the same sequences.
+        notes: the trials that could not run, and the reasons.
+        seed: the seed with which the same random sequences run again.
     """
 
     broken: tuple[BrokenRule, ...] = ()

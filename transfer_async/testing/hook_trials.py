@@ -1,4 +1,4 @@
-"""The trials of a bank's hooks: each repeats what happens in production and ends without a hold."""
+"""The trials of a bank's hooks. Each repeats a situation from production and then releases its holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 from attrs import define, evolve, field, frozen
 
-import transfer_async.testing.hook_rules as rules  # "from" would load all lazy public names first
+import transfer_async.testing.hook_rules as rules  # A "from" import would load all lazy public names first.
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._pipeline.hooks import FundsHold
 from transfer_async.testing.assertions import standing_holds
@@ -32,7 +32,7 @@ from transfer_async.testing.hook_harness import (
 from transfer_async.testing.hook_rules import BrokenRule, HookReport, HookRule
 
 CONCURRENT = 6
-"""The number of concurrent calls, and so of holds for which the ledger needs funds."""
+"""The number of concurrent calls. The ledger needs funds for as many holds."""
 
 Trial = Callable[[HookHarness], Coroutine[Any, Any, Any]]
 CutTrial = Callable[[HookHarness, Cut], Coroutine[Any, Any, bool]]
@@ -86,7 +86,7 @@ async def _the_key_again_after_a_no(harness: HookHarness) -> None:
     other = harness.intent(like=one)
     second = await harness.place(other, rule=rules.BY_INTENT)
     await harness.has_one_hold(other, rules.BY_INTENT)
-    await harness.release(one, first)  # an undo may be repeated days later
+    await harness.release(one, first)  # The client may repeat an undo days later.
     await harness.release(one, None)
     await harness.has_one_hold(other, rules.OTHERS)
     await _release(harness, other, second)
@@ -140,7 +140,7 @@ async def _killed_and_released(harness: HookHarness) -> None:
 
 
 async def _refused(harness: HookHarness) -> None:
-    """Hold an amount that no customer has; a ledger that holds it all the same must release it."""
+    """Try to hold an amount that no customer has. If the ledger accepts it, release the hold."""
     intent = harness.intent(order=_beyond_all_means(harness.bank.order))
     await harness.place_a_huge_amount(intent)
     await harness.release(intent, None)
@@ -174,7 +174,7 @@ TRIALS: dict[str, Trial] = {
     "place is called twice, and the first reference is released": _twice_and_released_by_the_first,
     "an undo without a receipt": _no_receipt,
     "an undo that is repeated": _released_twice,
-    "an undo of what was never placed": _never_placed,
+    "an undo of a hold that was never placed": _never_placed,
     f"{CONCURRENT} concurrent calls for one intent": _two_workers,
     "two intents of one key": _two_intents_of_one_key,
     "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_no,
@@ -184,7 +184,7 @@ TRIALS: dict[str, Trial] = {
     f"{CONCURRENT} concurrent payments": _many,
     "the other hooks, called and undone twice": checks,
 }
-"""By title, the simplest first."""
+"""The trials by title, the simplest first."""
 
 
 async def _cut_and_released(harness: HookHarness, cut: Cut) -> bool:
@@ -194,7 +194,7 @@ async def _cut_and_released(harness: HookHarness, cut: Cut) -> bool:
     if found := await harness.standing(intent):
         await harness.release(intent, None, rule=rules.CUT_OFF)
         await harness.has_no_hold(intent, rules.CUT_OFF)
-        raise harness.broken(rules.TOO_LATE, f"after the first release appeared {', '.join(found)}")
+        raise harness.broken(rules.TOO_LATE, f"holds appeared after the first release: {', '.join(found)}")
     return was_cut
 
 
@@ -225,7 +225,11 @@ CUT_TRIALS: dict[str, CutTrial] = {
     "place is interrupted, then place again": _cut_and_asked_again,
     "release is interrupted, then release again": _release_cut,
 }
-"""By title; each runs for every await of the hook and every kind, and returns whether it got that far."""
+"""The trials with an interruption, by title.
+
+Each runs for every await of the hook and every kind of interruption. It returns whether it reached that
+await.
+"""
 
 
 async def _release(
@@ -236,13 +240,13 @@ async def _release(
 
 
 def _beyond_all_means(order: NewOrder) -> NewOrder:
-    with localcontext(prec=100):  # exact, because the bank's order may have rounded amounts
+    with localcontext(prec=100):  # An exact product, because the bank's order may have rounded amounts.
         huge = order.matcher_amount * 10**15
         return attrs.evolve(order, poster_amount=huge * order.exchange_rate, matcher_amount=huge)
 
 
 # --- sequences ---------------------------------------------------------------------------------------
-# Hypothesis draws sequences of calls for a few intents from a seed, and shortens one that fails.
+# Hypothesis draws random sequences of calls for a few intents. It shortens a sequence that fails.
 
 
 TITLE = "a random sequence"
@@ -257,10 +261,10 @@ class Step:
     """One step of a sequence.
 
     Args:
-        intent: the number of the intent; the last two have one key.
-        undo: whether to call ``release``; otherwise ``place``.
-        cut: where it is interrupted, if at all.
-        knows: whether a release receives the reference.
+        intent: the number of the intent. The last two intents have the same key.
+        undo: whether to call ``release`` instead of ``place``.
+        cut: the interruption of the call, or None.
+        knows: whether ``release`` receives the reference.
     """
 
     intent: int
@@ -271,7 +275,7 @@ class Step:
 
 @define
 class _Model:
-    """The smallest and the largest number of holds that one intent may have."""
+    """The minimum and the maximum number of holds that one intent may have."""
 
     intent: OrderIntent
     least: int = 0
@@ -281,10 +285,10 @@ class _Model:
 
 
 async def play(harness: HookHarness, steps: list[Step]) -> None:
-    """Make the steps that the client could make in this order, check after each, and release everything.
+    """Make the steps that a client could make in this order, check after each, and release all holds.
 
     Raises:
-        RuleBroken: there are more holds, or fewer, than possible.
+        RuleBroken: the number of holds is wrong.
     """
     one, two = harness.intent(), harness.intent()
     models = [_Model(one), _Model(two), _Model(harness.intent(like=two))]
@@ -292,7 +296,7 @@ async def play(harness: HookHarness, steps: list[Step]) -> None:
         model = models[step.intent]
         if step.undo:
             await _undo(harness, model, step)
-        elif not model.is_undone:  # nothing is placed for an intent that was undone
+        elif not model.is_undone:  # A client places no hold for an intent that was undone.
             await _place(harness, model, step)
         for item in models:
             await _look(harness, item)
@@ -340,10 +344,10 @@ Run = Callable[[list[Step]], Coroutine[Any, Any, None]]
 
 
 async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
-    """Draw and run random sequences; return the error of the shortest that fails, if any.
+    """Draw and run random sequences. Return the error of the shortest sequence that fails, or None.
 
     Args:
-        run: runs one, on the caller's event loop.
+        run: a function that runs one sequence on the caller's event loop.
         count: the number of sequences.
         seed: the same seed draws the same sequences.
 
@@ -365,7 +369,7 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
 
     kinds = st.sampled_from(KINDS)
     cut = st.builds(lambda at, kind: Cut(at, *kind), st.integers(1, _DEEPEST), kinds)
-    undo = st.sampled_from([False, False, True])  # what is undone is at its end
+    undo = st.sampled_from([False, False, True])  # An undone intent is complete.
     step = st.builds(
         Step, st.integers(0, _INTENTS - 1), undo, st.none() | st.none() | cut, knows=st.booleans()
     )
@@ -384,7 +388,7 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
     except Exception:
         if not last:
             raise
-        return last[-1]  # the shortest comes last
+        return last[-1]  # Hypothesis runs the shortest sequence last.
     return None
 
 
@@ -392,9 +396,9 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
 
 
 MAX_AWAITS = 40
-"""The largest number of awaits at which a hook is interrupted."""
+"""The maximum number of awaits at which a hook is interrupted."""
 
-_ALONE = "no restarted worker was tried: the factory makes an empty ledger each time"
+_ALONE = "not tried with a restarted worker: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was interrupted at the first {0}"
 _NO_AWAIT = (
     "{0} has no await: it was not interrupted, and no response was lost (a call that blocks stops all others)"
@@ -413,30 +417,36 @@ _TURNS = 20
 async def verify_hooks(
     factory: Factory, *, seed: int = 0, sequences: int = 100, late: float = 0.0, patience: float = 10.0
 ) -> HookReport:
-    """Run a bank's hooks through what happens in production, and report which rules they break.
+    """Test a bank's hooks in situations from production, and report which rules they break.
 
-    They are called twice, concurrently and by a restarted worker; cancelled at each await, with timeouts and
-    lost connections there; and undone without a receipt, twice, and with nothing to undo. Each trial then
-    compares the ledger (``held``, ``balance``) with what it should be, and releases its holds. If one fault
-    breaks several rules, the most basic one is reported.
+    The trials call the hooks twice, concurrently, and from a restarted worker. They cancel the hooks at each
+    await, and raise timeouts and lost connections there. They undo without a receipt, twice, and with nothing
+    to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If one fault
+    breaks several rules, the report has only the most basic one.
 
     Args:
-        factory: makes a worker's ``hooks`` (the last places the hold) and ``held(intent_id)``, by name, in a
-            mapping or an object; perhaps also a ``balance()`` of all accounts that they move money on (a
-            number, a text, or a mapping or list of these), an ``order`` to hold for, and an async
-            ``close()``. The factory, ``held`` and ``balance`` may be async. It is called again for each
-            restarted worker, in a process of its own if it can be imported there, and must find the same
-            ledger. Use a ledger for tests with funds for six holds, that no other program uses.
+        factory: makes the hooks of a worker. It returns a mapping or an object with these names:
+
+            - ``hooks``: the hooks; the last one places the hold.
+            - ``held(intent_id)``: the holds of an intent.
+            - ``balance()``, optional: the balances of all accounts that the hooks change, as a number, a
+              string, or a mapping or list of these.
+            - ``order``, optional: the order whose funds are held.
+            - ``close()``, optional and async.
+
+            The factory, ``held`` and ``balance`` may be async. The factory is called again for each
+            restarted worker, in a new process if it can be imported there, and must find the same ledger.
+            Use a ledger for tests, with funds for six holds, that no other program uses.
         seed: the same seed draws the same random sequences.
         sequences: the number of random sequences; 0 for none.
-        late: seconds to wait, once, for holds that appear late.
-        patience: the timeout of one call of a hook in seconds.
+        late: the seconds to wait at the end, once, for holds that appear late.
+        patience: the timeout of each call of a hook in seconds.
 
     Returns:
         The report: ``report.check()`` fails a test.
 
     Raises:
-        ValueError: the factory does not make what is needed, or a balance is too large to be exact.
+        ValueError: the factory returns an invalid object, or a balance is too large to be exact.
     """
     run = _Run(factory, patience=patience)
     try:
@@ -453,10 +463,10 @@ class _Run:
     """One run of all trials.
 
     Attributes:
-        broken: the broken rules by name, each with its shortest trial.
+        broken: the broken rules by name, each with the shortest trial that shows it.
         tried: the number of trials.
-        ended: the trials that broke no rule; in the end their intents may have no hold.
-        is_stopped: whether no further trial can show anything.
+        ended: the trials that broke no rule. At the end, their intents must have no hold.
+        is_stopped: whether further trials would be meaningless.
     """
 
     factory: Factory
@@ -469,17 +479,17 @@ class _Run:
     is_stopped: bool = False
 
     async def start(self) -> BankUnderTest:
-        """Start a worker."""
+        """Start a worker with new hooks."""
         self.workers.append(await make_bank(self.factory))
         if self.workers[-1].balance is None:
             self.notes.append(_UNSEEN)
         return self.workers[-1]
 
     async def start_anew(self, intents: Sequence[OrderIntent]) -> BankUnderTest:
-        """Restart a worker, in a process of its own if possible.
+        """Restart a worker, in a new process if possible.
 
         Raises:
-            NoSharedLedger: it does not find the holds of the intents.
+            NoSharedLedger: the new worker does not find the holds of the intents.
         """
         ids = [intent.id for intent in intents]
         standing = [await standing_holds(self.workers[0].held, item) for item in ids]
@@ -498,16 +508,16 @@ class _Run:
         return bank
 
     async def close(self) -> None:
-        """Close what the workers have open."""
+        """Close the workers' resources."""
         for worker in self.workers:
             await worker.closed()
 
     async def all_trials(self, *, sequences: int, seed: int) -> None:
-        """Run every trial; later ones rely on rules that earlier ones have checked."""
+        """Run every trial. Later trials rely on rules that earlier trials have checked."""
         for title, trial in TRIALS.items():
             if trial is not checks or self.workers[0].checks:
                 await self._try(title, trial)
-        if self._may_go_on("cancellations, time-outs, lost answers and sequences"):
+        if self._may_go_on("cancellations, timeouts, lost responses and sequences"):
             for title, cut_trial in CUT_TRIALS.items():
                 for kind in KINDS:
                     await self._cut_everywhere(title, cut_trial, kind)
@@ -521,13 +531,13 @@ class _Run:
         return may
 
     async def look_again(self, late: float) -> None:
-        """Check again for holds: by now the hold of an interrupted place has appeared, if it ever does."""
+        """Check again for holds. The hold of an interrupted ``place`` may have appeared by now."""
         await _run_pending_tasks()
         await asyncio.sleep(late)
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release holds that appeared after their releases; return whether there were any."""
+        """Report and release the holds that appeared after their release. Return whether there were any."""
         held_before = len(self.ended)
         for harness in [*self.ended]:
             try:
@@ -548,7 +558,7 @@ class _Run:
         return None
 
     async def _made(self, title: str, trial: Trial) -> object:
-        """Run a trial and return its result; if holds remain that cannot be released, run no other."""
+        """Run a trial and return its result. If its holds cannot be released, run no other trial."""
         if self.is_stopped:
             return None
         bank = self.workers[0]
@@ -564,7 +574,7 @@ class _Run:
         except (RuleBroken, NoSharedLedger) as ended:
             rule = ended.broken.rule if isinstance(ended, RuleBroken) else None
             if rule is rules.PAID_BACK and await self._find_late_holds():
-                return await self._made(title, trial)  # a late hold had moved the money
+                return await self._made(title, trial)  # The money was moved by a late hold.
             is_clean = await self._released(harness) and await bank.money() == before
             if not is_clean or rule in (rules.PLACES, rules.COMES_BACK):
                 self.is_stopped = True
@@ -574,7 +584,7 @@ class _Run:
         return result
 
     async def _released(self, harness: HookHarness) -> bool:
-        """Release the holds of the trial's intents with the hooks; return whether none is left."""
+        """Release the holds of the trial's intents with the hooks. Return whether none is left."""
         bank = self.workers[0]
 
         async def release() -> None:
@@ -620,7 +630,7 @@ class _Run:
         self.broken[broken.rule.name] = evolve(shorter, more=known.more + 1)
 
     def report(self, seed: int) -> HookReport:
-        """Return the report; if one fault breaks several rules, it has the most basic one."""
+        """Return the report. If one fault breaks several rules, it has only the most basic one."""
         seen = [item.rule for item in self.broken.values()]
         follows = [
             item for item in seen if set(item.after) & set(seen) or (item is rules.PLACES and seen[1:])

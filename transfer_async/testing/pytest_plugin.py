@@ -1,9 +1,9 @@
 """The pytest plug-in: fixtures and a marker for tests of code that uses the client.
 
-Where the package is installed, pytest finds it as an entry point. In a checkout that is not installed, write
+If the package is installed, pytest finds the plug-in by its entry point. Otherwise write
 `pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
 
-The fixtures are plain, sync ones: they work in sync tests, and under pytest-asyncio and anyio on any loop.
+The fixtures are sync. They work in sync tests, and with pytest-asyncio and anyio on any event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = "transfer_sandbox"
 _FAULT = "transfer_fault"
 _MARKER = "transfer_faults"
 _ABOUT = (
-    f"{_MARKER}(*faults): run the test once for each fault, or each of these (names or faults); "
+    f"{_MARKER}(*faults): run the test once for each of these faults (or names), by default all; "
     f"the next order of transfer_sandbox gets it"
 )
 
@@ -37,13 +37,13 @@ _UNITTEST = (
 
 
 class _Plugin:
-    """The fixtures and the hooks of the marker; registered once, even if this module is loaded twice."""
+    """The fixtures and the marker's hooks. They are registered once, even if this module is loaded twice."""
 
     @pytest.fixture
     def transfer_sandbox(self) -> Iterator[RunningSandbox]:
-        """A sandbox of the test's own, listening on loopback, with the default accounts and seed."""
+        """A new sandbox for the test, listening on loopback, with the default accounts and seed."""
         from transfer_async.testing import (
-            RunningSandbox,  # here, so that other runs of pytest do not import it
+            RunningSandbox,  # Imported here, so that other runs of pytest do not import it.
         )
 
         with RunningSandbox() as sandbox:
@@ -51,14 +51,14 @@ class _Plugin:
 
     @pytest.fixture
     def transfer_clock(self) -> ManualClock:
-        """A clock that stands still until `advance`; for a client and its journal."""
+        """A clock for a client and its journal. It stands still until `advance` is called."""
         from transfer_async.testing import ManualClock  # likewise
 
         return ManualClock()
 
     @pytest.fixture
     def transfer_holds(self) -> Holds:
-        """A ledger of holds in memory; its `hook` is for a client."""
+        """A ledger of holds in memory. Pass its `hook` to a client."""
         from transfer_async.testing import Holds  # likewise
 
         return Holds()
@@ -83,23 +83,23 @@ class _Plugin:
             faults = named_faults(marker.args)
         except ValueError as error:
             pytest.fail(f"@pytest.mark.{_MARKER}: {error}", pytrace=False)
-        if _FAULT not in metafunc.fixturenames:  # it need not be named by the test
+        if _FAULT not in metafunc.fixturenames:  # The test need not name the fixture.
             metafunc.fixturenames.append(_FAULT)
         metafunc.parametrize(_FAULT, faults.values(), ids=faults, indirect=True)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if not isinstance(item, pytest.Function) or item.get_closest_marker(_MARKER) is None:
             return
-        if _FAULT not in item.fixturenames:  # pytest keeps what the test names, and no more
+        if _FAULT not in item.fixturenames:  # pytest keeps only the fixtures that the test names.
             item.fixturenames.append(_FAULT)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the fixtures and the marker, once: an installed package's entry point may name this, too."""
+    """Add the fixtures and the marker, unless the installed package's entry point has added them already."""
     if config.pluginmanager.hasplugin(_NAME):
         return
     for contract in _CONTRACTS:
-        if contract not in sys.modules:  # what is imported already cannot show what was compared
+        if contract not in sys.modules:  # pytest rewrites assertions on import only
             pytest.register_assert_rewrite(contract)
     config.addinivalue_line("markers", _ABOUT)
     config.pluginmanager.register(_Plugin(), _NAME)

@@ -1,4 +1,4 @@
-"""A sandbox with its own thread and event loop, for sync tests and for async tests on any loop."""
+"""A sandbox with its own thread and event loop, for sync tests and for async tests on any event loop."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ T = TypeVar("T")
 class RunningSandbox(Sandbox):
     """A `Sandbox` that runs in a thread of its own: ``with RunningSandbox() as sandbox:``.
 
-    A test may be sync, or async on any event loop. An async test awaits ``received``, ``match_now`` and the
-    others as usual; a sync test writes ``sandbox.wait(sandbox.received(1))``.
+    A test may be sync, or async on any event loop. An async test awaits the methods as usual, such as
+    ``await sandbox.received(1)``. A sync test writes ``sandbox.wait(sandbox.received(1))``.
 
-    Read ``requests`` and ``orders`` between calls, not during one: another thread writes them.
+    Read ``requests`` and ``orders`` between calls, not during a call: another thread writes them.
 
     Args:
-        settings: as `Sandbox` takes them.
+        settings: the arguments of `Sandbox`.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -53,7 +53,7 @@ class RunningSandbox(Sandbox):
         self._thread = threading.Thread(target=self._run, name="sandbox", daemon=True)
 
     def __enter__(self) -> Self:
-        """Listen, from when this returns.
+        """Start the sandbox, and return when it listens.
 
         Raises:
             OSError: the address is not available.
@@ -71,7 +71,7 @@ class RunningSandbox(Sandbox):
         try:
             asyncio.run(self._serve())
         except OSError as error:
-            self._listening.set_exception(error)  # raised where `__enter__` waits
+            self._listening.set_exception(error)  # raised in `__enter__`, which waits for it
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -80,10 +80,10 @@ class RunningSandbox(Sandbox):
             await self._ended.wait()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of ``await work``, for code without an event loop.
+        """Run ``work`` and return its result, for code without an event loop.
 
         Args:
-            work: a call of one of the async methods.
+            work: the coroutine that an async method returned.
 
         Raises:
             RuntimeError: the sandbox is not running.
@@ -128,10 +128,10 @@ class RunningSandbox(Sandbox):
 
 
 # --- each fault --------------------------------------------------------------------------------------
-# One of each fault that is quick, by name, for the marker ``transfer_faults``.
+# The quick faults by name, for the marker ``transfer_faults``.
 
 
-_TOO_MUCH = 3 << 20  # bytes: more than a client reads by default
+_TOO_MUCH = 3 << 20  # bytes, which is more than a client reads by default
 
 EACH_FAULT: Mapping[str, Fault] = MappingProxyType(
     {
@@ -156,18 +156,18 @@ EACH_FAULT: Mapping[str, Fault] = MappingProxyType(
         "unsolicited-reply": UnsolicitedReply(),
     }
 )
-"""Every fault of the sandbox that ends by itself, by name.
+"""The faults of the sandbox that end by themselves, by name.
 
-The stalls and ``broken-chunk`` may last as long as the client's own timeouts: name them
-(``transfer_faults("stall-after-processing")``), and give the client short timeouts.
+The stalls and ``broken-chunk`` last until the client times out. To use them, name them
+(``transfer_faults("stall-after-processing")``) and set short timeouts on the client.
 """
 
 
 def named_faults(wanted: Iterable[str | Fault]) -> dict[str, Fault]:
-    """Return the faults that a marker names, in its order; all of `EACH_FAULT` if it names none.
+    """Return the faults that a marker names, in order, or all of `EACH_FAULT` if it names none.
 
     Args:
-        wanted: names of `EACH_FAULT` or of the sandbox's ``FAULTS``, or faults.
+        wanted: faults, or names from `EACH_FAULT` or from the sandbox's ``FAULTS``.
 
     Raises:
         ValueError: no fault has that name.
@@ -183,4 +183,4 @@ def _with_name(wanted: str | Fault) -> tuple[str, Fault]:
         return wanted, EACH_FAULT[wanted]
     if wanted in FAULTS and wanted not in (Status.name, StatusAfterProcessing.name):
         return wanted, FAULTS[wanted]()
-    raise ValueError(f"there is no fault {wanted!r}; there are {', '.join((*EACH_FAULT, *FAULTS))}")
+    raise ValueError(f"unknown fault {wanted!r}: use one of {', '.join((*EACH_FAULT, *FAULTS))}")

@@ -278,8 +278,8 @@ async def test_a_factory_with_a_new_ledger_each_time_is_noted():
     report = await verify_hooks(Ledger, sequences=0)
 
     report.check()
-    assert report.notes == ("no restarted worker was tried: the factory makes an empty ledger each time",)
-    assert str(report).startswith("note     no restarted worker was tried")
+    assert report.notes == ("not tried with a restarted worker: the factory makes an empty ledger each time",)
+    assert str(report).startswith("note     not tried with a restarted worker")
 
 
 async def test_without_hypothesis_only_the_random_sequences_are_skipped(monkeypatch):

@@ -1,4 +1,4 @@
-"""The broker contract: tests to subclass, for every class that implements `Broker`."""
+"""The broker contract: tests to subclass for a class that implements `Broker`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["BrokerContract"]
 HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x-origin": "a test"}
 REASON = "Transfer-Reason"
 CUTS = 12
-"""The number of calls that are cancelled: from their first step to shortly before they end."""
+"""The number of calls that are cancelled at different points, from their first step to near their end."""
 
 UNKNOWN = OrderOutcome(key="k", intent_id="i", outcome=Outcome.UNKNOWN, order_may_exist=True)
 CREATED = OrderOutcome(key="k", intent_id="i", outcome=Outcome.CREATED, order_may_exist=True, order_id="tx-1")
@@ -49,26 +49,26 @@ REFUSED = OrderOutcome(key="k", intent_id="i", outcome=Outcome.REFUSED, order_ma
 FREE = OrderOutcome(key="k", intent_id="i", outcome=Outcome.REFUSED, order_may_exist=False)
 
 Away = Callable[[], AbstractAsyncContextManager[object]]
-"""Makes the broker unreachable while the context manager is open."""
+"""Returns a context manager that makes the broker unreachable while it is open."""
 
 Work = Callable[[Workplace, Connection], None]
-"""What a process does until it is killed."""
+"""The function that a process runs until it is killed."""
 
 
 @pytest.mark.asyncio
 class BrokerContract:
-    """What every broker must do: subclass it as ``class TestOurBroker(BrokerContract):``.
+    """Tests that every broker must pass. Subclass it as ``class TestOurBroker(BrokerContract):``.
 
-    Provide one fixture, ``new_line``: a function that makes a `Broker`, not opened yet, from the settings it
-    receives. Each belongs to another worker, and all use one server::
+    Provide one fixture, ``new_line``: a function that creates a `Broker` from settings, without opening it.
+    Each broker belongs to a different worker. All brokers use the same server::
 
         class TestOurBroker(BrokerContract):
             @pytest.fixture
             def new_line(self, broker):
                 return partial(OurBroker, broker.address)
 
-    A second one, ``broker_away``, makes the server unreachable: it is stopped and started again, or its
-    connections are cut, and then it has what it had before. Without it the tests of that are skipped::
+    A second fixture, ``broker_away``, makes the server unreachable: stop it and start it again, or cut its
+    connections. It must lose no data. Without this fixture, the tests of lost connections are skipped::
 
             @pytest.fixture
             def broker_away(self, broker):
@@ -80,41 +80,41 @@ class BrokerContract:
 
                 return away
 
-    It needs pytest and pytest-asyncio, in either of its modes.
+    The tests need pytest and pytest-asyncio, in strict or auto mode.
     """
 
     ack_wait: float = 1.0
-    """Seconds after which an unacknowledged message is delivered again; raise it for a slow broker."""
+    """Seconds after which an unacknowledged message is delivered again. Increase it for a slow broker."""
 
     kills = 1
     """The number of worker processes that are killed; 0 if your broker cannot be pickled."""
 
     @pytest.fixture
     def new_line(self) -> NewBroker:
-        """Your function that makes a broker from the settings it receives."""
-        raise NotImplementedError("give BrokerContract a fixture new_line")
+        """Your function that creates a broker from settings."""
+        raise NotImplementedError("define a fixture new_line in your subclass")
 
     @pytest.fixture
     def broker_away(self) -> Away | None:
-        """Your async context manager that makes the server unreachable, if you have one."""
+        """Your async context manager that makes the server unreachable; optional."""
         return None
 
     @pytest_asyncio.fixture
     async def harness(self, new_line: NewBroker) -> AsyncIterator[BrokerHarness]:
-        """Consumers of the broker, with subjects of their own."""
+        """A harness with new subjects, to send and take messages."""
         async with BrokerHarness(new_line, ack_wait=self.ack_wait) as harness:
             yield harness
 
     @pytest_asyncio.fixture
     async def workers(self, harness: BrokerHarness, tmp_path: Path) -> AsyncIterator[WorkerGroup]:
-        """Workers at the broker."""
+        """A group of workers that use the broker."""
         async with WorkerGroup(harness, tmp_path) as workers:
             yield workers
 
     # --- delivery -------------------------------------------------------------------------------
 
     async def test_a_message_is_delivered_as_it_was_sent(self, harness: BrokerHarness) -> None:
-        """Any bytes: a message that cannot be decoded must be dead-lettered unchanged."""
+        """Messages may contain any bytes: one that cannot be decoded must be dead-lettered unchanged."""
         bodies = {b"{}", b"", b"\xff\x00\r\n" * 40, "ü№".encode(), b"x" * 100_000}
         for body in bodies:
             await harness.send(body, HEADERS)
@@ -153,7 +153,7 @@ class BrokerContract:
         assert (await consumer.take()).body == b"early"
 
     async def test_no_message_is_fetched_ahead(self, harness: BrokerHarness) -> None:
-        """It would wait in a busy worker, without a heartbeat, while other workers are idle."""
+        """Such a message would wait in a busy worker, without a heartbeat, while other workers are idle."""
         bodies = {b"%d" % number for number in range(4)}
         for body in bodies:
             await harness.send(body)
@@ -164,7 +164,7 @@ class BrokerContract:
         assert [item.deliveries for item in taken] == [1] * 4
 
     async def test_waiting_without_a_message_ends_at_its_timeout(self, harness: BrokerHarness) -> None:
-        """A worker takes a call that returns at once for a closed connection."""
+        """If the call returns at once, a worker concludes that the connection is closed."""
         subscriber = await (await harness.consumer()).subscriber()
         began = time.monotonic()
 
@@ -266,7 +266,7 @@ class BrokerContract:
         assert (again.body, again.deliveries) == (b"retried", 2)
 
     async def test_deliveries_are_counted_and_not_limited(self, harness: BrokerHarness) -> None:
-        """The worker decides when to give up: a broker that does so itself loses an order."""
+        """The worker decides when to give up. A broker that gives up by itself loses an order."""
         await harness.send(b"again and again")
         consumer, counted = await harness.consumer(), []
         for _ in range(8):
@@ -298,7 +298,7 @@ class BrokerContract:
         assert await harness.redelivered(consumer) == []
 
     async def test_a_message_is_dead_lettered_whatever_the_reason(self, harness: BrokerHarness) -> None:
-        """The reason names a field of the message, which may have any name."""
+        """The reason contains the name of a field of the message, which may be any text."""
         await harness.send(b"odd")
         consumer = await harness.consumer()
         await (await consumer.take()).dead_letter("not valid: nä\r\nme\x00: " + "№" * 5000)
@@ -311,7 +311,7 @@ class BrokerContract:
     async def test_a_message_survives_a_cancelled_dead_letter_or_retry(
         self, harness: BrokerHarness, answer: str
     ) -> None:
-        """It is in the queue or among the dead letters, or in both; otherwise its order is never paid."""
+        """It must be in the queue, among the dead letters, or in both. Otherwise its order is never paid."""
 
         def answered(taken: TakenMessage) -> Coroutine[Any, Any, None]:
             if answer == "retry":
@@ -322,11 +322,11 @@ class BrokerContract:
         consumer = await harness.consumer()
         taken, began = await consumer.take(), time.monotonic()
         await soon(answered(taken), "the broker confirmed")
-        took = time.monotonic() - began  # a distant broker has done nothing after a few turns
+        took = time.monotonic() - began  # a distant broker needs longer than a few iterations
         bodies = [b"cancelled after %d of %d" % (part, CUTS) for part in range(CUTS)]
         for part, body in enumerate(bodies):
             await harness.send(body)
-            taken = await consumer.take()  # or an earlier one that was delivered again
+            taken = await consumer.take()  # It may also be an earlier message that was delivered again.
             answering = asyncio.create_task(answered(taken))
             await asyncio.sleep(0)
             await asyncio.wait([answering], timeout=took * part / CUTS)
@@ -538,7 +538,7 @@ class BrokerContract:
         assert len(workers.bank.placed) == 1
 
     async def test_workers_share_the_messages(self, workers: WorkerGroup) -> None:
-        """Each takes as many as it has consumer slots."""
+        """Each worker takes as many messages as it has consumer slots."""
         workers.bank.block()
         for number in range(5):
             await workers.order(f"k{number}")
@@ -588,7 +588,7 @@ class BrokerContract:
     async def test_the_messages_of_a_killed_worker_are_carried_out_by_another(
         self, workers: WorkerGroup
     ) -> None:
-        """It is killed in the hook, before it publishes, before it acknowledges, and after a retry."""
+        """Workers are killed in the hook, before publishing, before acknowledging, and after a retry."""
         if not self.kills:
             pytest.skip("kills = 0")
         wanted = {f"{point}-{number}" for number in range(self.kills) for point in POINTS}
@@ -611,7 +611,7 @@ class BrokerContract:
     async def test_a_message_survives_a_worker_killed_while_dead_lettering_it(
         self, workers: WorkerGroup
     ) -> None:
-        """It is in the queue or among the dead letters: none is acknowledged before its copy is stored."""
+        """It must be in the queue or among the dead letters: its copy is stored before it is acknowledged."""
         if not self.kills:
             pytest.skip("kills = 0")
         place = _picklable(workplace_of(workers, [DEAD_LETTERING]))
@@ -624,14 +624,14 @@ class BrokerContract:
 
 
 def given(broker_away: Away | None) -> Away:
-    """Return the way to make the broker unreachable; without it the test is skipped."""
+    """Return the ``broker_away`` function, or skip the test if there is none."""
     if broker_away is None:
-        pytest.skip("give BrokerContract a fixture broker_away")
+        pytest.skip("define a fixture broker_away in your subclass to run this test")
     return broker_away
 
 
 def counted(workers: WorkerGroup) -> list[int]:
-    """Return the delivery counts of the only message; a busy machine has more of them."""
+    """Return the delivery counts of the only message. On a busy machine there may be more deliveries."""
     deliveries = [number for _, number in workers.seen]
     assert deliveries == sorted(set(deliveries))
     assert deliveries[0] == 1
@@ -639,7 +639,7 @@ def counted(workers: WorkerGroup) -> list[int]:
 
 
 def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
-    """Set the event when a broker could not be opened, or opening it was cancelled."""
+    """Set the event when opening a broker fails or is cancelled."""
 
     def change(broker: Broker) -> None:
         opened = broker.open
@@ -660,7 +660,7 @@ def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
 
 
 def workplace_of(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
-    """Return what a worker process needs to know; ``keys`` are those at whose points it stops."""
+    """Return the settings of a worker process, which stops at the points of these ``keys``."""
     keys = frozenset(keys)
     return Workplace(
         new_line=workers.harness.new_line,
@@ -676,13 +676,13 @@ def _picklable(place: Workplace) -> Workplace:
     try:
         pickle.dumps(place)
     except Exception as error:
-        why = "new_line must give what can be pickled, as a partial of a class can; or say kills = 0"
+        why = "new_line must return a broker maker that can be pickled, such as a partial; or set kills = 0"
         raise AssertionError(why) from error
     return place
 
 
 def _run_and_kill(place: Workplace, do: Work) -> None:
-    """Run a worker process until it has reached the point of each key, then kill it."""
+    """Run a worker process until it has reached the points of all keys, then kill it."""
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=do, args=(place, writer), daemon=True)
@@ -700,7 +700,7 @@ def _run_and_kill(place: Workplace, do: Work) -> None:
 
 
 def next_reached(reader: Connection, keys: set[str]) -> str:
-    """Return the next of ``keys`` whose point a worker process has reached."""
+    """Wait until a worker process reaches the point of one of ``keys``, and return that key."""
     if not reader.poll(TIMEOUT):
         raise AssertionError(f"a worker process has not reached {sorted(keys)} within {TIMEOUT:g} s")
     try:

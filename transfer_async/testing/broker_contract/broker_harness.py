@@ -1,4 +1,4 @@
-"""What the broker contract works with: consumers of a broker, and whole workers with a service and a bank."""
+"""The tools of the broker contract: consumers of a broker, and whole workers with a service and a bank."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from transfer_async.worker import Delays, Delivery, Handled, Handler
 T = TypeVar("T")
 
 NewBroker = Callable[[WorkerSettings], Broker]
-"""Makes a broker, not opened yet, from settings; each belongs to another worker, and all use one server."""
+"""Creates a broker from settings, without opening it. Each belongs to another worker; all use one server."""
 
 TIMEOUT = 60.0
-"""Seconds after which a step has failed: ten times what a busy machine needs."""
+"""The timeout of one step in seconds: ten times as long as a busy machine needs."""
 
 UNACKNOWLEDGED, LAST = b"left unacknowledged", b"sent last"
 
@@ -35,7 +35,7 @@ async def soon(work: Awaitable[T], what: str) -> T:
     """Await ``work``.
 
     Raises:
-        AssertionError: it took longer than `TIMEOUT`; the message says that ``what`` did not happen.
+        AssertionError: it took longer than `TIMEOUT`. The message names the missing event, ``what``.
     """
     scope = asyncio.timeout(TIMEOUT)
     try:
@@ -48,7 +48,7 @@ async def soon(work: Awaitable[T], what: str) -> T:
 
 
 class TakenMessage:
-    """One message that was delivered; its subscriber is stopped once it is acknowledged."""
+    """One delivered message. Its subscriber is stopped when the message is acknowledged."""
 
     def __init__(self, delivery: Delivery, subscriber: Any) -> None:
         self._subscriber = subscriber
@@ -58,15 +58,15 @@ class TakenMessage:
         self.deliveries: int = delivery.deliveries
 
     async def ack(self) -> None:
-        """Acknowledge it."""
+        """Acknowledge the message."""
         await self._settle(self.delivery.ack())
 
     async def retry(self, after: float) -> None:
-        """Return it, to be delivered again after that many seconds."""
+        """Return the message, so that it is delivered again after ``seconds``."""
         await self._settle(self.delivery.retry(after))
 
     async def dead_letter(self, reason: str) -> None:
-        """Dead-letter it."""
+        """Dead-letter the message."""
         await self._settle(self.delivery.dead_letter(reason))
 
     async def _settle(self, call: Awaitable[None]) -> None:
@@ -75,7 +75,7 @@ class TakenMessage:
 
     @asynccontextmanager
     async def heartbeats(self, every: float) -> AsyncIterator[None]:
-        """Send a heartbeat every so many seconds."""
+        """Send heartbeats at this interval in seconds while the context is open."""
         sending = asyncio.create_task(_repeat(every, self.delivery.beat))
         try:
             yield
@@ -107,7 +107,7 @@ class Consumer:
         return subscriber
 
     async def take(self) -> TakenMessage:
-        """Take the next message, with a new subscriber, so that none fetches ahead."""
+        """Take the next message. Each has a new subscriber, so that none is fetched ahead."""
         subscriber = await self.subscriber()
         message = await soon(self._next(subscriber), "a message was delivered")
         return TakenMessage(self.broker.delivery(message), subscriber)
@@ -117,14 +117,14 @@ class Consumer:
             message = await subscriber.get_one(timeout=self.broker.settings.poll)
             if message is not None:
                 return message
-            await asyncio.sleep(0)  # it may not have waited
+            await asyncio.sleep(0)  # It may have raised an error before it waited.
 
     async def close(self) -> None:
-        """End as a worker does; messages that were taken stay unacknowledged."""
+        """End as a worker does. Messages that were taken stay unacknowledged."""
         await _cancel(self._tasks)
         subscribers, self._subscribers, self._tasks = self._subscribers, [], []
         for end in (*(subscriber.stop for subscriber in subscribers), self.broker.close):
-            with contextlib.suppress(Exception):  # its connection may be closed
+            with contextlib.suppress(Exception):  # The connection may be closed already.
                 await soon(end(), "a broker was closed")
 
 
@@ -136,7 +136,7 @@ class BrokerHarness:
         ack_wait: see `WorkerSettings`.
 
     Attributes:
-        settings: those of all brokers, with subjects that no other test uses.
+        settings: the settings of all brokers, with subjects that no other test uses.
     """
 
     def __init__(self, new_line: NewBroker, *, ack_wait: float) -> None:
@@ -161,7 +161,7 @@ class BrokerHarness:
         await self._stack.aclose()
 
     def broker(self, **changes: Any) -> Broker:
-        """Make another broker, not opened yet."""
+        """Create another broker without opening it."""
         return self.new_line(attrs.evolve(self.settings, **changes))
 
     async def consumer(self, **changes: Any) -> Consumer:
@@ -169,7 +169,7 @@ class BrokerHarness:
         return await self._stack.enter_async_context(Consumer(self.broker(**changes)))
 
     async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Send a message to the workers, from a process that only sends."""
+        """Send a message to the workers, through a broker that is open for sending only."""
         async with self.sender() as broker:
             await soon(broker.send(broker.settings.commands, body, headers or {}), "a message is sent")
 
@@ -197,7 +197,7 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message of a subject, through a consumer that uses it for its commands."""
+        """Take the next message of a subject. A consumer reads the subject as if it had commands."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
@@ -206,16 +206,16 @@ class BrokerHarness:
         return taken
 
     async def close_readers(self) -> None:
-        """Close the consumers of outcomes and dead letters; the next read opens others."""
+        """Close the consumers of outcomes and dead letters. The next read opens new ones."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             await reader.close()
 
     async def redelivered(self, consumer: Consumer) -> list[bytes]:
-        """Return every message that is delivered again, up to one that is taken last.
+        """Return every redelivered message, up to a last message that this method sends as a mark.
 
         Args:
-            consumer: leaves that last one unacknowledged.
+            consumer: the consumer, which leaves the last message unacknowledged.
         """
         found: list[bytes] = []
         await self.send(UNACKNOWLEDGED)
@@ -227,14 +227,14 @@ class BrokerHarness:
                 await self.send(LAST)
             while (taken := await other.take()).body != wanted:
                 found.append(taken.body)
-                assert len(found) < 100, f"it never ends: {found}"
+                assert len(found) < 100, f"the redeliveries never end: {found}"
             await taken.ack()
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Return the bodies that are neither redelivered nor dead-lettered; no consumer may hold messages."""
+        """Return the bodies that are neither redelivered nor dead-lettered. No consumer may have messages."""
         left = set(bodies).difference(await self.redelivered(await self.consumer()))
-        with contextlib.suppress(AssertionError):  # there are no more dead letters
+        with contextlib.suppress(AssertionError):  # No more dead letters.
             while left:
                 left.discard((await self.dead_lettered()).body)
         return left
@@ -251,7 +251,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
 async def _repeat(every: float, do: Callable[[], Awaitable[object]]) -> None:
     while True:
         await asyncio.sleep(every)
-        with contextlib.suppress(Exception):  # the next time may succeed, as in a worker
+        with contextlib.suppress(Exception):  # As in a worker, the next attempt may succeed.
             await do()
 
 
@@ -261,14 +261,14 @@ async def _repeat(every: float, do: Callable[[], Awaitable[object]]) -> None:
 DELAYS = Delays(first=0.05, longest=0.1)
 LEASE = 15.0
 RETRY = RetryPolicy(attempts=1, deadline=10.0)
-"""Long enough for a busy machine: a call that its deadline ends would be one more delivery."""
+"""Long enough for a busy machine: a call that reaches its deadline would cause one more delivery."""
 
 
 class SlowHolds(Holds):
-    """A ledger whose holds can be blocked, and can fail.
+    """A ledger whose `place` can be blocked or made to fail.
 
     Attributes:
-        failures: how many of the next holds fail.
+        failures: the number of next holds that fail.
     """
 
     def __init__(self) -> None:
@@ -278,20 +278,20 @@ class SlowHolds(Holds):
         self._open.set()
 
     def block(self) -> None:
-        """Block every hold from now on."""
+        """Block `place` from now on."""
         self._open.clear()
 
     def unblock(self) -> None:
-        """Let all holds continue."""
+        """Let all blocked calls continue."""
         self._open.set()
 
     async def requested(self, count: int = 1) -> None:
-        """Return once so many more holds were requested."""
+        """Wait until this number of further holds was requested."""
         for _ in range(count):
             await soon(self._requests.acquire(), "a hold was requested")
 
     async def place(self, intent: OrderIntent) -> str:
-        """Hold, once it is not blocked."""
+        """Place a hold as soon as the ledger is not blocked."""
         self._requests.release()
         await self._open.wait()
         if self.failures:
@@ -301,7 +301,7 @@ class SlowHolds(Holds):
 
 
 class _RecordingHandler(Handler):
-    """Records the key of each message, and its number of deliveries."""
+    """A handler that records the key and the delivery count of each message."""
 
     def __init__(self, client: TransferClient, seen: list[tuple[str | None, int]]) -> None:
         super().__init__(client, delays=DELAYS)
@@ -314,7 +314,7 @@ class _RecordingHandler(Handler):
 
 
 class RunningWorker:
-    """One worker; a supervisor starts it again when its connection is closed for good."""
+    """One worker. A supervisor restarts it when its connection is closed for good."""
 
     def __init__(self, group: WorkerGroup, make: Callable[[], Broker], options: Mapping[str, Any]) -> None:
         self._group, self._make, self._options = group, make, options
@@ -335,7 +335,7 @@ class RunningWorker:
                 self.worker = self._new_worker()
 
     async def is_ready(self, *, so: bool = True) -> None:
-        """Return once its health check says that it is ready; or, if not ``so``, that it is not."""
+        """Wait until the worker's health check reports ready, or not ready if ``so`` is false."""
 
         async def polled() -> None:
             while bool(await self.worker.health.not_ready()) is so:  # noqa: ASYNC110 - it has no event
@@ -344,7 +344,7 @@ class RunningWorker:
         await soon(polled(), f"the worker is {'' if so else 'not '}ready")
 
     async def stop(self) -> None:
-        """Let it finish its messages and stop; cancel it if it does not."""
+        """Stop the worker after its current messages. Cancel it if it does not stop."""
         self._stopping.set()
         try:
             await soon(asyncio.wait([self._task]), "the worker has stopped")
@@ -354,7 +354,7 @@ class RunningWorker:
         await self.client.close()
 
     async def cancel(self) -> None:
-        """End it at once, as a second signal does."""
+        """Cancel the worker at once, as a second signal does."""
         self._stopping.set()
         self._task.cancel()
         try:
@@ -364,13 +364,13 @@ class RunningWorker:
 
 
 class WorkerGroup:
-    """Workers at one broker.
+    """A group of workers that use one broker.
 
     Attributes:
         harness: sends commands and reads outcomes.
         sandbox: the service.
         bank: the ledger.
-        seen: for each message that was handled, its key and its number of deliveries.
+        seen: the key and the delivery count of each handled message.
     """
 
     def __init__(self, harness: BrokerHarness, directory: Path) -> None:
@@ -391,12 +391,12 @@ class WorkerGroup:
     async def __aexit__(self, *exc: object) -> None:
         self.bank.unblock()
         for worker in self._workers:
-            with contextlib.suppress(AssertionError):  # the test has reported what was wrong
+            with contextlib.suppress(AssertionError):  # The test has reported the error already.
                 await worker.stop()
         await self._stack.aclose()
 
     def client(self) -> TransferClient:
-        """Make a client, as each of the workers has one."""
+        """Create a client like those of the workers."""
         return TransferClient(
             self.sandbox.base_url,
             self.sandbox.token,
@@ -417,10 +417,10 @@ class WorkerGroup:
         """Start another worker.
 
         Args:
-            slots: how many messages it takes at once; by default, as the harness's settings say.
-            change: changes its broker first.
-            is_awaited: wait until it takes messages.
-            options: those of `OrderWorker`.
+            slots: the number of messages that it takes at once; by default that of the harness's settings.
+            change: a function that changes the worker's broker before the start.
+            is_awaited: whether to wait until the worker takes messages.
+            options: further arguments of `OrderWorker`.
         """
 
         def make() -> Broker:

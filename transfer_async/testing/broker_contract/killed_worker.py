@@ -1,4 +1,4 @@
-"""A worker in a process of its own that stops at certain points, so that it can be killed there."""
+"""A worker in a separate process that stops at certain points, so that a test can kill it there."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from transfer_async.testing.broker_contract.broker_harness import Consumer, NewB
 from transfer_async.worker import Delays, Delivery, Handler
 
 POINTS = ("holding", "created", "published", "retried")
-"""Where a worker stops: in the bank's hook; before it publishes the outcome; before it acknowledges the
-message; after a retry. A command's key begins with the point at which its worker stops."""
+"""The points at which a worker stops: in the bank's hook, before it publishes the outcome, before it
+acknowledges the message, and after a retry. The key of a command begins with the point for that command."""
 
 DEADLINE, LEASE = 2.0, 3.0
-"""Seconds: enough for a busy machine, though another worker waits for the lease of one that was killed."""
+"""Seconds. A busy machine needs this long, and another worker waits this long for a killed worker's lease."""
 
 DEAD_LETTERING = "dead-lettering"
-"""The key that a worker reports while it dead-letters messages."""
+"""The key that a worker reports when it dead-letters messages."""
 
 PAUSES = (1.0, 0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.0)
-"""Pauses between the starts of dead-lettering, as shares of the time that the first one takes.
+"""The pauses between the starts of dead-lettering, as shares of the time that the first one takes.
 
-So each message has got less far than the one before, however distant the broker is.
+So each message has progressed less than the one before, even if the broker is distant.
 """
 
 
 @frozen(kw_only=True)
 class Workplace:
-    """What a worker process needs to know; ``keys`` are those of the commands at whose points it stops."""
+    """The settings of a worker process, which stops at the points of the commands with these ``keys``."""
 
     new_line: NewBroker
     settings: WorkerSettings
@@ -54,16 +54,16 @@ class Workplace:
 
 
 def work(place: Workplace, reached: Connection) -> None:
-    """Work until killed; report every key whose point was reached."""
+    """Work until killed. Report the key of each point that is reached."""
     asyncio.run(KilledWorker(place, reached).run())
 
 
 def dead_letter_until_killed(place: Workplace, reached: Connection) -> None:
-    """Begin to dead-letter messages, report it, and stop until killed."""
+    """Begin to dead-letter messages, report that, and block until killed."""
 
     def stop() -> None:
         reached.send(DEAD_LETTERING)
-        threading.Event().wait()  # blocks the whole event loop, as a kill does
+        threading.Event().wait()  # This blocks the whole event loop, as a kill does.
 
     asyncio.run(dead_letter_some(place, stop))
 
@@ -71,8 +71,8 @@ def dead_letter_until_killed(place: Workplace, reached: Connection) -> None:
 async def dead_letter_some(place: Workplace, stop: Callable[[], None]) -> None:
     """Take a few messages, begin to dead-letter all of them, and call ``stop``.
 
-    It is called before a copy is sent, if the broker's ``send`` does that; or else in the middle. The first
-    message is dead-lettered completely, which shows how long that takes.
+    If the broker's ``send`` sends the copy, ``stop`` is called before the copy is sent; otherwise at some
+    point of dead-lettering. The first message is dead-lettered completely, to measure how long that takes.
     """
     broker = place.new_line(place.settings)
     send = broker.send
@@ -97,7 +97,7 @@ async def dead_letter_some(place: Workplace, stop: Callable[[], None]) -> None:
 
 
 class KilledWorker:
-    """A worker that waits for ever at the points of its keys."""
+    """A worker that waits forever at the points of its keys."""
 
     def __init__(self, place: Workplace, reached: Connection) -> None:
         self._place, self._reached = place, reached

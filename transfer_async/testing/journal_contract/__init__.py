@@ -1,4 +1,4 @@
-"""The journal contract: tests to subclass, for every class that implements `Journal`."""
+"""The journal contract: tests to subclass for a class that implements `Journal`."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ SIMILAR = (
     *("7", "07", "7.0", "7e0", "٧", "a_b", "axb", "a%b", "a/b", "a:b", "a|b", "a\\b", "a'b", 'a"b', "a b"),
     *("ab", "aB", "k", "K", "a'b\"c;--", " "),
 )
-"""Keys that a store may confuse: it truncates, folds, strips, counts or matches them."""
+"""Keys that a store may confuse, by truncation, case folding, stripping, number parsing or patterns."""
 
 HEAD_STARTS = range(9)
-"""Turns of the event loop by which one of two calls is ahead."""
+"""The head starts of one of two calls, in iterations of the event loop."""
 
 TICKS = (*range(1, 17), 24, 32, 64, 128, 256, 512, 1024)
-"""Turns of the event loop after which a caller is cancelled; a store may be slow."""
+"""The iterations of the event loop after which a caller is cancelled. Some stores need many."""
 
 TIMEOUT = 30.0
-"""Seconds after which a transition that has begun must be finished."""
+"""The maximum seconds in which a transition that has begun must be finished."""
 
 RIVALS: dict[str, tuple[tuple[Move, ...], list[Move]]] = {
     "claims": ((), [claim(number) for number in range(50)]),
@@ -95,20 +95,20 @@ RIVALS: dict[str, tuple[tuple[Move, ...], list[Move]]] = {
         [create(order_id="tx-own"), resolve(by="ben", proposal="proposal-1")],
     ),
 }
-"""Each race by its title: the transitions that lead to it, and those that compete."""
+"""The races by title: the transitions that lead to each, and those that compete."""
 
 RACES: dict[str, tuple[tuple[Move, ...], Move, Move, Rejection]] = {
     "claim": ((), claim(1), claim(2), Rejection.BUSY),
     "mark": ((claim(),), mark("a"), mark("b"), Rejection.LOST),
 }
-"""What leads to a race of two workers, the transition of each, and the rejection of the second."""
+"""The races of two workers: the preparation, each worker's transition, and the second one's rejection."""
 
 
 @pytest.mark.asyncio
 class JournalContract:
-    """What every journal must do: subclass it as ``class TestOurJournal(JournalContract):``.
+    """Tests that every journal must pass. Subclass it as ``class TestOurJournal(JournalContract):``.
 
-    Provide one fixture, ``new_journal``: an empty journal, not opened yet, that takes its time from the
+    Provide one fixture, ``new_journal``: an empty journal that is not open and that takes its time from the
     fixture ``journal_time``::
 
         class TestOurJournal(JournalContract):
@@ -116,49 +116,49 @@ class JournalContract:
             def new_journal(self, journal_time, tmp_path):
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
-    If your store can be shared, provide a second one, ``another_journal``: the journal of another worker on
-    the same store. Without it the tests with two workers are skipped::
+    If workers can share your store, provide a second fixture, ``another_journal``: the journal of another
+    worker on the same store. Without this fixture, the tests with two workers are skipped::
 
             @pytest.fixture
             def another_journal(self, journal_time, tmp_path):
                 return OurJournal(tmp_path / "journal", utc=journal_time.utc)
 
-    It needs pytest and pytest-asyncio, in either of its modes. No test waits for real time.
+    The tests need pytest and pytest-asyncio, in strict or auto mode. No test waits for real time.
     """
 
     stories = 20
-    """The number of random runs, each with a seed of its own."""
+    """The number of random runs. Each has a different seed."""
 
     @pytest.fixture
     def journal_time(self) -> JournalTime:
-        """The journal's time; it stands still until a test moves it."""
+        """The journal's time. It stands still until a test changes it."""
         return JournalTime()
 
     @pytest.fixture
     def new_journal(self, journal_time: JournalTime) -> Journal:
-        """Your empty journal, with that time, not opened yet."""
-        raise NotImplementedError("give JournalContract a fixture new_journal(self, journal_time)")
+        """Your empty journal with this time, not open yet."""
+        raise NotImplementedError("define a fixture new_journal(self, journal_time) in your subclass")
 
     @pytest.fixture
     def another_journal(self) -> Journal:
-        """Your second journal, with the store and time of ``new_journal``, not opened yet."""
-        pytest.skip("give JournalContract a fixture another_journal: one more on the same store")
+        """Your second journal with the store and time of ``new_journal``, not open yet."""
+        pytest.skip("this test needs a fixture: define another_journal, a second journal on the same store")
 
     @pytest_asyncio.fixture
     async def journal(self, new_journal: Journal) -> AsyncIterator[Journal]:
-        """The open journal."""
+        """The first journal, open."""
         async with new_journal as journal:
             yield journal
 
     @pytest_asyncio.fixture
     async def beside(self, another_journal: Journal) -> AsyncIterator[Journal]:
-        """The other open journal."""
+        """The second journal, open."""
         async with another_journal as beside:
             yield beside
 
     @pytest.fixture
     def pass_time(self, journal_time: JournalTime) -> LetPass:
-        """Let a number of seconds pass."""
+        """A function that advances the journal's time by seconds."""
         return journal_time.pass_
 
     # --- one key --------------------------------------------------------------------------------
@@ -177,11 +177,11 @@ class JournalContract:
     async def test_a_scenario_ends_as_decide_says(
         self, journal: Journal, pass_time: LetPass, title: str
     ) -> None:
-        """All results, entries, histories and lists; a journal that loses a field decides without it."""
+        """This compares all results, entries, histories and lists. A lost field may change a decision."""
         await Model(journal).play(SCENARIOS[title], pass_time)
 
     async def test_random_runs_end_as_decide_says(self, new_journal: Journal, pass_time: LetPass) -> None:
-        """The journal is closed and opened after each; a failure names the seed and the last steps."""
+        """The journal is closed and opened after each run. A failure shows the seed and the last steps."""
         for seed in range(self.stories):
             chance, steps = Random(seed), [f"seed {seed}"]  # noqa: S311 - a run can be repeated
             model, scopes = Model(new_journal), (f"{SCOPE}/{seed}", f"{OTHER_SCOPE}/{seed}")
@@ -252,7 +252,7 @@ class JournalContract:
     # --- keys and scopes ------------------------------------------------------------------------
 
     async def test_similar_keys_and_order_ids_are_not_confused(self, journal: Journal) -> None:
-        """Otherwise one of two payments gets the other's order and is never made."""
+        """Otherwise a payment gets the order of another payment and is never made."""
 
         async def use(number: int, key: str) -> list[Rejection | None]:
             moves = (claim(number), mark(number=number), create(order_id=f"tx-{key}"))
@@ -316,7 +316,7 @@ class JournalContract:
     async def test_lists_are_complete_among_many_other_keys_and_while_others_work(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """`recover` reads page after page until an empty one: a key that is left out waits for ever."""
+        """`recover` reads page after page until an empty one. A missing key would wait forever."""
         waiting = [f"k{number:03}" for number in range(110)]
         idle = [*(f"a{number:03}" for number in range(30)), "k050-", "z"]
         leases = {key: claim(lease=10.0 - number / 20) for number, key in enumerate(waiting)}  # last first
@@ -358,10 +358,10 @@ class JournalContract:
     async def test_orders_are_listed_by_their_ids_page_by_page(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """For reconciliation with the service's records; this method is optional."""
+        """This method is optional. It serves the reconciliation with the service's records."""
         orders = getattr(journal, "orders", None)
         if orders is None:
-            pytest.skip("a journal without orders(): it cannot be compared with the service's books")
+            pytest.skip("the journal has no orders(), so its records cannot be reconciled with the service's")
         began = await journal.now()
         for number, key in enumerate("bac"):
             pass_time(1.0)
@@ -380,7 +380,7 @@ class JournalContract:
     async def test_keys_that_were_ever_refuted_or_resolved_are_listed(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """For reconciliation: a refuted order may exist all the same. These methods are optional."""
+        """These methods are optional. They serve reconciliation: a refuted order may exist all the same."""
         lists = {name: getattr(journal, name, None) for name in ("refuted", "resolved")}
         wanted = {
             "refuted": {"free", "claimed again", "created after all", *"abc"},
@@ -443,7 +443,7 @@ class JournalContract:
     async def test_pruning_keeps_a_key_from_its_last_end_and_while_it_is_in_use_again(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """If a key is forgotten while its order is being sent or was just created, it is paid again."""
+        """If a key is deleted while its order is being sent or was just created, it is paid again."""
         again: dict[str, tuple[Move, ...]] = {
             "claimed": (claim(2),),
             "sending": (claim(2), mark(number=2)),
@@ -471,7 +471,7 @@ class JournalContract:
     async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """A wrong date must not let a payment that was just made be made again."""
+        """Otherwise a wrong date deletes the keys of recent payments, and these could be made again."""
         await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
         await made(journal, claim(), release(None), key="today")
@@ -493,7 +493,7 @@ class JournalContract:
     async def test_a_transition_is_finished_whenever_its_caller_is_cancelled(
         self, journal: Journal, state: KeyState
     ) -> None:
-        """Otherwise a worker that is stopped forgets the order that was just created."""
+        """Otherwise a stopped worker loses the record of an order that was just created."""
         for ticks in TICKS:
             key = f"k{ticks}"
             *before, last = moves = [_with_order(move, key) for move in WAYS[state]]
@@ -530,7 +530,7 @@ class JournalContract:
     async def test_what_one_worker_wrote_another_reads_at_once(
         self, journal: Journal, beside: Journal
     ) -> None:
-        """Otherwise it is not durable yet, and lost if the process dies."""
+        """Otherwise the record is not durable yet, and is lost if the process dies."""
         for state, way in WAYS.items():
             assert await beside.read(SCOPE, state.value) is None
             entry = await made(journal, *way, key=state.value)
@@ -601,7 +601,7 @@ def _every_end() -> dict[str, tuple[Move, ...]]:
 
 
 def _with_order(move: Move, key: str) -> Move:
-    """Return ``move`` with an order id that no other key has."""
+    """Return ``move`` with an order id that belongs to no other key."""
     order_id = getattr(move, "order_id", None)
     return move if order_id is None else replace(move, order_id=f"{order_id}-{key}")
 
@@ -611,10 +611,10 @@ async def _waiting(journal: Journal) -> list[str]:
 
 
 async def _is_finished(journal: Journal, key: str, moves: list[Move], state: KeyState) -> None:
-    """Return once the key has this state, with each of its transitions in the history, and no other."""
+    """Wait until the key has this state, and its history has exactly these transitions."""
     wanted, found = (state, [move.name for move in moves]), None
     try:
-        async with asyncio.timeout(TIMEOUT):  # another connection may be faster than its own
+        async with asyncio.timeout(TIMEOUT):  # another connection may read before the write ends
             while found != wanted:
                 await asyncio.sleep(0)  # a journal publishes no events
                 entry = await journal.read(SCOPE, key)
@@ -625,12 +625,13 @@ async def _is_finished(journal: Journal, key: str, moves: list[Move], state: Key
 
 
 async def _decided_while_demanded(deciding: Journal, demanding: Journal, ahead: int) -> None:
-    """Let one person decide while another demands dual control, for the first time and after a waiver.
+    """Let one person decide while another demands dual control, first without and then with an earlier
+    waiver.
 
     Args:
         deciding: the journal of the person who decides.
         demanding: the journal of the person who demands.
-        ahead: turns of the event loop by which the decision begins first.
+        ahead: the head start of the decision, in iterations of the event loop.
     """
     for waived in (False, True):
         key = f"k-{waived}"
@@ -651,7 +652,7 @@ async def _decided_while_demanded(deciding: Journal, demanding: Journal, ahead: 
 
 
 def _head_starts(journal: Journal, beside: Journal) -> Iterator[tuple[str, Journal, Journal, int]]:
-    """Yield a key for each race, the journal that is ahead in it, the other one, and by how much."""
+    """Yield for each race its key, the journal with the head start, the other journal, and the head start."""
     for ahead in HEAD_STARTS:
         yield f"first-{ahead}", journal, beside, ahead
         yield f"second-{ahead}", beside, journal, ahead

@@ -1,4 +1,4 @@
-"""Moves and entries for the trials of a journal, and short ways to make them."""
+"""Transitions and entries for the tests of a journal, and short functions that create them."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def add_undos(*hooks: str, number: int = 1) -> AddPendingUndos:
 
 
 def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
-    """Report that the sender of a wish, whose doubt others had ended, has an order or may have one."""
+    """Report a possible order of a sender whose doubt was ended before it responded."""
     wish, attempt = intent(number), Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN)
     return Suspect(
         order_id=order_id,
@@ -259,11 +259,11 @@ WAYS: dict[KeyState, tuple[Move, ...]] = {
     KeyState.IN_DOUBT: (claim(), mark(), doubt()),
     KeyState.CREATED: (claim(), mark(), create()),
 }
-"""The shortest way to each state."""
+"""The shortest series of transitions to each state."""
 
 
 async def made(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
-    """Make moves that are all allowed; the entry after them."""
+    """Apply transitions, which must all be allowed, and return the last entry."""
     entry = None
     for move in wanted:
         verdict = await judged(journal, move, key=key)
@@ -280,31 +280,31 @@ async def judged(journal: Journal, move: Move, *, key: str = "k") -> TransitionR
 
 
 def of_key(move: Move, key: str) -> Move:
-    """``move``, with wishes that are that key's: a journal takes no other."""
+    """Return ``move`` with this key in its intents: a journal accepts no other."""
     if isinstance(move, (Claim, Suspect)):
         return msgspec.structs.replace(move, intent=attrs.evolve(move.intent, key=key))
-    owed = tuple(
+    pending_undos = tuple(
         attrs.evolve(item, intent=attrs.evolve(item.intent, key=key))
         for item in getattr(move, "pending_undos", ())
     )
-    return msgspec.structs.replace(move, pending_undos=owed) if owed else move
+    return msgspec.structs.replace(move, pending_undos=pending_undos) if pending_undos else move
 
 
 # --- journal time ------------------------------------------------------------------------------------
-# The time of a journal on trial.
+# The time of a journal under test.
 
 
 LetPass = Callable[[float], None]
-"""Lets so many seconds pass."""
+"""Advances the journal's time by seconds."""
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 class JournalTime:
-    """Time that stands still until a trial moves it, back as well: a machine's clock is set right sometimes.
+    """Time that a test controls. It may also be set back, as a machine's clock may be when it is corrected.
 
     Attributes:
-        clock: the same, for what takes a `Clock`.
+        clock: the same time as a `Clock`.
     """
 
     def __init__(self) -> None:
@@ -312,13 +312,13 @@ class JournalTime:
         self.clock: Clock = Clock(now=self.now, utc=self.utc)
 
     def now(self) -> float:
-        """Seconds on a clock of its own."""
+        """Seconds on a monotonic clock."""
         return 1000.0 + self._passed
 
     def utc(self) -> datetime:
-        """The aware wall-clock time."""
+        """The wall-clock time, an aware datetime."""
         return NOON + timedelta(seconds=self._passed)
 
     def pass_(self, seconds: float) -> None:
-        """Let so many seconds pass; less than 0 set it back."""
+        """Advance the time by seconds; a negative number sets it back."""
         self._passed += seconds

@@ -1,4 +1,4 @@
-"""Scenarios for a journal, and the model that every step of them is compared with."""
+"""Scenarios for a journal, and the model with which each of their steps is compared."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Step:
 
     Args:
         move: the transition.
-        denial: the expected rejection; None if the transition must be made.
+        denial: the expected rejection; None if the transition must succeed.
         key: the key.
     """
 
@@ -87,11 +87,11 @@ class Step:
 
 
 Scenario = tuple["float | Move | Step | Scenario", ...]
-"""Transitions, and seconds that pass between them; a plain `Move` must be made, on the key ``k``."""
+"""Transitions, and the seconds between them. A plain `Move` is a step on the key ``k`` that must succeed."""
 
 
 class Model:
-    """The result that `decide` gives for every transition, compared with the journal's.
+    """Applies each transition with `decide` and in the journal, and compares the results.
 
     Args:
         journal: the journal under test.
@@ -103,7 +103,7 @@ class Model:
         self._history: dict[tuple[str, str], list[HistoryEvent]] = {}
 
     async def play(self, scenario: Scenario, pass_time: LetPass) -> None:
-        """Make every step of a scenario, then compare everything that can be read."""
+        """Make every step of a scenario, then compare all records."""
         for item in scenario:
             if isinstance(item, tuple):
                 await self.play(item, pass_time)
@@ -115,7 +115,7 @@ class Model:
         await self.compare()
 
     async def apply(self, move: Move, *, scope: str = SCOPE, key: str = "k") -> Rejection | None:
-        """Make one transition and compare its result and the key's entry; return the rejection, if any."""
+        """Make one transition, compare its result and the key's entry, and return the rejection or None."""
         place, move = (scope, key), of_key(move, key)
         before = self._entries.get(place)
         result = await self._journal.move(scope, key, move)
@@ -162,14 +162,14 @@ class Model:
 
 
 def _since(entry: Entry) -> list[float | None]:
-    """Return what two equal entries may differ in."""
+    """Return the fields in which equal entries may differ."""
     return [undo.since for undo in entry.pending_undos] + [
         pending.since for pending in entry.pending_notifications
     ]
 
 
 def _elapsed(steps: Sequence[HistoryEvent]) -> list[float]:
-    """Return the seconds since the first step; a journal may measure leases on another clock."""
+    """Return the seconds since the first step. A journal may measure leases on another clock."""
     return [step.at - steps[0].at for step in steps]
 
 
@@ -263,7 +263,7 @@ FULL: dict[str, Scenario] = {
     "every field of a refusal": (claim(), mark(), release(ending=ENDING)),
     "a long history": (claim(), *(suspect(f"tx-{number}", reason=LONG) for number in range(60))),
 }
-"""Scenarios that fill every field of an entry, each with as much as it may hold."""
+"""Scenarios that fill every field of an entry with the maximum content."""
 
 CLAIMED, SENDING, IN_DOUBT, CREATED = (
     WAYS[state] for state in (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT, KeyState.CREATED)
@@ -296,7 +296,7 @@ LEASES: dict[str, Scenario] = {
         release(None),
     ),
     "a lease is renewed": (claim(), LEASE - 1, renew(), LEASE - 1, Step(claim(2), R.BUSY)),
-    "a claim of the greatest age is taken over": (claim(), MAX_AGE, claim(2), mark(epoch=2)),
+    "a claim of the maximum age is taken over": (claim(), MAX_AGE, claim(2), mark(epoch=2)),
     "a claim that is too old is undone and a new intent begins": (
         (claim(), renew(check="r-1"), MAX_AGE + 1, claim(2, hooks=("other",))),
         _lost(mark(epoch=2)),
@@ -388,7 +388,7 @@ SETTLING: dict[str, Scenario] = {
         for state, way in WAYS.items()
     },
     "a suspected duplicate binds a key without an entry": (suspect(), Step(claim(), R.IN_DOUBT)),
-    "a key with a suspected duplicate sends nothing": (
+    "a key with a suspected duplicate cannot send again": (
         (claim(), mark(), release(), claim(2), suspect()),
         _lost(mark("b", number=2), release(None, number=2, pending_undos=undos("hold", number=2))),
     ),
@@ -419,11 +419,11 @@ PENDING: dict[str, Scenario] = {
     "pending undos outlive the next intents": (
         (claim(), release(None, pending_undos=undos("hold")), claim(2), mark(number=2), create()),
     ),
-    "one worker at a time has the pending undos": (
+    "one worker at a time carries out the pending undos": (
         (claim(), release(None, pending_undos=undos("hold"), lease=0.0), acquire_lease()),
         (Step(acquire_lease(), R.BUSY), LEASE, acquire_lease()),
     ),
-    "one worker at a time has a doubt, and may give it up": (
+    "one worker at a time resolves a doubt, and may release it": (
         (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
     "the end of a published doubt is pending until it is published": (
@@ -450,8 +450,8 @@ DECISIONS: dict[str, Scenario] = {
         f"a proposal is void after {move.name}": (PROPOSED, move, Step(APPROVAL, R.VOID))
         for move in (doubt(), request_notification(), suspect(), propose(number=2))
     },
-    "a look changes nothing but the history": (PROPOSED, look(), APPROVAL),
-    "only what was proposed is approved": (
+    "viewing a key changes only its history": (PROPOSED, look(), APPROVAL),
+    "only the proposed decision can be approved": (
         (PROPOSED, SETTLE_AFTER),
         Step(resolve(order_id="tx-9", by="ben", proposal="proposal-1"), R.VOID),
         Step(resolve(by="ben", proposal="proposal-2"), R.VOID),
@@ -464,7 +464,7 @@ DECISIONS: dict[str, Scenario] = {
     "a proposal that was withdrawn is void": (
         (PROPOSED, withdraw(), Step(APPROVAL, R.VOID), Step(withdraw(), R.VOID)),
     ),
-    "only what is possible is proposed": (
+    "only a possible decision can be proposed": (
         (CREATED, Step(propose(Decision.AMEND, "tx-2"), R.ANSWERED)),
         _lost(propose(Decision.RESOLVE)),
         *(Step(move, key="k2") for move in (claim(), mark(), doubt())),
@@ -510,4 +510,4 @@ DECISIONS: dict[str, Scenario] = {
 }
 
 SCENARIOS: dict[str, Scenario] = {**FULL, **LEASES, **SETTLING, **PENDING, **DECISIONS}
-"""By title."""
+"""The scenarios by title."""
