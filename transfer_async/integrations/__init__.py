@@ -1,1 +1,1 @@
-"""What fits the client to other libraries; each module needs an extra of its own."""
+"""Integrations of the client with other libraries. Each one needs its own extra."""

@@ -1,6 +1,6 @@
-"""The interface that a broker offers to workers, and what all brokers share.
+"""The interface of a message broker to workers, and the code that all brokers share.
 
-The modules of the single brokers each need an extra of their own.
+Each broker has its own module, which needs its own extra.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BROKERS: dict[str, tuple[str, str, str]] = {
     "redis": ("transfer_async.integrations.faststream.redis", "RedisStreamsBroker", "redis"),
     "rediss": ("transfer_async.integrations.faststream.redis", "RedisStreamsBroker", "redis"),
 }
-"""For each scheme of an address: the broker's module and class, and the extra that it needs."""
+"""The broker's module, its class and the extra that it needs, for each scheme of an address."""
 
 
 def broker_at(address: str, settings: WorkerSettings | None = None, **options: Any) -> Broker:
@@ -38,7 +38,7 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
     Args:
         address: the broker's address; for a NATS cluster, addresses separated by commas.
         settings: see `WorkerSettings`.
-        options: other arguments of FastStream's broker.
+        options: further arguments of FastStream's broker.
 
     Raises:
         ValueError: the scheme is unknown, the address is not valid, or the extra is not installed.
@@ -54,7 +54,7 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
         needed = f'pip install "transfer_async[{extra}]"'
         raise ValueError(f"broker: {scheme}:// needs an extra: {needed}") from error
     broker: Broker | None = None
-    with contextlib.suppress(ValueError):  # its text may contain a part of the password
+    with contextlib.suppress(ValueError):  # The error's text may contain a part of the password.
         broker = broker_class.at(address, settings or WorkerSettings(), **options)
     if broker is None:
         raise ValueError(f"broker: the text after {scheme}:// is not a valid address")
@@ -62,9 +62,9 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
 
 
 def reason(error: BaseException) -> str:
-    """Return in a few words why a broker cannot be used; if unknown, the name of the error's class."""
+    """Return in a few words why a broker cannot be used. If unknown, return the error's class name."""
     if isinstance(error, TimeoutError):
-        own = type(error) is TimeoutError and str(error)  # a driver's subclass has no useful text
+        own = type(error) is TimeoutError and str(error)  # The text of a driver's subclass does not help.
         return own or "no response in time"
     for cause in _chain(error):
         if isinstance(cause, socket.gaierror):
@@ -78,7 +78,7 @@ def reason(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield ``error`` and its causes: a driver's own error has the address in its text, but no number."""
+    """Yield ``error`` and its causes. A driver's own error has no number, but its cause may."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -93,15 +93,16 @@ def _is_refused(error: OSError) -> bool:
 
 
 _NO_JETSTREAM = frozenset({"ServiceUnavailableError", "NoRespondersError"})
-_NOT_ENABLED = frozenset({None, 10039, 10076})  # no responders; disabled for the account; disabled entirely
+# no responders; JetStream disabled for the account; for the server
+_NOT_ENABLED = frozenset({None, 10039, 10076})
 
 
 # --- broker ------------------------------------------------------------------------------------------
-# What a worker needs from a broker, and the settings that all workers of one group share.
+# The interface between a worker and its broker, and the settings that all workers of one group share.
 
 
 class TooLarge(ValueError):
-    """A message exceeds the broker's size limit; it was not sent."""
+    """A message was not sent because it exceeds the broker's size limit."""
 
 
 _above_0 = positive("must be a number of seconds or a timedelta, above 0 and finite")
@@ -114,23 +115,23 @@ def _name(_: object, attribute: Attribute[Any], value: object) -> None:
 
 @frozen(kw_only=True)
 class WorkerSettings:
-    """The settings that all workers of one group share; durations are seconds or ``timedelta``.
+    """The settings that all workers of one group share. Durations are seconds or ``timedelta``.
 
     Args:
-        commands: the subject or stream that commands arrive on.
-        outcomes: the subject or stream that outcomes are published to.
-        dead_letters: the subject or stream for messages that cannot be processed, with the reason.
-        group: the name that the workers share, so that each message goes to one of them.
-        concurrency: the largest number of messages that one worker processes at a time.
-        ack_wait: after this time without a heartbeat, the broker gives a message to another worker. A
+        commands: the subject or stream from which workers read commands.
+        outcomes: the subject or stream to which workers publish outcomes.
+        dead_letters: the subject or stream for messages that cannot be processed. Each has the reason.
+        group: the name that the workers share, so that each message is delivered to one of them.
+        concurrency: the maximum number of messages that one worker processes at a time.
+        ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
             worker sends heartbeats three times as often.
-        poll: how long a consumer slot waits for a message before it checks whether to stop.
-        publish_timeout: how long the broker may take to confirm a message.
-        sweep_every: the time between two recoveries; the first starts after a random share of it.
+        poll: the time that a consumer slot waits for a message before it checks whether to stop.
+        publish_timeout: the maximum time for the broker to confirm a message.
+        sweep_every: the time between two recoveries. The first starts after a random part of this time.
         patience: the grace period for messages in progress when the worker is stopped.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     commands: str = field(default="transfer.commands", validator=_name)
@@ -152,13 +153,14 @@ class WorkerSettings:
 class Broker(ABC):
     """A message broker as a worker uses it: delivery, acknowledgement, delay and dead-lettering.
 
-    The subclasses here use FastStream's brokers. A bank's own subclass may use any client. The page "A
-    broker of your own" shows one. `BrokerContract` (in `transfer_async.testing.broker_contract`) tests any.
+    The subclasses here use FastStream's brokers. A bank's own subclass may use any client library. The page
+    "A broker of your own" shows an example. `BrokerContract` (in `transfer_async.testing.broker_contract`)
+    tests every subclass.
 
     Attributes:
-        broker: FastStream's broker, whose connection, publishing and middlewares are used; or any object
-            with ``await start()``, ``await stop()`` and ``await ping(timeout=…)``, which returns true if
-            the broker responds.
+        broker: FastStream's broker, with its connection, publishing and middlewares. Instead it may be any
+            object with ``await start()``, ``await stop()`` and ``await ping(timeout=…)``; ``ping`` returns
+            true if the broker responds.
         settings: see `WorkerSettings`.
     """
 
@@ -169,30 +171,31 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        This is called every few seconds, also while messages are in progress: never change what exists.
+        Workers call this every few seconds, also while messages are in progress. So it must not change
+        streams, groups and consumers that exist.
 
         Args:
-            only_to_send: create only what is needed to send commands. The broker keeps the commands
-                until a worker starts.
+            only_to_send: whether to create only the streams that are needed to send commands. The broker
+                stores the commands until a worker starts.
         """
 
     @abstractmethod
     def subscriber(self) -> Any:
         """Return the subscriber of one consumer slot, with the methods of a FastStream subscriber.
 
-        It has ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``. The last returns
-        a message, or None after the timeout. None before the timeout means that the connection is closed.
-        It must not fetch messages ahead: a slot asks for the next one after it has finished the last. If
-        it is cancelled, no message may be lost.
+        The methods are ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``.
+        ``get_one`` returns a message, or None after the timeout. None before the timeout means that the
+        connection is closed. The subscriber must not fetch messages ahead: a slot requests the next message
+        only after it has finished the last one. If ``get_one`` is cancelled, no message may be lost.
         """
 
     @abstractmethod
     def delivery(self, message: Any) -> Delivery:
         """Wrap a message from a subscriber as a `Delivery`.
 
-        Without a reply, the broker redelivers the message any number of times: after
-        ``settings.ack_wait`` without a heartbeat, or when its worker is gone. A dead letter has the reason
-        in its header ``Transfer-Reason``.
+        The broker redelivers an unacknowledged message any number of times: after ``settings.ack_wait``
+        without a heartbeat, or when its worker has ended. A dead letter has the reason in its header
+        ``Transfer-Reason``.
         """
 
     @abstractmethod
@@ -214,11 +217,11 @@ class Broker(ABC):
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """The periodic tasks: for each the seconds between two runs, and the function to call."""
+        """The periodic tasks, as pairs of the seconds between two runs and the function to call."""
         return [(5.0, self.prepare)]
 
     async def open(self, *, only_to_send: bool = False) -> None:
-        """Connect, and create what is missing; see `prepare`."""
+        """Connect, and create missing streams, groups and consumers; see `prepare`."""
         await self.broker.start()
         await self.prepare(only_to_send=only_to_send)
 
@@ -228,16 +231,16 @@ class Broker(ABC):
 
 
 # --- headers -----------------------------------------------------------------------------------------
-# The headers of messages, the same at each broker.
+# The headers of messages, which are the same for every broker.
 
 
 REASON = "Transfer-Reason"
-"""The header of a dead letter that says why it could not be processed."""
+"""The header of a dead letter with the reason why it could not be processed."""
 
 JSON = {"content-type": "application/json"}
 
 MAX_LENGTH = 1000
-"""The longest header name or value in characters; some brokers accept no more."""
+"""The maximum length of a header name or value in characters. Some brokers accept no more."""
 
 
 def reason_header(reason: str) -> dict[str, str]:
@@ -246,7 +249,7 @@ def reason_header(reason: str) -> dict[str, str]:
 
 
 def sanitized(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return ``headers`` as every broker accepts them: one line of ASCII each, cut at `MAX_LENGTH`."""
+    """Return ``headers`` in a form that every broker accepts: one line of ASCII, cut at `MAX_LENGTH`."""
     return {_sanitized(name): _sanitized(value) for name, value in headers.items()}
 
 

@@ -2,8 +2,8 @@
 
 ==============  ================================================================================
 deliver         a durable pull consumer that all workers share; the slots of one worker share their
-                requests. Acknowledgement is explicit, and the number of deliveries unlimited: the
-                journal decides when to give up
+                requests. Acknowledgement is explicit. The number of deliveries is unlimited, because
+                the journal decides when to give up
 acknowledge     with the server's confirmation (double ack)
 delay           a negative acknowledgement with a delay
 dead-letter     publish a copy, wait for the confirmation, then terminate; the copy loses its
@@ -50,19 +50,19 @@ _SERVER_PREFIX = "nats-"
 """The prefix of headers that control the server."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-"""A header name that the Python client sends; other clients allow more."""
+"""The header names that the Python client can send. Other clients allow more names."""
 
 _ADDED = 1024
-"""Bytes reserved for headers that FastStream and its middlewares add."""
+"""The number of bytes reserved for headers that FastStream and its middlewares add."""
 
 _STATUS = "Status"
-"""The header of control messages from the server. The client trusts it in any message."""
+"""The header that marks control messages from the server. The Python client trusts it in any message."""
 
 _STATUS_OF_SENDER = "X-Status"
 """The new name of a ``Status`` header in a stored message."""
 
 _TO_ACKNOWLEDGE = "$JS.ACK."
-"""The prefix of a stored message's reply subject; control messages do not have it."""
+"""The prefix of the reply subject of stored messages. Control messages do not have it."""
 
 _MESSAGE_ID = "Nats-Msg-Id"
 """The header by which the server detects duplicates."""
@@ -78,7 +78,7 @@ class JetStreamBroker(Broker):
     """A NATS server, or a cluster, with JetStream.
 
     Args:
-        broker: FastStream's broker. Without ``max_reconnect_attempts=-1`` it gives up after two minutes.
+        broker: FastStream's broker. Set ``max_reconnect_attempts=-1``, or it gives up after two minutes.
         settings: see `WorkerSettings`.
     """
 
@@ -94,7 +94,7 @@ class JetStreamBroker(Broker):
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
-        """Return the broker at ``address``; for a cluster, several addresses separated by commas."""
+        """Return the broker at ``address``. For a cluster, pass several addresses separated by commas."""
         servers = [item.strip() for item in address.split(",")]
 
         async def failed(error: Exception) -> None:
@@ -111,13 +111,14 @@ class JetStreamBroker(Broker):
         return broker
 
     def _note_failed(self, error: Exception, *, servers: int) -> None:
-        """Count the driver's failures to connect, and stop the first connecting when every server refused.
+        """Count the driver's failures to connect, and end the first connection attempt if every server
+        refuses.
 
         Otherwise the driver would retry forever without logging. A connection that breaks later is retried
         forever.
 
         Raises:
-            OSError: ``error``, if none of the ``servers`` accepts a connection, and there is none yet.
+            OSError: ``error``, if there was no connection yet and none of the ``servers`` accepts one.
         """
         # A server that does not respond may be starting: the caller decides how long to wait.
         is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
@@ -126,10 +127,10 @@ class JetStreamBroker(Broker):
             raise error
 
     async def open(self, *, only_to_send: bool = False) -> None:
-        """Connect, and create what is missing.
+        """Connect, and create the missing streams and the consumer.
 
         Raises:
-            OSError: no server accepts a connection: a closed port, or an unknown host name.
+            OSError: no server accepts a connection. Its port is closed, or its host name is unknown.
         """
         self._failed = 0
         await super().open(only_to_send=only_to_send)
@@ -138,7 +139,7 @@ class JetStreamBroker(Broker):
     def _has_connection(self) -> bool:
         try:
             return self.broker.connection is not None
-        except IncorrectState:  # not connected yet, or closed
+        except IncorrectState:  # There is no connection yet, or it is closed.
             return False
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
@@ -171,7 +172,7 @@ class JetStreamBroker(Broker):
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self.settings.ack_wait,
             max_deliver=-1,
-            max_ack_pending=-1,  # delayed messages count as pending, and must not block the others
+            max_ack_pending=-1,  # Delayed messages count as pending and must not block the others.
         )
 
     async def _manager(self) -> JetStreamContext:
@@ -180,7 +181,7 @@ class JetStreamBroker(Broker):
         return self._jetstream
 
     async def _connection(self) -> Any:
-        """Return the connection, set up to reconnect for ever and to use `_StoredMessage`."""
+        """Return the connection, which is configured to reconnect forever and to use `_StoredMessage`."""
         connection: Any = await self.broker.connect()
         if connection is not self._configured:
             self._configured = connection
@@ -193,14 +194,14 @@ class JetStreamBroker(Broker):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed for good; a broken one is retried instead."""
+        """Whether the connection is closed for good. A broken connection does not count: it is retried."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection
         return bool(connection.is_closed) or _is_given_up(connection)
 
     def subscriber(self) -> PullSlot:
-        """Return a slot of the pull that all slots of this worker share."""
+        """Return a consumer slot. All slots of this worker share one pull."""
         return PullSlot(self._opened_pull)
 
     async def _opened_pull(self) -> SharedPull:
@@ -221,7 +222,7 @@ class JetStreamBroker(Broker):
         return NatsDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome. The server stores it once if it is repeated within the stream's window."""
+        """Publish an outcome. The server stores a repetition within the stream's window only once."""
         headers = {_CORRELATION: outcome.intent_id, **headers, **_deduplication_header(outcome)}
         await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
@@ -233,7 +234,8 @@ class JetStreamBroker(Broker):
         """
         await self._check_size(body, headers)
         headers = {_CORRELATION: headers.get(_CORRELATION) or str(uuid4()), **headers}
-        if not self.broker.middlewares:  # without any, publishing directly is the same, and cheaper
+        # Without middlewares, publishing directly has the same result and is cheaper.
+        if not self.broker.middlewares:
             await (await self._manager()).publish(subject, body, headers=headers)
             return
         await self.broker.publish(
@@ -260,10 +262,10 @@ class JetStreamBroker(Broker):
 
 
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
-    """Return the header by which the server detects a repeated outcome; empty if it might be another one.
+    """Return the header by which the server detects a repeated outcome, or none if it may be a new outcome.
 
     A person may amend an order's id and amend it back. The first outcome is then published again and must
-    come last; only the time when the id was recorded distinguishes the two.
+    be the last one. It differs from the first only in the time when the id was recorded.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -280,10 +282,11 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 
 
 class _StoredMessage(Msg):
-    """A stored message, with its sender's ``Status`` header renamed.
+    """A stored message in which the sender's ``Status`` header is renamed.
 
-    The client takes a message with that header for a control message and drops it, so that the server
-    would redeliver the command for ever. The dead letter has the new name too, or it could not be fetched.
+    The Python client drops a message with that header, because it treats it as a control message. The server
+    would then redeliver the command forever. The dead letter also has the new name, or no client could fetch
+    it.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -299,8 +302,8 @@ def _without_raising(
 ) -> Callable[[Exception], Awaitable[None]]:
     """Return ``report`` with its own errors logged instead of raised.
 
-    FastStream's callback raises errors that it considers final, such as a refused password. That would end
-    reconnecting without closing the connection. The password may be accepted next time.
+    FastStream's callback raises errors that it considers final, such as a refused password. That would stop
+    the reconnection without closing the connection. But the next attempt may succeed.
     """
 
     async def report_or_log(error: Exception) -> None:
@@ -315,8 +318,8 @@ def _without_raising(
 def _is_given_up(connection: Any) -> bool:
     """Return whether the connection broke, and its reconnecting task has ended.
 
-    The client sets the status of a broken connection and starts that task without an ``await`` between.
-    The task sets the status before it ends. So in a healthy connection this is never true.
+    When a connection breaks, the Python client sets the status and starts that task without an ``await`` in
+    between. The task sets the status again before it ends. So this is never true while the task still runs.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
@@ -345,30 +348,31 @@ class NatsDelivery:
     @property
     def deliveries(self) -> int:
         """The server's count of deliveries."""
-        # The client's `metadata` also parses the time, which is slow and not needed here.
+        # The Python client's `metadata` also parses the time, which is slow and not needed here.
         parts = self._message.reply.split(".", _PARTS)
         if len(parts) == _PARTS and self._message.reply.startswith(_TO_ACKNOWLEDGE):
             return int(parts[_DELIVERED])
-        return int(self._message.metadata.num_delivered)  # a server with a domain, or not a server's message
+        # The server has a domain, or the message is not from a server.
+        return int(self._message.metadata.num_delivered)
 
     async def ack(self) -> None:
         """Acknowledge, and wait for the server's confirmation."""
         await self._message.ack_sync()
 
     async def retry(self, after: float) -> None:
-        """Ask for redelivery in ``after`` seconds; if this is lost, after ``ack_wait``."""
+        """Request redelivery in ``after`` seconds. If the request is lost, it happens after ``ack_wait``."""
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:
         """Publish a copy with the reason, then terminate the message."""
         broker, origin = self._broker, self._message.metadata
-        # The time is needed because a stream that was created anew numbers its messages anew.
+        # The time is needed because the message numbers restart if the stream is created again.
         message_id = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
         own = reason_header(reason) | {_MESSAGE_ID: message_id}
         try:
             await self._send_copy({**self._copied_headers(), **own}, own)
         except TooLarge:
-            log.warning("a message is dead-lettered without its headers, which are too large: %s", reason)
+            log.warning("a message was dead-lettered without its headers, which were too large: %s", reason)
             await broker.send_bare(broker.settings.dead_letters, self.body)
         await self._message.term()
 
@@ -394,36 +398,36 @@ class NatsDelivery:
 # --- shared pull -------------------------------------------------------------------------------------
 # All slots of a worker share the requests to one pull consumer of JetStream.
 #
-# The client's own ``fetch`` sends one request for each message; or, for several messages, it returns the
-# first only with the last. Here each slot gets its message at once, and slots that become free at about the
-# same time share a request. No more messages are requested than slots wait, so that none waits unseen. A
-# message that arrives after its slot has stopped is returned to the server at once.
+# The Python client's own ``fetch`` requests one message at a time; or it requests several, and returns the
+# first only when the last has arrived. Here each slot receives its message at once. Slots that become free at
+# about the same time share a request. The number of requested messages never exceeds the number of waiting
+# slots, so no message waits. A message that arrives after its slot has stopped is returned to the server.
 
 
 SHARE, LONGEST = 0.25, 0.05
-"""How long a slot waits for others before it sends a request: a share of the mean processing time, and the
-longest wait in seconds.
+"""How long a slot waits for other slots before it sends a request: as a share of the mean processing time,
+and the longest wait in seconds.
 
-Orders that begin together share their commits, which are half of the work. While another slot waits, no
-message is delayed by this: that slot's request is already at the server.
+Orders that begin together share their commits, which are half of the work. If another slot waits already,
+this delays no message, because the server has that slot's request.
 """
 
 REMEMBERED = 16
-"""The number of messages that the mean processing time covers, approximately."""
+"""The approximate number of recent messages in the mean processing time."""
 
 LATE = 0.5
-"""Seconds that the server may take, after a request's timeout, to report that there was no message."""
+"""The seconds after a request's timeout in which the server must report that there was no message."""
 
 _EXPIRED = "408"
 _NOT_YET = ""
 
 
 class SharedPull:
-    """Request as many messages from a consumer as slots wait.
+    """Requests messages from a consumer, one for each waiting slot.
 
     Args:
-        connection: the client's connection.
-        address: returns the subject for requests to the consumer.
+        connection: the Python client's connection.
+        address: a function that returns the subject for requests to the consumer.
 
     Attributes:
         slots: the number of slots. When all of them wait, a request is sent at once.
@@ -435,7 +439,7 @@ class SharedPull:
         self._inbox: str = connection.new_inbox()
         self._numbers = itertools.count()
         self._waiting: dict[asyncio.Future[Msg | None], str] = {}
-        """The waiting slots, longest wait first, each with the reply subject of its request."""
+        """The waiting slots, longest wait first, with the reply subjects of their requests."""
         self.slots: int = 0
         self._timeout = self._usual = 0.0
         self._asking: asyncio.TimerHandle | None = None
@@ -446,10 +450,10 @@ class SharedPull:
         await self.connection.subscribe(f"{self._inbox}.*", cb=self._received)
 
     async def next(self, timeout: float) -> Msg | None:  # noqa: ASYNC109 - the server applies it, too
-        """Return the next message, or None after ``timeout`` seconds, which is the same for all slots.
+        """Return the next message, or None after ``timeout`` seconds. All slots must use the same timeout.
 
         Raises:
-            ConnectionError: the consumer is gone, or the server reports another error.
+            ConnectionError: the consumer was deleted, or the server reported another error.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Msg | None] = loop.create_future()
@@ -467,7 +471,7 @@ class SharedPull:
             self._waiting.pop(waiter, None)
 
     def note(self, seconds: float) -> None:
-        """Record that a slot took ``seconds`` for a message."""
+        """Record that a slot processed a message in ``seconds``."""
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:
@@ -475,7 +479,7 @@ class SharedPull:
             self._asking.cancel()
             self._asking = None
         new = [waiter for waiter, reply in self._waiting.items() if reply == _NOT_YET]
-        # Without a connection, requests would accumulate, and all get replies when it is back.
+        # Without a connection, requests would accumulate, and all would get replies after the reconnection.
         if not new or not self.connection.is_connected:
             return
         reply = f"{self._inbox}.{next(self._numbers)}"
@@ -502,7 +506,7 @@ class SharedPull:
             await message.nak()
 
     def _give(self, message: Msg) -> bool:
-        """Give ``message`` to the slot that has waited longest. Return false if none waits."""
+        """Pass ``message`` to the slot that has waited longest. Return false if no slot waits."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(message)
@@ -511,7 +515,7 @@ class SharedPull:
         return False
 
     def _end_all(self, reply: str, error: Exception | None = None) -> None:
-        """End the waiting of the slots whose request has the reply subject ``reply``."""
+        """End the wait of the slots whose request has the reply subject ``reply``."""
         for waiter, subject in self._waiting.items():
             if subject == reply:
                 _end(waiter, error)
@@ -530,7 +534,7 @@ class PullSlot:
     """One consumer slot, with the methods of a FastStream subscriber.
 
     Args:
-        pull: returns the pull that all slots share.
+        pull: a function that returns the pull that all slots share.
     """
 
     def __init__(self, pull: Callable[[], Awaitable[SharedPull]]) -> None:
@@ -539,12 +543,12 @@ class PullSlot:
         self._given_at: float | None = None
 
     async def start(self) -> None:
-        """Open the shared pull, unless it is open. It ends with the connection."""
+        """Open the shared pull, unless it is open already. It ends with the connection."""
         self._pull = await self._shared()
         self._pull.slots += 1
 
     async def stop(self) -> None:
-        """Leave the shared pull."""
+        """End the slot's wait in the shared pull."""
         pull, self._pull = self._pull, None
         if pull is not None:
             pull.slots -= 1

@@ -4,21 +4,21 @@
 deliver         a consumer group that all workers share, from the stream's beginning; the messages
                 of a dead worker return to the stream after their idle time
 acknowledge     acknowledge and delete in one transaction, so that the stream does not grow
-delay           move to a sorted set by the due time, and back when it has come
-dead-letter     one script copies the fields, acknowledges and deletes; too many fields for a script
-                are packed into one
+delay           move the message to a sorted set by its due time, and back at that time
+dead-letter     one script copies the fields, acknowledges and deletes; if there are too many fields
+                for a script, they are packed into one
 heartbeat       the worker claims the message again, which resets its idle time
 delivery count  in a field of the message
 ==============  ================================================================================
 
-Each move is one script. It adds before it deletes, because Redis does not roll back a script that fails in
-the middle. It does nothing if the message is no longer pending for this group. An entry that cannot be
-moved stays where it is, and does not block the others. Redis must write before it replies (``appendonly
-yes``, ``appendfsync always``), or it may lose messages in a crash.
+Each move of a message is one script. The script adds before it deletes, because Redis does not roll back a
+script that fails in the middle. It does nothing if the message is no longer pending for this group. An entry
+that cannot be moved stays where it is and does not block the others. Configure Redis to write before it
+replies (``appendonly yes``, ``appendfsync always``); otherwise it may lose messages in a crash.
 
-A command is an entry that FastStream published, or an entry of another program with a field ``body``; the
-other fields are then its headers. An entry with too many fields for a script has one field
-``transfer-fields``, a JSON list of their names and values, and is read like the original.
+A command is an entry that FastStream published, or an entry of another program with a field ``body``, whose
+other fields are the headers. If an entry has too many fields for a script, the script packs them into one
+field ``transfer-fields``, a JSON list of names and values. Such an entry is read like the original.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from transfer_async.integrations.faststream.broker import (
 )
 
 DATA, BODY, DELIVERIES = b"__data__", b"body", b"transfer-deliveries"
-"""The fields of an entry: FastStream's envelope, another program's body, and the earlier deliveries."""
+"""The field names of an entry: FastStream's envelope, another program's body, and the delivery count."""
 
 PACKED = b"transfer-fields"
-"""The field that holds all fields of an entry that has too many of them."""
+"""The field that contains all fields of an entry, if there are too many for a script."""
 
 MAX_FIELDS = 3500
-"""The most fields that a script writes: Lua passes 8000 names and values, including those that it adds."""
+"""The maximum number of fields that a script writes. Lua can pass 8000 names and values to one call."""
 
 MOVE_EVERY = 0.25
-"""Seconds between two checks for due messages: a delay may be this much longer."""
+"""The seconds between two checks for due messages. A delay may be this much longer than requested."""
 
 FORGET_AFTER = 3_600_000
 """Milliseconds after which an idle consumer without pending messages is deleted."""
@@ -187,14 +187,14 @@ class RedisStreamsBroker(Broker):
         self.broker: Any = broker
         self.settings: WorkerSettings = settings
         self.consumer: str = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        # In the same hash slot as the stream, as scripts require.
+        # The key must be in the same hash slot as the stream, because scripts use both.
         self._keys = [settings.commands, f"{{{settings.commands}}}:delayed"]
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
         """Return the broker at ``address``."""
         defaults: dict[str, Any] = {
-            "socket_timeout": settings.poll + settings.publish_timeout,  # notices a silent server
+            "socket_timeout": settings.poll + settings.publish_timeout,  # detects a silent server
             "socket_connect_timeout": settings.publish_timeout,
             "max_connections": 2 * settings.concurrency + 16,
             "logger": log,
@@ -208,7 +208,7 @@ class RedisStreamsBroker(Broker):
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Create the stream and its group. A sender needs neither: sending creates the stream."""
+        """Create the stream and its group. A sender needs neither, because sending creates the stream."""
         if only_to_send:
             return
         client = await self.broker.connect()
@@ -223,7 +223,7 @@ class RedisStreamsBroker(Broker):
         await self.run(MOVE, self._keys, [])
 
     async def put_back(self) -> None:
-        """Return messages to the stream whose worker has sent no heartbeat for too long."""
+        """Return messages to the stream if their worker has sent no heartbeat for too long."""
         idle = int(self.settings.ack_wait * 1000)
         await self.run(PUT_BACK, self._keys[:1], [self.settings.group, idle, DELIVERIES, FORGET_AFTER])
 
@@ -232,7 +232,7 @@ class RedisStreamsBroker(Broker):
         await self.run(DELAY, self._keys, [self.settings.group, entry, int(after * 1000), DELIVERIES])
 
     async def dead_letter(self, entry: bytes, fields: Mapping[bytes, bytes]) -> None:
-        """Copy an entry to the dead letters with ``fields``, and delete it."""
+        """Add an entry with ``fields`` to the dead letters, and delete the original."""
         keys = [self.settings.commands, self.settings.dead_letters]
         copy = [part for field in fields.items() for part in field]
         await self.run(DEAD_LETTER, keys, [self.settings.group, entry, *copy])
@@ -253,7 +253,8 @@ class RedisStreamsBroker(Broker):
             persistent=False,
             include_in_schema=False,
         )
-        subscriber.last_id = "0"  # if `start` creates the group: from the stream's beginning, not its end
+        # If `start` creates the group, it reads from the stream's beginning, not from its end.
+        subscriber.last_id = "0"
         return subscriber
 
     def delivery(self, message: RedisStreamMessage) -> RedisDelivery:
@@ -275,11 +276,11 @@ async def _parsed(
     fields = _unpacked(message["data"])
     message = {**message, "data": fields}
     if fields.get(DATA):
-        with contextlib.suppress(Exception):  # another program's field with the same name
+        with contextlib.suppress(Exception):  # A field of another program may have the same name.
             return await original(message)
     parsed = await original(
         {**message, "data": {DATA: b"-"}}
-    )  # FastStream cannot parse other programs' fields
+    )  # FastStream cannot parse the fields of other programs.
     parsed.raw_message = message
     parsed.body = fields.get(BODY, fields.get(DATA, b""))
     parsed.headers = {
@@ -289,7 +290,7 @@ async def _parsed(
 
 
 def _in_one(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the body and one field with all others, as the scripts write them; any bytes are kept."""
+    """Return the body and one field with all others packed, as the scripts do. All bytes are preserved."""
     body = {name: value for name, value in fields.items() if name == BODY}
     parts = [part.decode("latin-1") for field in fields.items() if field[0] != BODY for part in field]
     return {**body, PACKED: json.dumps(parts, ensure_ascii=False).encode("latin-1")}
@@ -355,17 +356,16 @@ class RedisDelivery:
         await self._broker.delay(self._entry, after)
 
     async def dead_letter(self, reason: str) -> None:
-        """Copy the message to the dead letters with the reason, acknowledge and delete it.
+        """Copy the message to the dead letters with the reason. Acknowledge and delete the original.
 
-        FastStream can read the copy, with long headers cut. The fields of any other program are kept
-        beside it, unchanged. If they are too many, they are packed into one field, and the reason is the
-        only header.
+        FastStream can read the copy; long headers are cut. The copy also has the unchanged fields of other
+        programs. If there are too many fields, they are packed into one, and the reason is the only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}
         others = {name: value for name, value in self._fields.items() if name not in (DATA, DELIVERIES)}
         if len(others) > MAX_FIELDS:
-            log.warning("a message is dead-lettered with its many fields packed into one: %s", reason)
+            log.warning("a message was dead-lettered with its many fields packed into one: %s", reason)
             headers, others = why, _in_one(others)
         envelope = await BinaryMessageFormatV1.encode(
             message=self.body, reply_to=None, headers=sanitized(headers), correlation_id=gen_cor_id()

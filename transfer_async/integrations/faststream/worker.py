@@ -1,18 +1,18 @@
 """Workers that take their commands from a message broker, through FastStream.
 
-This module has what all brokers share: consumer slots that each process one message at a time, the
-periodic recovery, health, and a shutdown that finishes messages in progress. What differs between brokers
-is a `Broker`::
+This module contains the code for all brokers: consumer slots that each process one message at a time, the
+periodic recovery, health checks, and a shutdown that finishes messages in progress. A `Broker` has the code
+for one broker::
 
     broker = broker_at("nats://127.0.0.1:4222", WorkerSettings(concurrency=32))
     async with TransferClient.from_env(journal=PostgresJournal(dsn), hooks=hooks) as client:
         await OrderWorker(client, broker).run(stop)
 
-FastStream's own subscription loops are not used, for three reasons. They fetch messages ahead, and buffered
-messages get no heartbeats. If a consumer is deleted or the connection is closed for good, they behave as if
-the queue were empty, and poll without a pause. On Redis they end when the group is deleted, and never
-restart. The subscribers' ``get_one`` has none of these problems. On NATS the slots share their requests:
-see `transfer_async.integrations.faststream.nats`.
+The worker does not use FastStream's own subscription loops, for three reasons. They fetch messages ahead, and
+the buffered messages get no heartbeats. If a consumer is deleted or the connection is closed for good, they
+behave as if the queue were empty, and poll without a pause. On Redis they end when the group is deleted, and
+never restart. The subscribers' ``get_one`` has none of these problems. On NATS, the slots share their
+requests; see `transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from transfer_async._client import TransferClient
 
 BACK_OFF, LONGEST_BACK_OFF = 0.25, 8.0
-"""The first and the longest pause in seconds after failures of the broker; each doubles the last."""
+"""The first and the longest pause in seconds after failures of the broker. Each pause doubles the last."""
 
 GRACE = 5.0
-"""Seconds that cancelled tasks get to end."""
+"""The seconds in which cancelled tasks must end."""
 
 OPENING = 10.0
-"""Seconds that connecting to the broker, and creating what is missing there, may take."""
+"""The timeout in seconds for connecting to the broker and creating missing streams there."""
 
 _CLOSED = "the broker closed the connection"
 _ENDED = "a task of the worker ended unexpectedly"
@@ -53,14 +53,14 @@ class OrderWorker:
 
     Args:
         client: a client with a durable journal. The worker does not close it.
-        line: the broker, see `Broker`; opened and closed by `run`.
-        handler: carries out the commands; by default ``Handler(client)``.
-        health: see `Health`; checks of the broker and the journal are added to it.
-        around: surrounds the handling of each message; see `transfer_async.worker.consumer`.
-        inject: returns headers for the outcomes; called within ``around``.
+        line: the broker; see `Broker`. `run` opens and closes it.
+        handler: the object that carries out the commands, by default ``Handler(client)``.
+        health: the health checks; see `Health`. The worker adds checks of the broker and the journal.
+        around: a context manager around the handling of each message; see `transfer_async.worker.consumer`.
+        inject: a function, called within ``around``, that returns headers for the outcomes.
 
     Attributes:
-        started: set when the worker takes messages.
+        started: an event that is set when the worker takes messages.
 
     Raises:
         ValueError: the client's journal is not durable.
@@ -97,20 +97,20 @@ class OrderWorker:
         self.health.trouble("worker", "is starting")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take messages until ``stop`` is set; then finish those in progress, and close the broker.
+        """Take messages until ``stop`` is set. Then finish the messages in progress and close the broker.
 
-        An unreachable broker is tried again, at the start and later. If this is cancelled, messages in
-        progress are cancelled too, and the broker redelivers them.
+        The worker retries an unreachable broker, at the start and later. If `run` is cancelled, the messages
+        in progress are cancelled too, and the broker redelivers them.
 
         Raises:
-            ConnectionError: the broker closed the connection for good: restart the worker.
+            ConnectionError: the broker closed the connection for good. Restart the worker.
         """
         try:
             if await self._opened(stop):
                 await self._work(stop)
         finally:
             self.health.trouble("worker", "has stopped")
-            with contextlib.suppress(Exception):  # the connection may be lost already
+            with contextlib.suppress(Exception):  # The connection may be lost already.
                 async with asyncio.timeout(GRACE):
                     await self.line.close()
 
@@ -156,7 +156,7 @@ class OrderWorker:
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not stop.is_set():  # no task ends by itself while the connection works
+        if not stop.is_set():  # While the connection works, no task ends by itself.
             self.health.ended(_CLOSED if self._is_closed() else _ENDED)
 
     async def _finish(self, slots: list[asyncio.Task[None]], sweeper: asyncio.Task[None]) -> None:
@@ -166,7 +166,7 @@ class OrderWorker:
     # --- consumer slots -------------------------------------------------------------------------
 
     async def _run_slot(self) -> None:
-        """Process one message after the other. Nothing is fetched ahead, so no message waits unseen."""
+        """Process one message after the other. Fetch none ahead, so that no message waits in this slot."""
         pauses = _Pauses()
         while self._is_running():
             try:
@@ -175,7 +175,7 @@ class OrderWorker:
                 slot = asyncio.current_task()
                 if slot is not None and slot.cancelling():
                     raise
-                await self._failed(error, pauses)  # a broker's driver has cancelled one of its own tasks
+                await self._failed(error, pauses)  # The broker's driver has cancelled one of its own tasks.
             except Exception as error:  # noqa: BLE001 - the slot continues after any error
                 await self._failed(error, pauses)
 
@@ -190,7 +190,7 @@ class OrderWorker:
                 if message is not None:
                     await self._take(self.line.delivery(message))
         finally:
-            with contextlib.suppress(Exception):  # its connection may be lost
+            with contextlib.suppress(Exception):  # The subscriber's connection may be lost.
                 await subscriber.stop()
 
     async def _next(self, subscriber: Any) -> Any:
@@ -198,7 +198,7 @@ class OrderWorker:
         began = time.monotonic()
         message = await subscriber.get_one(timeout=poll)
         if message is None and time.monotonic() - began < poll / 2:
-            # A closed connection or a deleted consumer looks like an empty queue, but returns too early.
+            # With a closed connection or a deleted consumer, `get_one` returns None before the timeout.
             raise ConnectionError("the broker returned no message before the timeout")
         if self.health.well("broker"):
             log.info("the broker can be used again")
@@ -214,7 +214,7 @@ class OrderWorker:
         if self.health.trouble("broker", f"delivers no messages ({type(error).__name__})"):
             log.warning("the broker delivers no messages (%s)", type(error).__name__)
         await _either(self._stopping.wait(), at_most=pauses.next())
-        with contextlib.suppress(Exception):  # the next attempt raises it again
+        with contextlib.suppress(Exception):  # The next attempt raises the error again.
             await self.line.prepare()
 
     # --- periodic tasks -------------------------------------------------------------------------
@@ -245,14 +245,14 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Return why the broker was not reached; None if it was. Cancelled or still running is no response."""
+    """Return the error of opening the broker, or None. A cancelled or unfinished attempt is an error."""
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE
     return opening.exception()
 
 
 def _described(error: BaseException) -> str:
-    """Return why the broker cannot be used. No message is involved, so the text has no personal data."""
+    """Return why the broker cannot be used. The text has no personal data, since no message is involved."""
     why = reason(error)
     return f"{why}: {error}" if why == type(error).__name__ and str(error) else why
 

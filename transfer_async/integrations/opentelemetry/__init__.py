@@ -8,7 +8,7 @@ try:
     import opentelemetry.trace  # noqa: F401 - imported only here, so that a missing package is one clear error
 except ModuleNotFoundError as _error:
     if not (_error.name or "").startswith("opentelemetry"):
-        raise  # the package is installed, but one of its own dependencies is missing
+        raise  # The package is installed, but one of its own dependencies is missing.
     raise ImportError(
         "transfer_async.integrations.opentelemetry needs opentelemetry-api: "
         "pip install 'transfer_async[opentelemetry]'"

@@ -19,10 +19,10 @@ REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 """Histogram boundaries in seconds for an HTTP request, from the semantic conventions."""
 
 ORDER_SECONDS = (*REQUEST_SECONDS, 15.0, 30.0, 60.0, 120.0)
-"""Histogram boundaries for an order, whose hooks and retries take longer than a request."""
+"""Histogram boundaries in seconds for an order. Its hooks and retries take longer than a request."""
 
 JOURNAL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-"""Histogram boundaries for the journal: the conventions' for a database, with finer ones for a local disk."""
+"""Histogram boundaries in seconds for the journal: the conventions' for databases, plus finer ones."""
 
 
 _WAITING = {
@@ -36,8 +36,8 @@ class Instruments:
     """The instruments of one `Telemetry`.
 
     Args:
-        meter: creates the instruments.
-        where: the service's address, an attribute of every metric.
+        meter: the meter that creates the instruments.
+        where: the service's address, which is an attribute of every metric.
     """
 
     def __init__(self, meter: Meter, where: Attributes) -> None:
@@ -47,7 +47,7 @@ class Instruments:
         self._measure_time(meter)
         self._doubts: int | None = None
         meter.create_observable_gauge(
-            # An observable gauge, because some versions export a value that was set only once.
+            # An observable gauge, because some versions export a value once only.
             "transfer_async.orders.in_doubt",
             [self._observe_doubts],
             unit="{order}",
@@ -65,7 +65,7 @@ class Instruments:
             "transfer_async.retry_budget.left",
             [self._observe_budgets],
             unit="{token}",
-            description="Tokens left in the retry budget; the lowest of several clients.",
+            description="Tokens left in the retry budget. If there are several clients, the lowest.",
         )
 
     def _count_orders(self, meter: Meter) -> None:
@@ -125,13 +125,13 @@ class Instruments:
     # --- orders -------------------------------------------------------------------------------------
 
     def order(self, *, seconds: float, ended: Attributes) -> None:
-        """Count a call that ended, and its duration."""
+        """Count a call that ended, and record its duration."""
         attributes = {**self._where, **ended}
         self._orders.add(1, attributes)
         self._order_seconds.record(seconds, attributes)
 
     def attempt(self, *, seconds: float, request: Attributes, ended: Attributes) -> None:
-        """Count an HTTP attempt; ``request`` has the conventions' attributes, ``ended`` our own."""
+        """Count an HTTP attempt. ``request`` has the conventions' attributes, ``ended`` our own."""
         self._attempts.add(1, {**self._where, **ended})
         self._request_seconds.record(seconds, {**self._where, **request})
 
@@ -166,11 +166,11 @@ class Instruments:
         self._doubts = count
 
     def oldest(self, ages: Mapping[str, float]) -> None:
-        """Set the ages in seconds of the oldest doubt, pending undo and pending notification."""
+        """Set the ages of the oldest doubt, pending undo and pending notification, in seconds."""
         self._ages = dict(ages)
 
     def watch(self, client: TransferClient) -> None:
-        """Observe the client's retry budget while the client exists."""
+        """Observe the client's retry budget as long as the client exists."""
         self._clients.add(client)
 
     def _observe_doubts(self, _: CallbackOptions) -> Iterable[Observation]:
@@ -180,19 +180,19 @@ class Instruments:
         return [Observation(self._ages[waiting], self._where)] if waiting in self._ages else []
 
     def _observe_budgets(self, _: CallbackOptions) -> Iterable[Observation]:
-        # The exporter's thread calls this: iterate over a copy.
+        # The exporter's thread calls this, so iterate over a copy.
         left = [client.retry_budget for client in list(self._clients)]
         return [Observation(min(left), self._where)] if left else []
 
 
 # --- names -------------------------------------------------------------------------------------------
-# The names of spans, metrics and attributes: from the semantic conventions if they have one, else our own.
-#
-# They are strings because the conventions' own package has been in beta for years.
+# The names of spans, metrics and attributes. They are those of the semantic conventions, if these have a
+# name.
+# They are written as strings because the conventions' own package has been in beta for years.
 
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.33.0"
-"""The version of the conventions: the first with stable names for databases."""
+"""The version of the semantic conventions. It is the first with stable names for databases."""
 
 ERROR_TYPE: Final = "error.type"
 METHOD: Final = "http.request.method"
@@ -216,12 +216,12 @@ PAUSE: Final = "transfer_async.retry.pause"
 WAITED: Final = "transfer_async.rate.waited"
 
 UNRECORDED: Final = "unrecorded"
-"""The outcome of a call that did not record its end: its journal failed, or another call was faster."""
+"""The outcome of a call that recorded no outcome: its journal failed, or another call recorded one first."""
 
 OTHER: Final = "_OTHER"
 """The conventions' ``error.type`` for an error without a class name."""
 
 
 def error_type(name: str) -> str:
-    """Return ``name`` if it is a class name, else `OTHER`: metrics must not be grouped by sentences."""
+    """Return ``name`` if it is a class name, else `OTHER`. Free text would create too many metric series."""
     return name if name.isidentifier() else OTHER

@@ -1,8 +1,8 @@
 """Traces and metrics of the client for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
 
-An order is a span in its caller's trace, with its HTTP attempts as children. Names are those of
-OpenTelemetry's semantic conventions; others begin with ``transfer_async``. Attributes hold keys, ids,
-statuses, and names of hooks and errors. They never hold personal data, an error's text or its traceback.
+An order is a span in its caller's trace, and its HTTP attempts are child spans. The names come from
+OpenTelemetry's semantic conventions. Other names begin with ``transfer_async``. Attributes contain keys, ids,
+statuses, and names of hooks and errors. They never contain personal data, an error's text or its traceback.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 SCOPE = "transfer_async"
-"""The name of the instrumentation scope."""
+"""The name of OpenTelemetry's instrumentation scope."""
 
 
 class Telemetry:
@@ -54,12 +54,12 @@ class Telemetry:
         async with TransferClient(base_url, token, journal=journal, observers=[telemetry]) as client:
             telemetry.watch(client)
 
-    A process needs one for each service.
+    A process needs one `Telemetry` for each service.
 
     Args:
         base_url: the client's base URL. Without it, no span or metric names the server.
-        tracer_provider: receives the spans; by default the global one.
-        meter_provider: receives the metrics; by default the global one.
+        tracer_provider: the provider that receives the spans, by default the global one.
+        meter_provider: the provider that receives the metrics, by default the global one.
         trace_requests: whether the client's requests carry the trace context, as the global propagator of
             ``opentelemetry.propagate`` writes it (``traceparent``). Baggage is never sent to the service.
         span_events: whether hooks, retries, undos and doubts are events of the spans. OpenTelemetry plans
@@ -80,7 +80,8 @@ class Telemetry:
     ) -> None:
         where, full = _server(base_url)
         tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE, VERSION, metrics.SCHEMA)
-        # The address makes the meters differ: of two equal ones, only the first one's gauges are observed.
+        # The address makes the meters differ. If two meters are equal, only the first one's gauges are
+        # observed.
         meter = (meter_provider or get_meter_provider()).get_meter(SCOPE, VERSION, metrics.SCHEMA, where)
         self._instruments = Instruments(meter, where)
         self._orders = Orders(tracer, self._instruments, {**where, **full}, span_events=span_events)
@@ -97,9 +98,9 @@ class Telemetry:
         return len(self._orders)
 
     def journal(self, journal: Journal) -> Journal:
-        """Return ``journal`` with its operations measured. Each ``recover`` also counts orders in doubt.
+        """Return a journal that measures the operations of ``journal``.
 
-        Open and close it like the journal itself.
+        Open and close it in place of ``journal``. Each ``recover`` also counts the orders in doubt.
         """
         return cast("Journal", TimedJournal(journal, self._instruments))
 
@@ -108,12 +109,12 @@ class Telemetry:
         self._instruments.watch(client)
 
     def report(self, report: RecoveryReport) -> None:
-        """Record the number of orders in doubt, if you do not use `journal`."""
+        """Record the number of orders in doubt. Call this only if you do not use `journal`."""
         self._instruments.in_doubt(report.in_doubt)
 
 
 def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str | int]]:
-    """Return the server's address for spans and metrics, and the request's URL for spans."""
+    """Return the attributes with the server's address, and those with the request's URL for spans."""
     if base_url is None:
         return {}, {}
     address = normalised(base_url)
@@ -136,11 +137,11 @@ _OPERATIONS = {"takeover": "take_over", "layaside": "lay_aside"}
 
 
 class TimedJournal:
-    """A journal that measures the transitions of another one, and passes everything else on.
+    """A journal that measures the transitions of another journal, and passes all other calls on to it.
 
     Args:
-        journal: the measured journal.
-        instruments: record the durations.
+        journal: the journal to measure.
+        instruments: the metrics that record the durations.
     """
 
     def __init__(self, journal: Journal, instruments: Instruments) -> None:
@@ -163,7 +164,7 @@ class TimedJournal:
         await self._journal.__aexit__(kind, error, traceback)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Apply the transition ``move``, and measure it."""
+        """Apply the transition ``move`` and measure its duration."""
         began = perf_counter()
         try:
             verdict = await self._journal.move(scope, key, move)
@@ -174,7 +175,7 @@ class TimedJournal:
         return verdict
 
     async def count_in_doubt(self, scope: str) -> int:
-        """Return the number of keys in doubt. Every ``recover`` calls this, which updates the gauge."""
+        """Return the number of keys in doubt, and update the gauge. Every ``recover`` calls this."""
         count = await self._journal.count_in_doubt(scope)
         oldest = self._read_by.pop(_this_task(), None)
         try:
@@ -186,7 +187,7 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return pending keys. A run of ``recover`` reads all of them, so the oldest is recorded here."""
+        """Return pending keys and note the oldest. Every ``recover`` reads all pending keys through this."""
         found = await self._journal.work(scope, limit=limit, after=after)
         oldest = self._read_by.setdefault(_this_task(), Oldest()) if after else Oldest()
         self._read_by[_this_task()] = oldest
@@ -217,14 +218,14 @@ def _log_failure(raised: Exception) -> None:
 
 
 # --- ages --------------------------------------------------------------------------------------------
-# The ages of the oldest pending work, noted while `recover` reads all of it.
+# The ages of the oldest pending work, which are noted while `recover` reads it.
 
 
 @define
 class Oldest:
-    """The times at which the oldest doubt, pending undo and pending notification began; None if none waits.
+    """The start times of the oldest doubt, pending undo and pending notification, or None.
 
-    In seconds of the journal's clock.
+    They are in seconds of the journal's clock.
     """
 
     doubt: float | None = None
@@ -232,7 +233,7 @@ class Oldest:
     notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Include ``entry``. Work recorded without a time is as old as its claim."""
+        """Include ``entry``. Work that was recorded without a time counts from the time of its claim."""
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
         self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.pending_undos])
@@ -241,7 +242,7 @@ class Oldest:
         )
 
     def ages(self, now: float) -> dict[str, float]:
-        """Return the ages in seconds; 0 if nothing waits."""
+        """Return the ages in seconds, or 0 if no work is pending."""
         since = {"doubt": self.doubt, "undo": self.undo, "notification": self.notification}
         return {name: 0.0 if time is None else max(0.0, now - time) for name, time in since.items()}
 
@@ -251,7 +252,7 @@ def _since(since: float | None, entry: Entry) -> float:
 
 
 def _earlier(known: float | None, times: Iterable[float]) -> float | None:
-    told = [time for time in times if is_a_time(time)]  # A corrupt time would hide the others.
+    told = [time for time in times if is_a_time(time)]  # A corrupt time must not hide the others.
     return min(told if known is None else [known, *told], default=None)
 
 
@@ -261,16 +262,16 @@ def _earlier(known: float | None, times: Iterable[float]) -> float | None:
 
 @contextmanager
 def context_from(headers: Mapping[str, str]) -> Iterator[None]:
-    """Make spans within this context part of the trace in a message's headers.
+    """Return a context in which spans become part of the trace in a message's headers.
 
-    Headers without a valid trace change nothing.
+    Headers without a valid trace have no effect.
 
     Args:
         headers: the message's headers, with names in any case.
     """
     # Proxies and brokers change the case of names, and propagators expect lower case.
     carrier = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
-    # Pass the current context, or headers without a trace would end the current trace.
+    # Pass the current context: otherwise headers without a trace would end the current trace.
     token = context.attach(propagate.extract(carrier, context.get_current()))
     try:
         yield
@@ -288,10 +289,11 @@ def headers_of_context() -> dict[str, str]:
 # --- spans --------------------------------------------------------------------------------------------
 # The spans of orders and their attempts, built from the client's events.
 #
-# An order's span begins with `Claimed` and lasts until the task of its call ends. So it includes undos after
-# a definite failure, and ``resolve`` after a doubt. If the order was created, nothing follows, and its span
-# ends at once. Every task ends, so no span stays open. A call without a recorded outcome is `UNRECORDED`.
-# Events of calls without a span here, for example of ``recover``, become events of the current span.
+# An order's span begins with `Claimed` and lasts until the task of its call ends. So it includes the undos
+# after a definite failure, and ``resolve`` after a doubt. If the order was created, nothing follows, and the
+# span ends at once. Every task ends, so no span stays open. A call without a recorded outcome gets the
+# outcome `UNRECORDED`. If a call has no span here, as in ``recover``, its events are added to the current
+# span.
 
 
 ORDER_SPAN = "create_order"
@@ -301,7 +303,7 @@ _REQUEST: Attributes = {metrics.METHOD: "POST", metrics.TEMPLATE: CREATE_ORDER}
 
 @define(eq=False, kw_only=True)
 class OpenAttempt:
-    """An HTTP attempt in progress, with its start in nanoseconds since 1970 and on a monotonic clock."""
+    """An HTTP attempt in progress. It has its start in nanoseconds since 1970 and on a monotonic clock."""
 
     span: Span
     began_at: int = field(factory=time.time_ns)
@@ -310,7 +312,7 @@ class OpenAttempt:
 
 @define(eq=False, kw_only=True)
 class OpenOrder:
-    """An order whose call is in progress, and what is known of its end so far."""
+    """An order whose call is in progress, with the part of its outcome that is known so far."""
 
     span: Span
     context: Context
@@ -322,10 +324,10 @@ class OpenOrder:
 
 
 class Orders:
-    """Create spans from events, and update the metrics.
+    """Creates spans from events and updates the metrics.
 
     Args:
-        tracer: creates the spans.
+        tracer: the tracer that creates the spans.
         instruments: the metrics.
         server: the service's address, for the spans of attempts.
         span_events: whether spans have events.
@@ -338,7 +340,7 @@ class Orders:
         self._span_events = span_events
         self._instruments = instruments
         self._request = {**_REQUEST, **server}
-        # Only the tasks hold the orders, so that an abandoned event loop frees its orders.
+        # Only the tasks reference the orders, so that the orders of an abandoned event loop are freed.
         self._open: weakref.WeakValueDictionary[str, OpenOrder] = weakref.WeakValueDictionary()
         self._recorders: dict[type[events.Event], Callable[[Any], None]] = {
             events.Claimed: self._claimed,
@@ -381,7 +383,7 @@ class Orders:
     def _claimed(self, event: events.Claimed) -> None:
         task = asyncio.current_task()
         if task is None:
-            return  # without a task, nothing would end the span
+            return  # Without a task, the span would never end.
         span = self._tracer.start_span(
             ORDER_SPAN,
             start_time=time.time_ns() - int(event.seconds * 1e9),
@@ -394,7 +396,8 @@ class Orders:
         order = OpenOrder(span=span, context=trace.set_span_in_context(span), seconds=event.seconds)
         self._open[event.intent_id] = order
         task.add_done_callback(partial(self._call_is_over, event.intent_id, order))
-        # Spans of hooks belong to the order. Detaching is not needed: the context ends with the call's task.
+        # The spans of hooks belong to the order. The context ends with the call's task, so it is not
+        # detached.
         context.attach(order.context)
 
     def _call_is_over(self, intent_id: str, order: OpenOrder, _: asyncio.Task[Any]) -> None:
@@ -403,7 +406,7 @@ class Orders:
 
     def _end(self, intent_id: str, order: OpenOrder) -> None:
         order.is_over = True
-        if self._open.get(intent_id) is order:  # another call may have taken over the intent
+        if self._open.get(intent_id) is order:  # Another call may have taken over the intent.
             del self._open[intent_id]
         self._end_attempt(order, outcome=order.outcome, error=order.error)
         ended: dict[str, str | int] = {metrics.OUTCOME: order.outcome}
@@ -415,7 +418,7 @@ class Orders:
         self._instruments.order(seconds=order.seconds, ended=ended)
 
     def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
-        """Note how the order ended, as far as is known now."""
+        """Note the order's outcome, as far as it is known now."""
         order = self._open.get(event.intent_id)
         if order is not None:
             order.outcome, order.seconds = outcome.value, event.seconds
