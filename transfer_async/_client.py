@@ -290,7 +290,7 @@ class TransferClient:
         Args:
             order: the order to create.
             key: the caller's own id for the payment: 1 to 200 printable characters in Unicode's NFC, no
-                character that renders as nothing, and no blank at either end. By default the client
+                invisible character, and no blank at either end. By default the client
                 generates one. If you might cancel the call, pass your own key.
             beneficiary: the beneficiary's name as the customer typed it; hooks check it.
             held: the reference of a hold that the bank has placed itself.

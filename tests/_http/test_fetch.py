@@ -71,7 +71,7 @@ def test_any_other_method_is_refused(method):
 
 @each("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "delete"])
 def test_no_other_method_may_be_marked_safe(method):
-    with pytest.raises(ValueError, match=r"^safe: is for GET and HEAD"):
+    with pytest.raises(ValueError, match=r"^safe: is allowed for GET and HEAD"):
         checked_method(method, safe=True)
 
 

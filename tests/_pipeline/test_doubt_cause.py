@@ -62,7 +62,7 @@ async def test_the_cause_has_the_attempts_with_times_and_request_ids(world: Worl
         (2, 503, "r-2"),
     ]
     assert (
-        found.told == "the answer's status does not show whether the order exists (status 503, request r-2)"
+        found.told == "the response's status does not show whether the order exists (status 503, request r-2)"
     )
 
 
@@ -71,7 +71,7 @@ async def test_the_cause_has_the_order_id_of_the_answer(world: World):
     await world.fails(OutcomeUnknown)
 
     found = await cause(world)
-    words = "the answer cannot be read as this order (status 200); the answer names "
+    words = "the response cannot be read as this order (status 200); the response has the id "
     assert found.candidate in world.sandbox.orders
     assert found.told == f"{words}{found.candidate}"
 

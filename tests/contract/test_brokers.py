@@ -124,7 +124,7 @@ async def workers(tmp_path):
 async def test_a_broker_that_cannot_be_pickled_is_reported(workers):
     workers.harness.new_line = lambda settings: None
 
-    with pytest.raises(AssertionError, match="a partial of a class can; or say kills = 0"):
+    with pytest.raises(AssertionError, match="such as a partial; or set kills = 0"):
         await BrokerContract().test_the_messages_of_a_killed_worker_are_carried_out_by_another(workers)
 
 

@@ -227,7 +227,7 @@ async def test_listing_orders_is_optional_for_a_journal():
     class WithoutOrders:
         durable = False
 
-    with pytest.raises(pytest.skip.Exception, match=r"a journal without orders\(\)"):
+    with pytest.raises(pytest.skip.Exception, match=r"the journal has no orders\(\)"):
         await JournalContract().test_orders_are_listed_by_their_ids_page_by_page(WithoutOrders(), None)
     with pytest.raises(ValueError, match="WithoutOrders cannot list its orders"):
         await ScopedJournal(WithoutOrders(), SCOPE).orders(limit=1)

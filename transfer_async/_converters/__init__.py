@@ -1,1 +1,1 @@
-"""From bytes to models and back, exactly. It may know the models."""
+"""Exact conversion between bytes and models. This package may import the models."""

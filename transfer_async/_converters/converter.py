@@ -1,10 +1,11 @@
-"""JSON bytes to models and back: the cattrs converter, whose docstring is the wire format.
+"""Conversion between JSON bytes and models, with cattrs. The docstring of `make_converter` is the wire
+format.
 
 Each model has one structure hook and one unstructure hook on one cattrs converter. msgspec decodes and
 encodes the JSON, at C speed and never through ``float``.
 
-An order's required fields are read at once, and strictly: a missing or wrong one is an error with its JSON
-path. The optional fields are read when one of them is first accessed; a wrong one becomes ``None``.
+An order's required fields are read at once and strictly: a missing or invalid field is an error with its JSON
+path. The optional fields are read when one of them is first accessed. An invalid one becomes ``None``.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def make_converter() -> cattrs.Converter:
       ``unread``. Unknown fields are ignored.
     * A new order's amounts, rate and balance are written as plain decimal strings, its fee as a number.
     """
-    import cattrs  # It takes 14 ms; `prepare` imports it when the first client is created.
+    import cattrs  # The import takes 14 ms; `prepare` runs it when the first client is created.
 
     converter = cattrs.Converter()
     for kind, read in LEAVES.items():
@@ -110,7 +111,7 @@ def _as_hook(read: Reader) -> Callable[[Any, Any], Any]:
 
 
 def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook that reads a model from bytes; a decoded value is encoded again first."""
+    """Return a hook that reads a model from bytes. It first encodes a decoded value again."""
     return lambda value, _kind: read(value if isinstance(value, bytes) else _encoder.encode(value))
 
 
@@ -142,12 +143,12 @@ def _request_writer(cls: Any, converter: cattrs.Converter) -> Callable[[Any], An
 
 
 def encode(value: Any) -> bytes:
-    """Return any JSON value or model as JSON; a `Decimal` becomes a number with all digits."""
+    """Return any JSON value or model as JSON. A `Decimal` becomes a number with all digits."""
     return _encoder.encode(_converter().unstructure(value))
 
 
 def read_into(into: type[Any] | None, raw: bytes) -> Any:
-    """Read a response as the model ``into``; without one, return the decoded JSON, or None for an empty body.
+    """Read a response as the model ``into``. Without a model, return the decoded JSON, or None if empty.
 
     Raises:
         Unreadable: the response cannot be read as ``into``.
@@ -192,7 +193,7 @@ def _read_request(cls: type[T], raw: bytes) -> T:
 
 
 def request_in(cls: type[T], tree: Any, problems: list[Problem], prefix: str) -> T | None:
-    """Create ``cls`` from decoded JSON; if it is not valid, return None and add every problem.
+    """Create ``cls`` from decoded JSON. If it is invalid, return None and add every problem.
 
     Args:
         cls: `NewOrder` or `NewExternalOrder`.
@@ -243,24 +244,24 @@ def _converter() -> cattrs.Converter:
 
 
 def prepare() -> None:
-    """Create the converter, so that creating a client waits for it, and its first order does not."""
+    """Create the converter in advance, so that a client's first order does not wait for it."""
     _converter()
 
 
 # --- optional fields ---------------------------------------------------------------------------------
-# These are read without an error: a value that cannot be read becomes ``None``, and ``unread`` gets its path.
+# Reading them raises no error: an unreadable value becomes ``None``, and ``unread`` gets its path.
 
 
 MAX_VALUES = 20_000
-"""The approximate maximum number of values in a model that is read alone.
+"""The approximate maximum number of values in a separate model.
 
-A user with fifty currencies has hundreds. A megabyte could hold half a million, which would block the event
-loop for seconds.
+A user with fifty currencies has hundreds. A megabyte of JSON may contain half a million, which would block
+the event loop for seconds.
 """
 
 
 def read_optional_fields(cls: type, written: dict[str, Any], path: str, unread: list[str]) -> dict[str, Any]:
-    """Return the optional fields of ``cls``, read independently: one that cannot be read affects no other."""
+    """Return the optional fields of ``cls``. They are read independently of each other."""
     return {
         field.name: _read_optional(
             field.kind, written.get(field.wire_name), f"{path}.{field.wire_name}", unread
@@ -279,7 +280,7 @@ def _read_optional(kind: Any, written: Any, path: str, unread: list[str]) -> Any
 
 
 def _read_loosely(kind: Any, value: Any, path: str, unread: list[str]) -> Any:
-    """Return ``value`` as ``kind``; if it is of another type, return None and add its path to ``unread``."""
+    """Return ``value`` as ``kind``. If it has another type, return None and add its path to ``unread``."""
     if value is None or kind is Any:
         return value
     if typing.get_origin(kind) is tuple:
@@ -315,7 +316,8 @@ def _read_model(cls: Any, tree: Any, path: str, unread: list[str]) -> Any:
 
 def read_part(cls: Callable[..., T], raw: bytes) -> T:
     """Read a model that has only optional fields."""
-    if raw.count(b",") + raw.count(b"{") > MAX_VALUES:  # Commas in texts count too, but there are few.
+    # This also counts commas within strings, but these are few.
+    if raw.count(b",") + raw.count(b"{") > MAX_VALUES:
         raise Unreadable("$", f"has more than {MAX_VALUES:,} values")
     whole = as_written(raw)
     if not isinstance(whole, Fields):
@@ -334,7 +336,7 @@ def _read_whole(cls: Any, written: Fields) -> Any:
     except RecursionError:
         raise Unreadable("$", "is nested too deeply") from None
     except ValueError as error:
-        raise Unreadable("$", f"holds a value that {error}") from None
+        raise Unreadable("$", f"contains a value that {error}") from None
     if unread and hasattr(model, "unread"):
         object.__setattr__(model, "unread", tuple(unread))
     return model
@@ -343,7 +345,7 @@ def _read_whole(cls: Any, written: Fields) -> Any:
 # --- required fields at once -------------------------------------------------------------------------
 # If a response follows the specification, msgspec reads an order's required fields in one call.
 #
-# Any other response is read field by field, which also finds out what is wrong with it.
+# Any other response is read field by field, which also finds the error.
 
 
 _UNUSUAL = (
@@ -359,18 +361,18 @@ STRICT, STRICT_OF_BANK = (
 """The required fields of an order, and of an external order."""
 
 PEOPLE = tuple(item for item in fields_of(responses.Order) if item.part is responses.User)
-"""The fields of an order that hold its poster and its beneficiary."""
+"""The fields of an order with its poster and its beneficiary."""
 
 Head = tuple[Iterable[Any], tuple[Any, ...], Iterable[str | None]]
 """The values of `STRICT`, of `STRICT_OF_BANK`, and the usernames of `PEOPLE`."""
 
-_numbers = itertools.count(1)  # It never returns 0, which is false.
+_numbers = itertools.count(1)  # The count never becomes 0, which would be false.
 
 
 class _CountsChecks(type):
-    """A metaclass that accepts every value as an instance, and counts how often msgspec asks."""
+    """A metaclass that accepts every value as an instance, and counts msgspec's checks."""
 
-    # A Python function here would take as long as all the reading.
+    # A Python function here would double the time of reading.
     __instancecheck__ = staticmethod(functools.partial(next, _numbers))
 
 
@@ -383,11 +385,11 @@ _CONVERSIONS: dict[Any, tuple[type, dict[type, Callable[[Any], Any]]]] = {
     Decimal: (Decimal, {int: Decimal}),
     bool: (bool, {int: {0: False, 1: True}.__getitem__}),
 }
-"""By kind: the type that a leaf usually has, and the conversions from other types."""
+"""For each kind of field: the usual type of its value, and the conversions from other types."""
 
 _KINDS = [*(item.kind for item in (*STRICT, *STRICT_OF_BANK)), *(str for _ in PEOPLE)]
 _LEAVES = [_CONVERSIONS[kind] for kind in _KINDS]
-"""The conversions of all required values of a response, in their order."""
+"""The conversions of all required values of a response, in the order of the values."""
 _of_order = itemgetter(slice(len(STRICT)))
 _of_bank = itemgetter(slice(len(STRICT), -len(PEOPLE)))
 _usernames = itemgetter(slice(-len(PEOPLE), None))
@@ -396,7 +398,7 @@ _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
 def _leaves(cls: type, fields: Iterable[WireField], **parts: Any) -> Any:
-    """Create a struct of the required ``fields`` of ``cls``, and of the ``parts``."""
+    """Create a struct with the required ``fields`` of ``cls`` and with the ``parts``."""
     kinds = {field.name: _Leaf for field in fields} | parts
     rename = {item.name: item.wire_name for item in fields_of(cls)}
     return msgspec.defstruct(f"Leaves{cls.__name__}", list(kinds.items()), rename=rename, gc=False)
@@ -415,9 +417,9 @@ _read_leaves = msgspec.json.Decoder(
 
 
 def read_head(raw: bytes) -> Head | None:
-    """Read an order's required values in one call; return None if anything is unusual.
+    """Read an order's required values in one call. Return None if the response is unusual.
 
-    It takes a third less time than reading field by field.
+    This takes a third less time than reading field by field.
     """
     before = next(_numbers)
     try:
@@ -430,7 +432,7 @@ def read_head(raw: bytes) -> Head | None:
         ]
     except _UNUSUAL:
         return None
-    if after - before != len(_LEAVES) + 1:  # A field comes twice, or another thread is reading too.
+    if after - before != len(_LEAVES) + 1:  # There is a duplicate field, or another thread is reading too.
         return None
     if not all(_amounts(values)) and _MINUS_ZERO.search(raw):  # An int has no -0.
         return None
@@ -473,7 +475,7 @@ def read_answer(raw: bytes) -> Answer:
     """Read an order's required fields now; its optional fields are read when one is first accessed.
 
     Raises:
-        Unreadable: a required field is missing or wrong; the error holds its JSON path.
+        Unreadable: a required field is missing or invalid. The error has its JSON path.
     """
     strict, of_bank, usernames = read_head(raw) or _read_head_by_field(raw)
     order = object.__new__(responses.Order)
@@ -491,7 +493,7 @@ def read_order(raw: bytes) -> responses.Order:
 
 
 def read_external_order(raw: bytes) -> responses.ExternalOrder:
-    """Read an `ExternalOrder` that is not part of an order, with all its fields."""
+    """Read all fields of an `ExternalOrder` that is not part of an order."""
     written = _once_each(as_written(raw), "$", STRICT_OF_BANK)
     return _external_order(written, _read_strictly(STRICT_OF_BANK, written, "$"), "$", [])
 
@@ -511,7 +513,7 @@ def _once_each(written: Any, path: str, fields: Iterable[WireField]) -> dict[str
     """Return an object's fields as a dictionary.
 
     Raises:
-        Unreadable: it is not an object, or one of ``fields`` comes twice, with equal values or not.
+        Unreadable: it is not an object, or has one of ``fields`` twice, even with equal values.
     """
     if not isinstance(written, Fields):
         raise Unreadable(path, "is not a JSON object that can be read")
@@ -551,7 +553,7 @@ def _present(written: dict[str, Any], field: WireField, path: str) -> Any:
 
 
 def _read_rest(order: responses.Order, *, raw: bytes, of_bank: tuple[Any, ...]) -> None:
-    """Fill the order's empty slots; a value that cannot be read becomes None, with its path in ``unread``."""
+    """Read the order's optional fields. An unreadable one becomes None, with its path in ``unread``."""
     unread: list[str] = []
     rest = _optional_values(raw, of_bank, unread)
     for put, value in zip(_PUT_REST, (*rest, tuple(unread), _nothing_left), strict=True):
@@ -563,7 +565,7 @@ def _read_rest(order: responses.Order, *, raw: bytes, of_bank: tuple[Any, ...]) 
 def _optional_values(raw: bytes, of_bank: tuple[Any, ...], unread: list[str]) -> tuple[Any, ...]:
     try:
         written = dict(as_written(raw))
-    except Unreadable:  # It was readable before, but now less of the call stack may be left.
+    except Unreadable:  # The JSON was readable before, but now the call stack may be too deep.
         unread.append("$")
         written = {}
     bank = dict(written.get(_BANK.wire_name, ()))

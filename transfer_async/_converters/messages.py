@@ -1,4 +1,4 @@
-"""The two messages of brokers and files: a command to create an order, and the order's outcome.
+"""The two messages in brokers and files: a command to create an order, and the order's outcome.
 
 Both are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers; both are read
 exactly::
@@ -43,7 +43,7 @@ from transfer_async._models.requests import (
 from transfer_async._models.responses import Order, OrderState
 
 VERSION = 1
-"""The version of both messages; a message with another version is refused."""
+"""The version of both messages. A message with another version is refused."""
 
 ORDER_FIELDS = (
     "poster_amount",
@@ -97,9 +97,9 @@ class OrderCommand:
         """Read a command.
 
         Raises:
-            InvalidOrder: it cannot be read or is invalid; ``.problems`` lists every problem with its JSON
-                path. ``order_may_exist`` is true unless the command was read and has no key, because an
-                earlier command may have the same key.
+            InvalidOrder: the command is unreadable or invalid. ``.problems`` lists every problem with its
+                JSON path. ``order_may_exist`` is false only if the command certainly has no key; otherwise
+                an earlier command may have the same key.
         """
         return cls.from_tree(tree_of(data))
 
@@ -132,7 +132,7 @@ class OrderCommand:
         return made
 
     def to_json(self) -> bytes:
-        """Write the command; numbers keep all digits."""
+        """Return the command as JSON. Numbers keep all digits."""
         tree = {"version": VERSION, "key": self.key, "order": msgspec.Raw(self.order.to_json())}
         for name, (_, write) in OPTIONAL_FIELDS.items():
             if (value := getattr(self, name)) is not None:
@@ -168,7 +168,7 @@ def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[P
     place = next((number for number, name in enumerate(tree, 1) if name not in known), None)
     if place is None:
         return []
-    from difflib import get_close_matches  # It takes 2 ms, and is needed only here.
+    from difflib import get_close_matches  # The import takes 2 ms and is needed only here.
 
     near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the known ones are {', '.join(sorted(known))}"
@@ -184,7 +184,7 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """Add the problem of a key; return the key if a journal may hold it, even if it is invalid now."""
+    """Add the problem of a key, if any. Return the key if a journal may contain it, even if it is invalid."""
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
     return value if requests.may_be_on_record(value) else None
@@ -255,16 +255,16 @@ class OrderOutcome:
         key: the command's key.
         intent_id: the intent's id, which the bank's hooks received.
         outcome: what is certain.
-        order_may_exist: whether an order for the key may exist; release the hold only if this is false.
+        order_may_exist: whether an order for the key may exist. Release the hold only if this is false.
         order_id: the order's id, if it exists.
-        error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may come
-            with any outcome: a sender found that its doubt had been ended with another result, and two
-            orders may exist.
+        error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur
+            with any outcome. It means that two orders may exist: the doubt had been ended with one result,
+            and its sender reported another.
         status: the HTTP status of a refusal.
         fields: the request's fields that a refusal named.
-        receipts: the receipts that the hooks returned, by hook name; ``"held"`` for the command's ``held``.
+        receipts: the hooks' receipts by hook name. The command's ``held`` has the name ``"held"``.
         state: the order's state when it was created.
-        poster_amount: this and the next five fields are exact values of the order that the service recorded.
+        poster_amount: this and the next five fields are exact values from the service's order.
     """
 
     key: str
@@ -293,7 +293,7 @@ class OrderOutcome:
         intent_id: str,
         receipts: dict[str, str | None] | None = None,
     ) -> Self:
-        """Create the outcome for the ``result`` of a call; ``receipts`` are needed if it is an `Order`."""
+        """Create the outcome for the ``result`` of a call. An `Order` needs the ``receipts`` too."""
         if isinstance(result, Order):
             return cls(
                 key=key,
@@ -319,7 +319,7 @@ class OrderOutcome:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
-        """Read an outcome; unknown fields are ignored.
+        """Read an outcome. Unknown fields are ignored.
 
         Raises:
             ValueError: ``data`` is not an outcome, or has another version.
@@ -335,7 +335,7 @@ class OrderOutcome:
         return cls(**{name: getattr(read, name) for name in _OUTCOME})
 
     def to_json(self) -> bytes:
-        """Write the outcome without its empty fields; numbers keep all digits."""
+        """Return the outcome as JSON without its empty fields. Numbers keep all digits."""
         tree: dict[str, Any] = {"version": VERSION}
         for name, value in zip(_OUTCOME, _values_of(self), strict=True):
             if isinstance(value, Decimal):
@@ -347,9 +347,9 @@ class OrderOutcome:
 
 @frozen(kw_only=True)
 class EndOfDoubt(OrderOutcome):
-    """The outcome with which a doubt ended; it is written and compared like any other outcome.
+    """The outcome with which a doubt ended. It is written and compared like any other outcome.
 
-    An operator may amend the order's id, and amend it back. Then only the time distinguishes the two ends.
+    An operator may amend the order's id and amend it back. Then the two outcomes differ only in their time.
 
     Args:
         ended_at: the time of the end on the journal's clock; None in records of earlier versions.

@@ -23,7 +23,7 @@ Reader = Callable[[Any], Any]
 
 
 class Unreadable(ValueError):
-    """The JSON at ``path`` does not follow the specification; ``why`` never shows the value."""
+    """The JSON at ``path`` does not follow the specification. ``why`` never shows the value."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -32,10 +32,10 @@ class Unreadable(ValueError):
 
 
 MAX_DEPTH = 64
-"""The maximum depth of JSON: a deeper value could not be written, compared or pickled."""
+"""The maximum depth of JSON. Deeper values cannot be written, compared or pickled."""
 
 DIGITS = 100
-"""The maximum number of digits before the point, or of zeros after it, that are written without exponent."""
+"""The maximum digits before the point, or zeros after it, in a number written without exponent."""
 
 EVERY_DIGIT = decimal.Context(
     prec=decimal.MAX_PREC,
@@ -49,7 +49,7 @@ def exactly(text: str) -> Decimal:
     """Return the number in ``text`` exactly, without rounding.
 
     Raises:
-        ValueError: a `Decimal` cannot hold the number without rounding.
+        ValueError: a `Decimal` cannot represent the number without rounding.
     """
     try:
         return EVERY_DIGIT.create_decimal(text)
@@ -58,7 +58,7 @@ def exactly(text: str) -> Decimal:
 
 
 def plain(value: Decimal) -> str:
-    """Return ``value`` as text without an exponent, unless that would be a long row of zeros."""
+    """Return ``value`` as text without an exponent, unless the text would have too many zeros."""
     return format(value, "f") if abs(value.adjusted()) <= DIGITS else str(value)
 
 
@@ -71,7 +71,7 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     data = bytes(raw)
     try:
         tree = _decoder.decode(data)
-    except msgspec.ValidationError:  # In JSON of any shape, only this raises it.
+    except msgspec.ValidationError:  # In JSON of any shape, this is the only cause of the error.
         raise Unreadable("$", "has a whole number of too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
         raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
@@ -81,7 +81,7 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
 
 
 def may_be_deep(data: bytes) -> bool:
-    """Return whether ``data`` has more opening brackets than JSON may have levels."""
+    """Return whether ``data`` has more opening brackets than the maximum depth."""
     # `count` would take ten times as long.
     return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
 
@@ -93,13 +93,13 @@ class Number(str):
 
 
 class Fields(list[tuple[str, Any]]):
-    """The fields of a JSON object in their order; duplicate fields are kept.
+    """The fields of a JSON object in order, with duplicate fields.
 
-    JSON readers differ in which of two duplicates they use, so a required field is read from neither.
+    JSON readers differ in which of two duplicates they use. So a duplicate required field is an error.
     """
 
     def duplicate(self, *among: str) -> str | None:
-        """Return the first duplicate name, of those in ``among`` or of all; None if there is none."""
+        """Return the first duplicate name, or None. With ``among``, consider only these names."""
         seen: set[str] = set()
         for name, _ in self:
             if name in seen and (not among or name in among):
@@ -109,14 +109,14 @@ class Fields(list[tuple[str, Any]]):
 
 
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
-    """Parse JSON without converting its values; `as_decoded` converts each of them separately.
+    """Parse JSON without converting its values. `as_decoded` converts each value separately.
 
-    A text that is not valid UTF-8 becomes a string that cannot be sent. This is far slower than `decode`, but
-    an invalid value does not hide the other values.
+    This is far slower than `decode`, but an invalid value does not prevent the others from being read.
+    Invalid UTF-8 becomes a string that cannot be sent.
 
     Args:
         raw: the JSON.
-        each: creates the result for an object from its fields.
+        each: a function that creates the result for an object from its fields.
 
     Returns:
         The parsed JSON, with numbers as `Number`.
@@ -168,12 +168,12 @@ def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
 
     Args:
         raw: JSON that `decode` accepts.
-        decoded: the result of `decode`, if available; it usually makes a second parsing unnecessary.
+        decoded: the result of `decode`, if available. It usually avoids a second parsing.
 
     Raises:
         Unreadable: see `as_written`.
     """
-    # Each name in the JSON is followed by a colon. Decoding keeps only one of two equal names.
+    # In the JSON, a colon follows each name. The decoded result has only one of two equal names.
     if raw.count(b":") == _names(decoded):
         return False
     found: list[bool] = []
@@ -218,7 +218,7 @@ class WireField(FrozenStruct, frozen=True):
         name: its name in the model.
         wire_name: its name in the JSON.
         kind: its type, without ``None``.
-        part: the model that it holds, alone or in a tuple; else None.
+        part: the model in the field, alone or in a tuple; None if there is none.
         is_flag: whether the service writes it as 0 or 1.
         is_strict: whether it is required.
     """

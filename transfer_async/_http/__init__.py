@@ -1,4 +1,4 @@
-"""One exchange with the service: its address, its token, the request, and what the response proves.
+"""One exchange with the service: the address, the token, the request, and the meaning of the response.
 
-It imports the converters, but no journal.
+This package imports the converters, but no journal.
 """

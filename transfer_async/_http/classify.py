@@ -1,6 +1,6 @@
-"""Classification of responses: what the result of an exchange proves about the request.
+"""Classification of responses: whether the request had an effect, and whether it may be sent again.
 
-The functions are pure. There are two tables, one for orders and one for reads; the first matching row
+The functions are pure. There are two tables, one for orders and one for reads. The first matching row
 decides.
 """
 
@@ -80,7 +80,7 @@ def _json(body: bytes) -> object:
 
 
 def _says_wrong_token(result: ExchangeResult) -> bool:
-    # A long body cannot be this short one, so it need not be parsed.
+    # A body longer than this error body cannot be equal to it and need not be parsed.
     short = len(result.body) < SHORT and result.intact
     return short and _json(result.body) == WRONG_TOKEN and not has_duplicate_fields(result.body)
 
@@ -98,22 +98,22 @@ _TOKEN_REFUSED = Rule(
 _SUCCESS = Rule(
     lambda e, _: 200 <= _status(e) <= 299,
     Classification.ANSWERED,
-    "the order, if it can be read as the one sent; otherwise an order may exist that cannot be read",
+    "it is the order if it matches the one sent; otherwise an order may exist that cannot be read",
 )
 _PROMISED = Rule(
     lambda e, policy: _status(e) in policy.not_processed,
     Classification.NOT_PROCESSED,
-    "a service sends 425 and 429 before it starts the work; a bank's contract may add others",
+    "a service sends 425 and 429 before it starts the work; a bank's contract may add other statuses",
 )
 
-_NOT_ALONE = "another response was on the connection, so this one may not belong to the request"
+_NOT_ALONE = "another response was on the connection, so this one may belong to another request"
 
 ORDER_ANSWERS: tuple[Rule, ...] = (
     _NEVER_SENT,
     Rule(
         lambda e, _: e.status is None,
         Classification.UNKNOWN,
-        "the body was sent and no response came: in a trial 96 % of such orders had been processed",
+        "the body was sent, but no response came: in a trial, 96 % of such orders had been processed",
     ),
     Rule(lambda e, _: not e.alone, Classification.UNKNOWN, _NOT_ALONE),
     _TOKEN_REFUSED,
@@ -127,12 +127,12 @@ ORDER_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, policy: _status(e) in policy.refused,
         Classification.REFUSED,
-        "the service refused the request itself; a cut or unexpected body does not change that",
+        "the service refused the request; a cut or unexpected body does not change that",
     ),
     Rule(
         lambda _, __: True,
         Classification.UNKNOWN,
-        "5xx, 408, 409, 3xx and 1xx come from proxies and services that may have the order already",
+        "proxies and services may send 5xx, 408, 409, 3xx and 1xx after they received the order",
     ),
 )
 
@@ -150,7 +150,7 @@ READ_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, policy: _status(e) in policy.refused,
         Classification.REFUSED,
-        "the service refused the request itself; sending again changes nothing",
+        "the service refused the request; a retry would have the same result",
     ),
     Rule(
         lambda e, _: _status(e) in (408, 500, 502, 503, 504),
@@ -178,7 +178,7 @@ _CENT = Decimal("0.01")
 
 
 def other_order(sent: NewOrder, answer: Answer) -> str | None:
-    """Return the first field in which ``answer`` differs from the order sent; None if none does."""
+    """Return the first field in which ``answer`` differs from the order sent, or None."""
     order = answer.order
     for name in ("poster_currency", "matcher_currency"):
         if _is_other(getattr(order, name), getattr(sent, name)):
@@ -201,7 +201,7 @@ def _is_other(shown: str | None, sent: str) -> bool:
 def error_of(
     classification: Classification, result: ExchangeResult, *, now: datetime, reading: bool
 ) -> TransferError:
-    """Create the error for a classification; ``reading`` is true for a request that creates no order."""
+    """Create the error for a classification. ``reading`` is true for a request that creates no order."""
     common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
     wait = retry_after(result.headers.get("Retry-After"), now=now)
     if classification is Classification.NOT_SENT:
@@ -241,7 +241,7 @@ _FIELDS = (
 
 
 def fields_named(body: bytes) -> tuple[str, ...]:
-    """Return the request's fields that a refusal's ``errors`` name; only names of the specification."""
+    """Return the fields in a refusal's ``errors``, restricted to names in the specification."""
     said = _json(body)
     errors = said.get("errors") if isinstance(said, dict) else None
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()

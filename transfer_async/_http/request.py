@@ -1,4 +1,4 @@
-"""All requests except create-order: they use the same retries, but no key, hold or journal."""
+"""All requests except create-order. They use the same retries, but no key, hold or journal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ServiceRequest(MutableStruct, kw_only=True):
 
 
 class _RequestState(MutableStruct, kw_only=True):
-    """What is known so far about one request."""
+    """The current state of one request."""
 
     headers: CIMultiDict[str]
     deadline: float = NEVER
@@ -75,18 +75,18 @@ def checked_method(method: str, *, safe: bool) -> str:
     """Return ``method`` in upper case.
 
     Raises:
-        ValueError: ``method`` is not an HTTP method, or ``safe`` is given for one other than GET and HEAD.
+        ValueError: ``method`` is not an HTTP method, or ``safe`` is true for a method other than GET or HEAD.
     """
     name = method.upper() if isinstance(method, str) else ""
     if name not in _METHODS:
         raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
     if safe and name not in ("GET", "HEAD"):
-        raise ValueError("safe: is for GET and HEAD only; other methods must not be sent twice")
+        raise ValueError("safe: is allowed for GET and HEAD only; other methods must not be sent twice")
     return name
 
 
 def encoded(json: Any) -> bytes | None:
-    """Return ``json`` as bytes, or None without a value.
+    """Return ``json`` as bytes, or None if there is no value.
 
     Raises:
         ValueError: ``json`` cannot be written as JSON.
@@ -99,7 +99,7 @@ def encoded(json: Any) -> bytes | None:
         content = converter.encode(json)
         decode(content)  # This detects a Decimal that is NaN.
         return content
-    except BaseException as error:  # the caller's objects may raise anything
+    except BaseException as error:  # The caller's objects may raise any error.
         if must_propagate(error):
             raise
         why = f"json: cannot be written as JSON ({name_of(error)})"
@@ -158,7 +158,7 @@ class OtherRequests:
                 self._none_left.set()
 
     async def finish(self, *, wait: float) -> None:
-        """Wait at most ``wait`` seconds for the requests in progress; after that nothing more is sent."""
+        """Wait at most ``wait`` seconds for the requests in progress, then stop sending."""
         if self._count:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -166,7 +166,7 @@ class OtherRequests:
         self.cut_off()
 
     def cut_off(self) -> None:
-        """Send nothing more: the client has stopped waiting."""
+        """Stop sending, because the client no longer waits."""
         self._is_cut = True
 
     async def _send(self, request: ServiceRequest) -> Any:
@@ -281,18 +281,18 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
         return converter.read_into(request.into, result.body)
     except Unreadable as error:
         problem = str(error)
-    except BaseException as error:  # The caller's own model may raise anything.
+    except BaseException as error:  # The caller's own model may raise any error.
         if must_propagate(error):
             raise
         problem = name_of(error)  # Its text would show parts of the body.
-    why = f"the answer cannot be read: {problem}"
+    why = f"the response cannot be read: {problem}"
     if request.safe:
         raise ServiceFailed(why, body=result.body, **common) from result.error
     raise OutcomeUnknown(why, raw=result.body, **common) from result.error
 
 
 def _expired(state: _RequestState | None) -> TransferError:
-    """Create the error for a deadline that passed: the error of the last attempt, or else `Expired`."""
+    """Return the error to raise after the deadline: the last attempt's error, or else `Expired`."""
     last = None if state is None else state.last_failure
     return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
 
@@ -391,12 +391,12 @@ def checked(token: object) -> str:
     """Return ``token`` if it can be sent in a header.
 
     Raises:
-        ValueError: it cannot; the text does not show it.
+        ValueError: ``token`` cannot be sent. The text does not show it.
     """
     if not isinstance(token, str) or not token:
         why = "token: is not a non-empty string"
     elif not token.isascii() or not token.isprintable() or " " in token:
-        why = "token: holds a space, a control character or a character beyond ASCII"
+        why = "token: contains a space, a control character or a character beyond ASCII"
     else:
         return token
     del token  # Error trackers record the variables of each frame.
@@ -410,7 +410,7 @@ def _checked_callable(token: Callable[[], Awaitable[str]]) -> Callable[[], Await
 
 
 class TokenSource:
-    """The token of one client; concurrent callers share one renewal.
+    """The token of one client. Concurrent callers share one renewal.
 
     Args:
         token: the token, or an async callable that returns one.
@@ -438,7 +438,7 @@ class TokenSource:
         return self._ask is not None
 
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
-        """Return the headers of every request; the same object until the token changes.
+        """Return the headers of every request. They stay the same object until the token changes.
 
         Args:
             instead_of: the headers of a request that got a 401. A new token is requested, unless
@@ -471,7 +471,7 @@ class TokenSource:
             self.current = None
 
     def close(self) -> None:
-        """Cancel the call of the token callable; callers that wait for it get no token."""
+        """Cancel the call of the token callable. The callers that wait for it get an error."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -487,7 +487,7 @@ class TokenSource:
         return self.current
 
     async def _keep_another(self) -> BaseException | None:
-        """Request a token and set the headers. Return errors, so that no frame holds the token."""
+        """Request a token and set the headers. Return errors, so that no traceback contains the token."""
         try:
             if self._ask is None:
                 raise ValueError("the token is not a callable")  # noqa: TRY301 - as any other failure

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431, 451})
-"""The statuses that count as a refusal by default: see the rows of `classify`."""
+"""The statuses that count as a refusal by default. See the table in `classify`."""
 
 AT_START = 3
-"""The minimum number of retries that a new client can pay for: those of one call, by default."""
+"""The minimum number of retries that a new client's budget allows: those of one call, by default."""
 
 CAPACITY = 500
 """The default maximum number of tokens of a `RetryBudget`."""
@@ -59,14 +59,14 @@ class RetryBudget:
     """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
     A new client has tokens for the retries of one order (``attempts - 1``), and for at least three. It may
-    spend a third of them after a 429: two retries, by default. Successful exchanges earn more tokens. A new
-    client gets few, because thousands of clients that send little can overload the service too.
+    spend a third of them after a 429, which is two retries by default. Successful exchanges add tokens. A new
+    client gets few tokens, because thousands of new clients can overload the service too.
 
     Args:
-        capacity: the maximum number of tokens, also for a new client. Only the default value grows, to the
-            number that one order may need.
+        capacity: the maximum number of tokens, also for a new client. The default grows to the number that
+            one order may need; a value that you set does not.
         cost: the tokens that a retry costs.
-        throttle_cost: the tokens that a retry after a 429 costs; a 429 shows that the service is alive.
+        throttle_cost: the tokens that a retry after a 429 costs. It costs less, as the service responds.
         refund: the tokens that a successful exchange adds.
     """
 
@@ -82,12 +82,12 @@ class RetryPolicy:
 
     Args:
         attempts: the maximum number of HTTP attempts of one call, including the first.
-        first_delay: the upper bound of the first pause in seconds; each pause is a random part of its bound,
+        first_delay: the upper bound of the first pause in seconds. Each pause is a random part of its bound,
             and the bound doubles each time.
         max_delay: the maximum of the bound in seconds.
-        deadline: the seconds for all attempts together, from just before the first one; hooks do not count.
-        not_processed: the statuses that guarantee, by your contract with the service, that the order was not
-            processed; these are retried.
+        deadline: the seconds for all attempts together. They start just before the first, after the hooks.
+        not_processed: the statuses that are retried. Your contract with the service must guarantee that such
+            an order was not processed.
         refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
 
@@ -112,12 +112,12 @@ class RetryPolicy:
             raise ValueError("max_delay: must not be less than first_delay")
 
     def delay(self, failures: int, *, chance: float, retry_after: float | None = None) -> float:
-        """Return the seconds to wait after so many failures: exponential, with full jitter.
+        """Return the seconds to wait after ``failures`` failures: exponential, with full jitter.
 
         Args:
             failures: the number of failed attempts, 1 or more.
             chance: a random number from 0 to 1.
-            retry_after: the seconds of the service's ``Retry-After``; the result is never less.
+            retry_after: the seconds of the service's ``Retry-After``, the minimum of the result.
         """
         bound = min(self.max_delay, self.first_delay * 2.0 ** min(failures - 1, 60))
         return max(chance * bound, retry_after or 0.0)
@@ -141,7 +141,7 @@ class TokenBucket:
         self._kept = max(0, self.left - max(settings.cost, self.left // AT_START))
 
     def take(self, error: BaseException) -> bool:
-        """Pay for a retry after ``error``; return false, and take nothing, if too few tokens are left."""
+        """Take the tokens for a retry after ``error``. Return false and take none if too few are left."""
         if isinstance(error, Unauthorized):  # It is retried only once per call, with a new token.
             return True
         throttled = isinstance(error, RateLimited)
@@ -176,17 +176,17 @@ async def run_retries(
 ) -> T:
     """Retry after a first failure, as often as the policy allows, and return the result.
 
-    It is called only after a failure, because entering tenacity takes an eighth of a request's time.
+    Call this only after a failure, because starting tenacity takes an eighth of a request's time.
 
     Args:
-        attempt: makes one more attempt.
-        first: the error of the first attempt; tenacity counts it as the first attempt.
+        attempt: a function that makes one more attempt.
+        first: the error of the first attempt. tenacity counts it as the first attempt.
         policy: the number of attempts and the delays.
-        bucket: pays for each retry.
+        bucket: the retry budget.
         clock: the source of randomness.
-        until: returns whether an attempt may still begin in that many seconds.
-        may: returns whether an error allows a retry.
-        pause: waits, and publishes the event.
+        until: a function that returns whether an attempt may still begin after a number of seconds.
+        may: a function that returns whether an error allows a retry.
+        pause: a function that waits and publishes the event.
 
     Raises:
         TransferError: the error of the last attempt.
@@ -226,11 +226,11 @@ async def run_retries(
 
 
 async def _slept(_: float) -> None:
-    """Do nothing: tenacity has already paused in ``before_sleep``, the callback that receives the error."""
+    """Do nothing: the pause has taken place in ``before_sleep``, the callback that receives the error."""
 
 
 def prepare() -> None:
-    """Import tenacity now, which takes 9 ms, and not while an order waits for its retry."""
+    """Import tenacity now. The import takes 9 ms, for which no order should wait before its retry."""
     import tenacity  # noqa: F401
 
 
@@ -242,7 +242,7 @@ def _error(state: tenacity.RetryCallState) -> TransferError:
 
 
 def retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Return the seconds of a ``Retry-After`` header (a number or an HTTP date); None if it is neither."""
+    """Return the seconds of a ``Retry-After`` header, a number or an HTTP date; None for anything else."""
     if header is None:
         return None
     text = header.strip()
@@ -258,8 +258,8 @@ def retry_after(header: str | None, *, now: datetime) -> float | None:
 # --- rate limiter ------------------------------------------------------------------------------------
 # A client may limit its requests per second; further orders wait in a queue.
 #
-# The library aiolimiter does not suffice. It cannot tell how long a wait will be, so no order could be
-# refused early. New orders may overtake waiting ones. Its clock is always the event loop's.
+# The library aiolimiter does not suffice. It cannot predict the length of a wait, so no order could be
+# refused early. New orders may overtake waiting ones. It always uses the event loop's clock.
 
 
 def _as_float(value: Any) -> Any:
@@ -268,7 +268,7 @@ def _as_float(value: Any) -> Any:
 
 @frozen
 class Rate:
-    """The maximum rate of a client's requests that create an order; every attempt counts.
+    """The maximum rate of a client's create-order requests. Every attempt counts.
 
     In any ``w`` seconds the client sends at most ``burst + per_second * w`` requests. The limit applies to
     one client: divide the service's limit among your clients, processes and machines.
@@ -304,7 +304,7 @@ class RateLimitQueue:
         self._clock = clock
         self._interval = 1.0 / rate.per_second
         self._slack = (rate.burst - 1) * self._interval
-        self._due = float("-inf")  # when the next request would be due at an even rate
+        self._due = float("-inf")  # the time when the next request is due at an even rate
         # An ordered dictionary lets any waiter leave in O(1).
         self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
@@ -314,7 +314,7 @@ class RateLimitQueue:
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
-        """Wait in order for a slot, and take it; a cancelled waiter gives up its place.
+        """Wait for a slot, in order of arrival, and take it. A cancelled waiter leaves the queue.
 
         Args:
             within: the maximum seconds to wait; None for no limit.
@@ -336,11 +336,11 @@ class RateLimitQueue:
         return self._clock.now() - began
 
     def take_slot(self) -> None:
-        """Take a slot without waiting; the waiters wait longer."""
+        """Take a slot without waiting. The other waiters then wait longer."""
         self._due = max(self._due, self._clock.now()) + self._interval
 
     def return_slot(self) -> None:
-        """Give back a slot that was taken but not used."""
+        """Return a slot that was taken but not used."""
         self._due -= self._interval
 
     async def _wait_in_order(self) -> None:

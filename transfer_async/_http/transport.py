@@ -1,19 +1,19 @@
-"""One exchange over aiohttp, and how far it got.
+"""One exchange over aiohttp, and the evidence of its progress.
 
-The type of an exception never proves whether a POST was processed: the same ``TimeoutError`` stands for a
-name that did not resolve and for an order that was processed. The proof is whether the body was handed
-over to the connection:
+The type of an exception never proves whether a POST was processed: the same ``TimeoutError`` is raised for a
+host name that did not resolve and for an order that was processed. The evidence is whether the body was
+handed over to the connection:
 
 ========================  ===================  ==================================================
-body handed over          response             what is certain
+body handed over          response             conclusion
 ========================  ===================  ==================================================
-no                        any                  never sent; a response here is not to this request
-yes                       none                 nothing: it may have been processed
-yes                       a response object    what its status says, even if its body is cut
+no                        any                  never sent; the response is to another request
+yes                       none                 unknown: the order may have been processed
+yes                       a response object    as its status says, even if its body is cut
 ========================  ===================  ==================================================
 
-A pooled connection may already hold unsolicited bytes. So it is checked just before the first byte. If it
-is closing or readable, nothing is written and another connection is taken.
+A pooled connection may have received unsolicited bytes. So it is checked just before the first byte is sent.
+If it is closing or readable, nothing is written, and another connection is used.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from transfer_async._support.clock import NEVER, in_seconds
 from transfer_async._support.util import is_end, must_propagate, positive
 
 POOL_KEEPALIVE = 4.0
-"""Maximum idle seconds of a pooled connection; common servers close theirs after 5 s."""
+"""The maximum idle seconds of a pooled connection. Common servers close idle connections after 5 s."""
 
 SHORT = 200
-"""Only a body with fewer bytes may be the specification's error body, which is a refusal with any status."""
+"""The maximum bytes of the specification's error body, which means a refusal with any status."""
 
 RESPONSE_ID_HEADER = "X-Request-Id"
-"""The default name of the response header with the service's id of a request; the specification has none."""
+"""The default name of the response header with the service's request id. The specification has none."""
 
-_STALE_IN_A_ROW = 16  # consecutive stale connections after which the exchange fails
+_STALE_IN_A_ROW = 16  # the number of consecutive stale connections after which the exchange fails
 
 
 @frozen(kw_only=True)
@@ -61,11 +61,12 @@ class Timeouts:
     """The timeouts of the parts of a call, in seconds or as ``timedelta``.
 
     Args:
-        connect: to get a usable connection: waiting for the pool, DNS, TCP and TLS.
-        sock_connect: TCP and TLS alone.
-        sock_read: between two parts of a response, after the request is written.
-        total: one whole exchange.
-        hook: one hook's ``before`` or ``undo``, and one call of ``resolve`` or of the token callable.
+        connect: the limit for getting a connection: the wait for the pool, DNS, TCP and TLS.
+        sock_connect: the limit for TCP and TLS alone.
+        sock_read: the limit for the wait between two parts of a response, after the request is written.
+        total: the limit for one whole exchange.
+        hook: the limit for ``before`` or ``undo`` of one hook, and for one call of ``resolve`` or of the
+            token callable.
 
     Raises:
         ValueError: a timeout is not more than 0 and finite.
@@ -79,9 +80,10 @@ class Timeouts:
 
 
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
-    """Convert ``timeouts`` for aiohttp, cut to the ``left`` seconds, never rounded up."""
+    """Convert ``timeouts`` for aiohttp. No timeout exceeds the remaining ``left`` seconds."""
     total = min(timeouts.total, max(left, 0.001))
-    # It is a part of `connect`. If it is not shorter, it never ends first, and omitting it saves a timer.
+    # `sock_connect` is a part of `connect`. If it is not shorter, it has no effect, and omitting it saves a
+    # timer.
     sock_connect = None if timeouts.sock_connect >= timeouts.connect else min(timeouts.sock_connect, total)
     return aiohttp.ClientTimeout(
         total=total,
@@ -94,7 +96,7 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
 
 @cache
 def _default_context() -> tls.SSLContext:
-    """Return the TLS context that all clients share; it is created when needed, which takes 10 ms."""
+    """Return the TLS context that all clients share. It is created on first use, which takes 10 ms."""
     context = tls.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -107,10 +109,10 @@ def _verifying(base_url: str, *, borrowed: bool) -> tls.SSLContext | bool:
 
 
 def _keep_large_blocks() -> None:
-    """Make glibc keep the memory that responses are read into, instead of returning it each time.
+    """Make glibc keep the memory for reading responses, instead of returning it to the system each time.
 
-    asyncio allocates 256 KiB for every read. Until glibc has seen a larger block freed, it maps such blocks
-    anew each time, which takes 17 µs of processor time for each response.
+    asyncio allocates 256 KiB for every read. glibc maps such a block anew each time, which takes 17 µs of
+    processor time for each response. It stops doing so after a larger block has been freed.
     """
     bytes(1 << 20)
 
@@ -120,18 +122,18 @@ def _without_secrets(error: BaseException | None) -> BaseException | None:
     return None if error is None else without_frames(bare_alone(error))
 
 
-@frozen(kw_only=True, slots=False)  # With a dict it is created in three quarters of the time.
+@frozen(kw_only=True, slots=False)  # With a dict, creating an instance takes a quarter less time.
 class ExchangeResult:
-    """The result of one exchange: how far it got.
+    """The result of one exchange, with the evidence of its progress.
 
     Args:
-        sent: whether the body was handed over to the connection; without a body, the request.
-        status: the HTTP status of a response object; never taken from an exception.
-        headers: the response's headers; case-insensitive.
+        sent: whether the body (or a request without one) was handed over to the connection.
+        status: the HTTP status of a response object. It is never taken from an exception.
+        headers: the response's headers, case-insensitive.
         body: the part of the response's body that was read, cut at the limit.
-        intact: whether the whole body was read, as far as HTTP can tell.
-        alone: whether the response is the only one that came, and came after its request. It is not checked
-            for a 2xx to an order, which is recognised by its contents.
+        intact: whether the whole body was read, as far as HTTP shows.
+        alone: whether the response is the only one that arrived, and arrived after its request. This is not
+            checked for a 2xx response to an order, which is recognised by its contents.
         error: the underlying error, if any; sanitized.
         id_header: the name of the response header with the service's id of the request.
     """
@@ -159,12 +161,12 @@ class TransportClosed(aiohttp.ClientConnectionError):
 class Transport:
     """The HTTP sessions of one client.
 
-    Orders have a pool of their own, because aiohttp hands out the connection that has idled longest: other
-    traffic would keep old connections alive.
+    Orders have a separate connection pool. aiohttp takes the connection that was idle longest, so in a shared
+    pool, other requests would keep old connections alive.
 
     Args:
         base_url: the normalised base URL.
-        session: a borrowed session, which is never closed; None to create sessions.
+        session: a borrowed session, which the transport never closes; None to create sessions.
         ssl: a TLS context, or None for the default one.
         proxy: a proxy's address, or None.
         timeouts: see `Timeouts`.
@@ -212,11 +214,11 @@ class Transport:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was opened and is not closed."""
+        """Whether the transport was opened and is not closed."""
         return self._opened and not self._closed
 
     def open(self) -> None:
-        """Create the sessions; needs a running event loop.
+        """Create the sessions. This needs a running event loop.
 
         Raises:
             TransportClosed: the transport was closed.
@@ -234,7 +236,7 @@ class Transport:
         return session
 
     def _with_proxy(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
-        """Return ``headers``; without TLS, add the proxy's credentials, which the request must carry."""
+        """Return ``headers``. Without TLS, add the proxy's credentials, which the request needs."""
         if self._proxy_authorization is None:
             return headers
         authorized = headers.copy()
@@ -249,7 +251,7 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the sessions unless they were borrowed; nothing is sent after that."""
+        """Close the sessions, except borrowed ones. Nothing is sent after that."""
         self._closed = True
         if not self._borrowed:
             orders, others, self._orders, self._others = self._orders, self._others, None, None
@@ -264,7 +266,7 @@ class Transport:
         """Send one create-order request (specification 4.1), at most once.
 
         Args:
-            body: the guarded body; its ``handed_over`` is correct even if this is cancelled.
+            body: the guarded body. Its ``handed_over`` is correct even if this method is cancelled.
             headers: the headers with the authorization.
             left: the seconds until the deadline.
 
@@ -283,7 +285,7 @@ class Transport:
         )
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
-        """Return whether nothing more has come on ``connection`` since its response was read."""
+        """Return whether no more bytes have arrived on ``connection`` since its response was read."""
         if self._borrowed or not connection.trusted:  # Others may use it by now, or it is closed.
             return True
         return connection.is_quiet()
@@ -298,7 +300,7 @@ class Transport:
         left: float,
         in_time: Callable[[], bool],
     ) -> ExchangeResult:
-        """Send any other request, at most once; ``path`` is appended to the base URL unchanged."""
+        """Send another kind of request, at most once. ``path`` is appended to the base URL unchanged."""
         url, guard = URL(self._base_url + path, encoded=True), GuardedRequest(in_time)
         result = await self._carry_out(
             method, url, guard, data=content, headers=headers, middlewares=(guard,), left=left, is_order=False
@@ -319,7 +321,7 @@ class Transport:
         left: float,
         is_order: bool,
     ) -> ExchangeResult:
-        """Run one exchange; if its connection is stale before the first byte, use another one."""
+        """Run one exchange. If the connection is stale before the first byte, use another connection."""
         loop, headers = asyncio.get_running_loop(), self._with_proxy(headers)
         until = loop.time() + left
         try:
@@ -335,11 +337,13 @@ class Transport:
                         timeout=self._timeout(left=until - loop.time()),
                         **self._options,
                     )
-                except BaseException as error:  # The error's type proves nothing.
+                # The error's type does not prove whether the request was sent.
+                except BaseException as error:
                     if is_end(error):
                         raise
                     result = ExchangeResult(sent=guard.handed_over, error=error)
-                    # The read timeout starts when the body is written: this one is of an earlier request.
+                    # The read timeout starts when the body is written, so this timeout belongs to an earlier
+                    # request.
                     guard.stale = guard.stale or is_a(error, aiohttp.SocketTimeoutError)
                 else:
                     if guard.handed_over or not guard.adopted:
@@ -353,7 +357,7 @@ class Transport:
                     break
             return result
         finally:
-            guard.spent = True  # whatever aiohttp still has of it, it goes nowhere
+            guard.spent = True  # aiohttp must not send what it still has of the request.
 
     def _timeout(self, *, left: float) -> aiohttp.ClientTimeout:
         full = left >= self._timeouts.total
@@ -362,9 +366,9 @@ class Transport:
     async def _heard(
         self, response: aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``, and check that it belongs to the request if its contents cannot show that."""
+        """Read ``response``. If its contents cannot show that it belongs to the request, check that too."""
         content, error = await self._read(response)
-        # After HEAD an older aiohttp waits for a body that never comes, so its state proves nothing.
+        # After HEAD, an older aiohttp waits for a body that never comes, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD
         alone = True
         if not is_order or response.status // 100 != 2 or len(content) < SHORT:
@@ -389,7 +393,7 @@ class Transport:
         )
 
     async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
-        """Return the body within the limit, and the error that cut it; a cut body keeps its status."""
+        """Return the body up to the limit, and the error that cut it, if any."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
             while chunk := await response.content.readany():
@@ -407,10 +411,10 @@ class Transport:
 
 
 # --- decompression -----------------------------------------------------------------------------------
-# A response's body is decompressed here, up to the limit.
+# Here the body of a response is decompressed, up to the limit.
 #
-# Older versions of aiohttp decompress a whole chunk at once, which may be a thousand times larger. aiohttp
-# also does not distinguish a compressed body that was cut from a complete one.
+# Older versions of aiohttp decompress a whole chunk at once, even if the result is a thousand times larger.
+# aiohttp also does not distinguish a cut compressed body from a complete one.
 
 
 ACCEPTED = "gzip, deflate"
@@ -422,7 +426,7 @@ _BARE = -zlib.MAX_WBITS  # "deflate" without its header
 
 
 class BodyTooLarge(aiohttp.ClientPayloadError):
-    """The response's body is larger than the client's limit; the rest was not read."""
+    """The response's body is larger than the client's limit. The rest was not read."""
 
 
 class BodyCut(aiohttp.ClientPayloadError):
@@ -453,7 +457,7 @@ class BoundedBody:
         """Add a received chunk.
 
         Raises:
-            BodyTooLarge: the body exceeds the limit; the part within it is kept.
+            BodyTooLarge: the body exceeds the limit. The part within the limit is kept.
             BodyCut: the chunk does not match the encoding, or follows the end of the compressed data.
         """
         if self._encoding != "identity":
@@ -478,11 +482,12 @@ class BoundedBody:
     def _unpacked(self, chunk: bytes) -> bytes:
         if self._unpack is None:
             self._unpack = zlib.decompressobj(self._wbits(chunk))
-        if self._unpack.eof:  # zlib would keep, and copy, all following bytes each time.
+        if self._unpack.eof:  # Otherwise zlib would keep all following bytes and copy them each time.
             raise BodyCut
         self._packed_room -= len(chunk)
         try:
-            unpacked = self._unpack.decompress(chunk, self._room + 1)  # One byte more shows an excess.
+            # One byte more than the limit shows that the body is too large.
+            unpacked = self._unpack.decompress(chunk, self._room + 1)
         except zlib.error as error:
             raise BodyCut from error
         if self._unpack.unused_data or self._packed_room < 0:
@@ -492,6 +497,6 @@ class BoundedBody:
 
     def _wbits(self, chunk: bytes) -> int:
         if self._encoding not in ("gzip", "x-gzip", "deflate"):
-            raise BodyCut("the response uses an encoding that was not asked for")
+            raise BodyCut("the response uses an encoding that was not requested")
         bare = self._encoding == "deflate" and chunk[:1] != b"" and chunk[0] & 0x0F != 8
         return _BARE if bare else _GZIP_OR_ZLIB

@@ -1,4 +1,4 @@
-"""Checks of the addresses that requests may go to: the base URL, the paths below it, and the proxy."""
+"""Checks of the addresses for requests: the base URL, the paths below it, and the proxy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def normalised(base_url: str) -> str:
     """Return ``base_url`` in its normal form: lower case, without a default port or a final slash.
 
     Raises:
-        ValueError: it is not https (or http to this machine), or holds more than host, port and path.
+        ValueError: it is not https (or http to this machine), or has parts besides host, port and path.
     """
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
-        raise ValueError("base_url: must not hold spaces or control characters")
+        raise ValueError("base_url: must not contain spaces or control characters")
     url = _url(base_url)
     if url is None:
         raise ValueError("base_url: is not a URL")
@@ -35,9 +35,9 @@ def normalised(base_url: str) -> str:
     if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
         raise ValueError("base_url: must be https, unless the host is this machine's loopback")
     if url.user is not None or url.password is not None or "@" in base_url:  # A "/" ends the host.
-        raise ValueError("base_url: must not carry a user or a password")
+        raise ValueError("base_url: must not contain a user or a password")
     if url.query_string or url.fragment:
-        raise ValueError("base_url: must not carry a query or a fragment")
+        raise ValueError("base_url: must not contain a query or a fragment")
     if ".." in host or host == "." or is_odd_host(host.removesuffix(".")):
         raise ValueError("base_url: is not an https address")
     if host.endswith("."):  # The final dot of a host name has no effect.
@@ -68,22 +68,22 @@ def is_odd_host(host: str) -> bool:
 
 
 def _refuse_second_spelling(path: str) -> None:
-    """Refuse a path prefix that a server may treat like another one: it would be another scope.
+    """Refuse a path prefix that a server may treat like a different one: the two would have separate keys.
 
-    It is not rewritten, because that would change what is sent.
+    The prefix is not rewritten, because that would change the requests.
     """
     for stage in _stages(path, "base_url"):
         segments = stage.split("/")[1:]
         if "" in segments or "." in segments or ".." in segments or "\\" in stage:
             raise ValueError(
-                "base_url: must not hold an empty path segment ('//'), a dot segment or a backslash, "
+                "base_url: must not contain an empty path segment ('//'), a dot segment or a backslash, "
                 "encoded or not; remove it, and if keys are recorded under the old base_url, pass that one "
                 "as scope="
             )
 
 
 def _url(text: object) -> URL | None:
-    """Return ``text`` as a URL, or None; an error could show the text."""
+    """Return ``text`` as a URL, or None if it is not one. An error could show the text."""
     try:
         url = URL(text)  # type: ignore[arg-type] # any object may be given
         _ = url.raw_host, url.explicit_port
@@ -107,7 +107,7 @@ def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
         raise ValueError("proxy: must be an address such as http://user:password@host:port, percent-encoded")
     if url.raw_path not in ("", "/") or url.raw_query_string or url.raw_fragment:
         raise ValueError(
-            "proxy: must not carry a path; are the password's special characters percent-encoded?"
+            "proxy: must not contain a path; are the password's special characters percent-encoded?"
         )
     clean = str(url.with_user(None))
     if url.user is None and url.password is None:
@@ -120,7 +120,7 @@ def checked_path(path: str, *, below: str = "") -> str:
     """Return ``path`` unchanged if it is safe to append to the base address ``below``.
 
     Raises:
-        ValueError: it does not stay below the base address, or is the create-order path in any spelling.
+        ValueError: ``path`` leaves the base address, or is a spelling of the create-order path.
     """
     if not isinstance(path, str) or not _PLAIN_PATH.fullmatch(path) or "#" in path or "\\" in path:
         raise ValueError("path: must begin with one '/' and be percent-encoded ASCII without '#'")
@@ -129,10 +129,10 @@ def checked_path(path: str, *, below: str = "") -> str:
     if path.startswith("//") or plain.startswith("//") or "\\" in plain:
         raise ValueError("path: must not name a host")
     if not plain.isprintable():
-        raise ValueError("path: must not hold control characters, encoded or not")
+        raise ValueError("path: must not contain control characters, encoded or not")
     segments = [segment.partition(";")[0].strip() for segment in plain.split("/")]
     if "." in segments or ".." in segments:
-        raise ValueError("path: must not hold dot segments")
+        raise ValueError("path: must not contain dot segments")
     prefix = URL(below).path if below else ""
     if any(_bare(start + stage).endswith(CREATE_ORDER) for stage in stages for start in ("", prefix)):
         raise ValueError("path: call create_order to create orders: it ensures at most one order per key")
@@ -140,10 +140,10 @@ def checked_path(path: str, *, below: str = "") -> str:
 
 
 def _stages(path: str, name: str = "path") -> list[str]:
-    """Return ``path``, and then each result of decoding it once more, until nothing is left to decode.
+    """Return ``path`` and each result of percent-decoding it once more, until decoding changes nothing.
 
     Raises:
-        ValueError: it is encoded more than ten times; the text names the argument ``name``.
+        ValueError: it is encoded more than ten times. The text names the argument ``name``.
     """
     stages = [path]
     for _ in range(10):  # Proxies may decode a path once more than expected.

@@ -1,12 +1,11 @@
 """The last check before the first byte: nothing is sent twice, too late, or on a stale connection.
 
-A pooled connection may be about to close, or may hold bytes that no request asked for. Those bytes would be
-taken for the response to the next request. aiohttp has no public hook between getting a connection and
-writing the first byte. Two places serve instead: a body writes itself, and a middleware may wrap a
-request's ``send``.
+A pooled connection may be about to close, or may have received unsolicited bytes, which would be taken for
+the response to the next request. aiohttp has no public hook between getting a connection and writing the
+first byte. Two places serve instead: a body writes itself, and a middleware may wrap a request's ``send``.
 
 A session may have traces (``aiohttp.TraceConfig``), and aiohttp awaits some of them while it writes. A slow
-one could delay the request after the check. So these traces are awaited before the check. After the check,
+trace could delay the request after the check. So these traces are awaited before the check. After the check,
 nothing is awaited until the bytes are written.
 """
 
@@ -24,11 +23,11 @@ import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 
-_TLS_TURNS = 4  # turns of the event loop in which a TLS session ticket is processed
+_TLS_TURNS = 4  # the iterations of the event loop in which a TLS session ticket is processed
 
 
 class ConnectionStale(aiohttp.ClientConnectionError):
-    """The pooled connection was closing, or held unsolicited bytes; nothing was written."""
+    """Nothing was written, because the pooled connection was closing or had unsolicited bytes."""
 
 
 class AnsweredEarly(aiohttp.ClientConnectionError):
@@ -47,15 +46,16 @@ class WriteGuard:
     """The check of one request just before its first byte, and the check's result.
 
     Args:
-        in_time: returns whether the request may still be sent; called at the last moment.
+        in_time: a function that returns whether the request may still be sent. It is called at the last
+            moment.
 
     Attributes:
-        adopted: whether aiohttp has made a real request of it.
+        adopted: whether aiohttp has created a real request with this body.
         stale: whether the last connection was stale.
-        late: whether its time limit had passed.
-        handed_over: whether bytes of it may have been sent; while this is false, none were.
-        spent: whether it must not be sent any more.
-        connection: the state of the connection that it was handed over to.
+        late: whether the time limit had passed.
+        handed_over: whether bytes of the request may have been sent. If false, none were sent.
+        spent: whether the request must not be sent any more.
+        connection: the state of the connection that carries the request.
     """
 
     adopted: bool = False
@@ -69,19 +69,19 @@ class WriteGuard:
         self.connection: ConnectionState = ConnectionState()
 
     async def take(self, transport: Any, protocol: Any) -> None:
-        """Check a connection and take it; the request is written next.
+        """Check a connection and take it. The caller then writes the request at once.
 
         Raises:
             NeverTwice: the request was handed over before, or given up.
             ConnectionStale: the connection is stale.
             TooLate: the request's time limit has passed.
         """
-        if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself
+        if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself.
             raise NeverTwice
         if not ConnectionState.may_take(protocol) or await _is_stale(transport, protocol):
             self.stale = True
             raise ConnectionStale
-        if self.spent:  # given up while the connection was looked at
+        if self.spent:  # The request was given up during the check.
             raise NeverTwice
         if not self._in_time():
             self.late = True
@@ -91,7 +91,7 @@ class WriteGuard:
 
 
 class GuardedBody(aiohttp.BytesPayload, WriteGuard):
-    """An order's body, which is handed over at most once, in time, and on a clean connection.
+    """An order's body that is handed over at most once, in time, and on a clean connection.
 
     aiohttp only buffers the headers until the body is written. So while ``handed_over`` is false, no byte
     of the request was sent.
@@ -103,19 +103,19 @@ class GuardedBody(aiohttp.BytesPayload, WriteGuard):
 
     @property
     def size(self) -> int:
-        """The length in bytes; aiohttp asks for it when it makes a real request of this body."""
-        # A test library that replaces aiohttp's responses (for example aioresponses) never reads this; its
-        # response is then the only evidence. A real response always comes after this.
+        """The length in bytes. aiohttp reads it when it creates a real request with this body."""
+        # A test library that replaces aiohttp's responses (for example aioresponses) never reads the size.
+        # Then its response is the only evidence. Before a real response, aiohttp always reads the size.
         self.adopted = True
         return len(self._value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardedBody:
-        """Return the same object: a body that may be sent once must not be copied, even by a test library."""
+        """Return the same object, because a body that may be sent only once must not be copied."""
         return self
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         """Check the connection, and write the body to it."""
-        trace = getattr(writer, "_on_chunk_sent", None)  # `on_request_chunk_sent` of all traces
+        trace = getattr(writer, "_on_chunk_sent", None)  # This calls `on_request_chunk_sent` of all traces.
         if trace is not None:
             writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp names no public way
             await trace(self._value)
@@ -125,7 +125,7 @@ class GuardedBody(aiohttp.BytesPayload, WriteGuard):
 
 
 class GuardedRequest(WriteGuard):
-    """A client middleware for all other requests: each is sent at most once, on a clean connection."""
+    """A client middleware that sends each of the other requests at most once, on a clean connection."""
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -144,7 +144,7 @@ class GuardedRequest(WriteGuard):
 
 
 async def _trace_first(request: Any) -> None:
-    """Await the traces of a request's headers and body now; aiohttp would await them while it writes."""
+    """Await the traces of a request's headers and body now, before aiohttp awaits them while it writes."""
     if not getattr(request, "_traces", None):
         return
     trace_headers, trace_chunk = request._on_headers_request_sent, request._on_chunk_request_sent
@@ -155,11 +155,11 @@ async def _trace_first(request: Any) -> None:
 
 
 async def _no_trace(*_: object) -> None:
-    """Do nothing: it replaces a trace that was awaited before."""
+    """Do nothing. This replaces a trace that was awaited already."""
 
 
 async def _is_stale(transport: Any, protocol: Any) -> bool:
-    """Return whether a connection is closing, or holds bytes that came before the request."""
+    """Return whether a connection is closing, or has received bytes before the request."""
     if transport is None or transport.is_closing() or (protocol is not None and protocol.should_close):
         return True
     socket = transport.get_extra_info("socket")
@@ -181,37 +181,37 @@ async def _is_stale(transport: Any, protocol: Any) -> bool:
 def _is_readable(socket: Any) -> bool:
     if not hasattr(select, "poll"):  # Windows
         return bool(select.select([socket], [], [], 0)[0])
-    poll = select.poll()  # select.select cannot watch descriptors past 1,023
+    poll = select.poll()  # select.select cannot watch descriptors above 1,023.
     poll.register(socket.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
 # --- unsolicited responses ---------------------------------------------------------------------------
-# Does a response belong to the request, and may its connection carry another request?
+# This part decides whether a response belongs to the request, and whether its connection may be reused.
 #
-# A reused connection may deliver an unsolicited response that was still in flight at the check before the
-# first byte. The real response comes after it. If the first one is a refusal, and is taken for the real one,
-# an order that exists counts as refused. So a refusal is accepted only under two conditions:
+# A reused connection may deliver an unsolicited response that was still in transit during the check before
+# the first byte. The real response arrives after it. If the unsolicited response is a refusal and is taken
+# for the real one, an existing order counts as refused. So a refusal is accepted only under two conditions:
 #
-# * Nothing came after it: no further message in aiohttp's buffers and no byte in the socket. This is
+# * Nothing arrived after it: no further message in aiohttp's buffers and no byte in the socket. This is
 #   checked at once, and again just before a retry of the order.
-# * It did not come before the request arrived. A peer that answers has received the request, and its TCP
-#   segments acknowledge that. If nothing of the request is acknowledged, the response is not to it.
-#
-# This cannot detect an unsolicited refusal that comes after the acknowledgement, if the real response comes
-# after the last check (after a final refusal there is only the immediate one), or if it comes over TLS
-# behind a refusal that closes the connection.
+# * It did not arrive before the request was received. A peer that responds has received the request, and its
+#   TCP segments acknowledge that. If no byte of the request is acknowledged, the response is to another
+# request.
+# One case is not detected: an unsolicited refusal that arrives after the acknowledgement. If the real
+# response arrives after the last check, or over TLS behind a refusal that closes the connection, the refusal
+# is accepted. After a final refusal, the immediate check is the last one.
 
 
-_PLAIN_TURNS = 4  # turns of the event loop in which waiting TLS bytes are decrypted
-_LONGEST_ALERT = 100  # maximum bytes of a TLS alert; an order is longer
+_PLAIN_TURNS = 4  # the iterations of the event loop in which waiting TLS bytes are decrypted
+_LONGEST_ALERT = 100  # the maximum bytes of a TLS alert; an order is longer
 
 _LAST: weakref.WeakKeyDictionary[Any, ConnectionState] = weakref.WeakKeyDictionary()
 """The state of the last exchange on each connection."""
 
 
 class ConnectionState:
-    """The state of the connection of one exchange; empty until the exchange takes a connection.
+    """The state of the connection of one exchange. It is empty until the exchange takes a connection.
 
     Attributes:
         trusted: whether the response belonged to the request, so that the connection may be reused.
@@ -227,13 +227,13 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether a connection may be reused: its last response came, and belonged to its request."""
+        """Return whether a connection may be reused: its last response belonged to its request."""
         last = None if protocol is None else _LAST.get(protocol)
         return last is None or last.trusted
 
     def take(self, transport: Any, protocol: Any) -> None:
-        """Record that this connection carries the request; it is not reused until it is trusted again."""
-        # After an unsolicited response, the real response would be taken for that of the next order.
+        """Record that this connection carries the request. It must be trusted again before it is reused."""
+        # After an unsolicited response, the real one would be taken for the response to the next order.
         self._transport, self._protocol = transport, protocol
         if protocol is not None:
             _LAST[protocol] = self
@@ -243,11 +243,11 @@ class ConnectionState:
         self._size = size
 
     def trust(self) -> None:
-        """Record that the response belonged to the request: the connection may be reused."""
+        """Record that the response belonged to the request, so the connection may be reused."""
         self.trusted = True
 
     def distrust(self) -> None:
-        """Close the connection, without a proper response, unless it carries another request already."""
+        """Close the connection after an improper response, unless it carries another request already."""
         self.trusted = False
         if self._is_last:
             self._protocol.close()
@@ -257,10 +257,10 @@ class ConnectionState:
         return self._protocol is not None and _LAST.get(self._protocol) is self
 
     async def is_alone(self, *, whole: bool) -> bool:
-        """Return whether the response is the only one that came, and came after its request.
+        """Return whether the response is the only one that arrived, and arrived after its request.
 
         Args:
-            whole: whether the response was read to its end. Otherwise waiting bytes may be its rest.
+            whole: whether the response was read to its end. If not, waiting bytes may belong to it.
         """
         if not self._is_last:
             return True
@@ -277,7 +277,7 @@ class ConnectionState:
         return False
 
     def is_quiet(self) -> bool:
-        """Return whether nothing more has come after the response, as far as it is visible now."""
+        """Return whether nothing more has arrived after the response, as far as visible now."""
         if not self._is_last:
             return True
         if _is_amid_another(self._protocol):

@@ -1,1 +1,1 @@
-"""The data types of the service and of a call: orders, errors and events. It imports only `_support`."""
+"""The data types of the service and of a call: orders, errors, events. It imports only `_support`."""

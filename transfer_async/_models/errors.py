@@ -1,4 +1,4 @@
-"""The exceptions that a call can raise, and what each one means for the order.
+"""The exceptions that a call can raise, and the meaning of each for the order.
 
 ::
 
@@ -131,25 +131,25 @@ class CauseKind(enum.Enum):
     """The response ended before it was complete."""
 
     STATUS = "status"
-    """The response's status does not tell whether the order exists: a proxy may have sent it."""
+    """The response's status does not show whether the order exists, because a proxy may have sent it."""
 
     UNREADABLE_ANSWER = "unreadable_answer"
     """A 2xx response that cannot be read, or that describes another order."""
 
     SECOND_ANSWER = "second_answer"
-    """More than one response came, or one without a request."""
+    """More than one response arrived, or one without a request."""
 
     ABANDONED = "abandoned"
-    """The sender marked the order as sending and never reported an end: its process is gone or stopped."""
+    """The sender marked the order as sending and never reported an end: its process has ended or hangs."""
 
     CLOSED = "closed"
     """The client was closed before the response came."""
 
     TAKEN_BACK = "taken_back"
-    """An operator recorded that the order exists, and later withdrew that."""
+    """An operator recorded that the order exists, and later withdrew this decision."""
 
     SUPERSEDED = "superseded"
-    """A sender reported after its key had been freed: its order exists, or may. See `DuplicateSuspected`."""
+    """A sender reported an order, or a possible one, after its key was freed. See `DuplicateSuspected`."""
 
 
 @frozen(kw_only=True)
@@ -186,10 +186,10 @@ class TransferError(Exception):
     """The base class of every error that this package raises for a call.
 
     Args:
-        message: the text of the error; safe to log.
-        outcome: what is certain after this call; each class has its own default.
-        order_may_exist: whether an order for the key may exist at the moment the error is delivered;
-            true unless it is certain that none exists.
+        message: the text of the error, which is safe to log.
+        outcome: what is certain after this call. Each class has its own default.
+        order_may_exist: whether an order for the key may exist when the error is delivered. It is true
+            unless it is certain that none exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
         receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
@@ -230,7 +230,7 @@ class InvalidOrder(TransferError, ValueError):
     """The order, or another argument of the call, contradicts itself or the specification.
 
     Args:
-        problems: every problem found, as ``(field, why)``; never a field's value.
+        problems: every problem found, as ``(field, why)``. They contain no values of fields.
     """
 
     default_order_may_exist = False
@@ -243,7 +243,7 @@ class InvalidOrder(TransferError, ValueError):
 class PreflightFailed(TransferError):
     """A hook refused the order, or failed; nothing was sent.
 
-    A hook that raises this error itself guarantees that it did nothing. It is then not undone.
+    If a hook raises this error itself, it guarantees that it did nothing, and it is not undone.
 
     Args:
         refused: true if the hook refused the order, false if it failed (the cause is chained).
@@ -259,7 +259,7 @@ class PreflightFailed(TransferError):
 
 
 class HoldFailed(PreflightFailed):
-    """The bank's ``place`` refused or failed. A bank raises it itself if it is sure that no hold exists."""
+    """The bank's ``place`` refused or failed. ``place`` may raise it if certainly no hold exists."""
 
 
 class HoldRequired(PreflightFailed):
@@ -270,8 +270,8 @@ class BeneficiaryNotVerified(PreflightFailed):
     """The beneficiary check did not end in a match.
 
     Args:
-        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With the last, ``refused`` is false unless
-            the account is inactive: another attempt may succeed.
+        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With ``NOT_POSSIBLE``, ``refused`` is false
+            unless the account is inactive, because another attempt may succeed.
         reason: why the beneficiary is not verified; None if a bank's own hook gave no reason.
     """
 
@@ -303,14 +303,14 @@ class TokenUnavailable(TransferError):
 
 Limit = Literal["send_before", "deadline"]
 LIMITS: tuple[Limit, ...] = get_args(Limit)
-"""The two limits that can pass before a request is sent."""
+"""The two time limits that can pass before a request is sent."""
 
 
 class Expired(TransferError):
     """``send_before``, or the call's ``deadline``, passed before the request could be sent.
 
     Args:
-        limit: the one that passed: ``"send_before"`` belongs to the order, ``"deadline"`` to this call.
+        limit: the limit that passed: ``"send_before"`` of the order, or ``"deadline"`` of this call.
     """
 
     def __init__(self, text: str = "", *, limit: Limit = "send_before", **common: Any) -> None:
@@ -319,7 +319,7 @@ class Expired(TransferError):
 
 
 class Refused(TransferError):
-    """The service refused the request; this call created no order.
+    """The service refused the request. This call created no order.
 
     Args:
         status: the HTTP status; ``None`` for ``Refuted``.
@@ -327,8 +327,8 @@ class Refused(TransferError):
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
         retry_after: the seconds that the service asked to wait, if it did.
-        fields: the request's fields that the service named in its ``errors``. They are names of the
-            specification, for example ``external_order.transaction_fee``, never the service's own text.
+        fields: the request's fields that the service named in its ``errors``. These are names from the
+            specification, such as ``external_order.transaction_fee``, and never the service's own text.
     """
 
     default_outcome = Outcome.REFUSED
@@ -367,11 +367,11 @@ class Unauthorized(Refused):
 
 
 class RateLimited(Refused):
-    """The service answered 429; ``retry_after`` holds the seconds that it asked to wait."""
+    """The service responded with 429. ``retry_after`` has the seconds to wait, if the service sent them."""
 
 
 class Refuted(Refused):
-    """A doubt ended: it is certain that no order exists and none can appear; the doubt is chained."""
+    """A doubt ended: certainly no order exists, and none can appear. The doubt is the chained cause."""
 
     def __init__(
         self, text: str = "the doubt is resolved: no order exists, and none can appear", **rest: Any
@@ -380,7 +380,7 @@ class Refuted(Refused):
 
 
 class OutcomeUnknown(TransferError):
-    """The request may have been processed; keep the hold, and do not send again.
+    """The request may have been processed. Keep the hold, and do not send the order again.
 
     Args:
         status: the HTTP status, if a response came.
@@ -423,7 +423,7 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The key's order exists already, but only its id is known here."""
+    """The key's order exists already, but this client knows only its id."""
 
     default_outcome = Outcome.CREATED
 
@@ -440,7 +440,7 @@ class KeyBusy(TransferError):
     """Another task or worker is using the key now.
 
     Args:
-        retry_after: the seconds until the other's lease ends, unless it renews the lease.
+        retry_after: the seconds until the lease of the other task or worker ends. It may renew the lease.
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
@@ -449,10 +449,10 @@ class KeyBusy(TransferError):
 
 
 class JournalFailed(TransferError):
-    """The journal could not be read or written; the cause is chained.
+    """The journal could not be read or written. The cause is chained.
 
     Args:
-        order: the order, if one was created that the journal could not record.
+        order: the created order, if the journal could not record it.
     """
 
     def __init__(self, text: str = "", *, order: Order | None = None, **common: Any) -> None:
@@ -461,7 +461,7 @@ class JournalFailed(TransferError):
 
 
 class ClientClosed(TransferError):
-    """The client was closed before the call, or before the call could send anything."""
+    """The client was closed before the call, or before the call could send its request."""
 
 
 class WrongEventLoop(ClientClosed):
@@ -469,7 +469,7 @@ class WrongEventLoop(ClientClosed):
 
 
 class ServiceFailed(TransferError):
-    """A read got no usable response: after all retries a 5xx, an unreadable response, or none.
+    """A read got no usable response after all retries: a 5xx, an unreadable response, or no response.
 
     Args:
         status: the HTTP status, if a response came.
@@ -501,7 +501,7 @@ _NOT_ABOUT_THE_ORDER = frozenset({401, 404, 405, 408, 425, 429})
 
 
 def is_final_no(error: str, status: int | None) -> bool:
-    """Return whether a refusal is about the order, and not about the token, the address or the load.
+    """Return whether a refusal concerns the order itself, and not the token, the address or the load.
 
     Args:
         error: the class name of the refusal.
@@ -513,14 +513,14 @@ def is_final_no(error: str, status: int | None) -> bool:
 
 
 def is_in_vain(error: object) -> bool:
-    """Return whether a call certainly sent nothing, for a reason that may pass and may lie in the order.
+    """Return whether a call certainly sent nothing, and may succeed later or fail again because of the order.
 
-    This alone decides which calls count towards moving a message to the dead-letter queue. The journal
-    records it for each call that ended; a worker asks it for the call that it has just made. It looks at
-    the class, so a bank's own subclass counts as its base class.
+    Calls with this result count towards dead-lettering a message. The journal records the result for each
+    call that ended, and a worker checks it after each call. It depends on the class, so a bank's own subclass
+    counts as its base class.
     """
     if isinstance(error, PreflightFailed):
-        return not error.refused  # A hook failed. A hook that refuses has given a final answer.
+        return not error.refused  # A failure of a hook may pass. A refusal of a hook is final.
     return isinstance(error, ConnectionFailed)
 
 
@@ -532,17 +532,17 @@ def _answered(what: str, status: int | None, request_id: str | None) -> str:
 
 
 # --- sanitized causes --------------------------------------------------------------------------------
-# An underlying error is chained to ours only as far as it is safe to show.
+# An underlying error is chained to ours only if it contains no secrets.
 #
-# An aiohttp error carries its request with the token in a header, or a connection key with a proxy's
-# password. An asyncpg error carries the values of a row. Printing such an error, sending it to an error
+# An aiohttp error contains its request with the token in a header, or a connection key with a proxy's
+# password. An asyncpg error contains the values of a row. Printing such an error, sending it to an error
 # tracker or pickling it would leak them. So it is replaced by an error of the same class name without them.
 #
-# An error that a bank's hook or callable raises stays as it is. Every error of aiohttp or asyncpg in its
+# An error that a bank's hook or callable raises is not changed. But every error of aiohttp or asyncpg in its
 # chain is replaced.
 #
-# A bank's error may be of any class: one that refuses attributes, that raises when it is read, compared or
-# printed, or that lies about its class. So code that handles such an error never calls a method or reads an
+# A bank's error may be of any class. It may refuse attributes, raise an error when it is read, compared or
+# printed, or return a false class. So code that handles such an error never calls a method or reads an
 # attribute that the class can override. `name_of`, `is_a`, `text_of` and `sanitize_exception` work for
 # every error and every chain.
 
@@ -561,9 +561,9 @@ _FACTS: dict[str, tuple[type, ...]] = {
 }
 
 _OF_THE_SERVER = frozenset({"08", "0A", "25", "3D", "3F", "42", "53", "54", "55", "57", "58"})
-"""The classes of PostgreSQL's SQLSTATE whose messages describe the server and tables, never row values."""
+"""The SQLSTATE classes of PostgreSQL whose messages never contain row values."""
 
-# These accessors belong to the interpreter. They never run code of the error's class.
+# These accessors belong to the interpreter and never run code of the error's class.
 _name = vars(type)["__name__"].__get__
 _module = vars(type)["__module__"].__get__
 _mro = vars(type)["__mro__"].__get__
@@ -578,7 +578,7 @@ _message = vars(BaseExceptionGroup)["message"].__get__
 
 
 class _Bare:
-    """The safe contents of an error that replaces another: the original class, a text, and facts."""
+    """The safe contents of a replacement error: the original class, a text, and facts."""
 
     kind: type[BaseException]
     told: str
@@ -598,9 +598,9 @@ class _Bare:
 
 
 def sanitize_exception(error: BaseException) -> BaseException:
-    """Return ``error`` without secrets: itself if it is safe, or else a safe error of the same class name.
+    """Return ``error`` if it contains no secrets, or else a safe error of the same class name.
 
-    The errors that it is chained to are treated in the same way.
+    The errors in its chain are replaced in the same way.
     """
     found = _reachable(error)
     made: dict[int, BaseException] = {}
@@ -611,7 +611,7 @@ def sanitize_exception(error: BaseException) -> BaseException:
         new = made[id(item)]
         _cause.__set__(new, None if cause is None else made[id(cause)])
         _context.__set__(new, None if context is None else made[id(context)])
-        _suppress_context.__set__(new, is_suppressed)  # Setting a cause changes it, so it comes last.
+        _suppress_context.__set__(new, is_suppressed)  # This comes last, because setting a cause changes it.
     return made[id(error)]
 
 
@@ -638,7 +638,7 @@ def is_a(error: BaseException, kinds: type[BaseException] | tuple[type[BaseExcep
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of ``error``; an empty string if its class fails to produce one."""
+    """Return the text of ``error``, or an empty string if its class fails to produce one."""
     try:
         return str(str(error))
     except ENDS_THE_PROGRAM:
@@ -648,7 +648,8 @@ def text_of(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """Return the first line of the text of ``error`` if its class is known to be safe; else an empty string.
+    """Return the first line of the text of ``error``, or an empty string if its class is not known to be
+    safe.
 
     The text of other errors may contain a secret: a ``ValueError`` about a malformed address may quote a
     part of its password.
@@ -658,9 +659,9 @@ def said(error: BaseException) -> str:
 
 
 def _reachable(error: BaseException) -> list[BaseException]:
-    """Return ``error`` and every error in its chain and groups; a group's members come before the group.
+    """Return ``error`` and every error in its chain and groups. A group's members come before the group.
 
-    It does not use recursion, because loops that raise within ``except`` make chains of thousands.
+    This does not use recursion, because a loop that raises within ``except`` can chain thousands of errors.
     """
     found: list[BaseException] = []
     seen: set[int] = set()
@@ -679,13 +680,13 @@ def _reachable(error: BaseException) -> list[BaseException]:
 
 
 def _links(error: BaseException) -> tuple[BaseException | None, BaseException | None, bool]:
-    """Return the cause of ``error``, its context if that is shown, and whether the context is suppressed."""
+    """Return the cause of ``error``, its context if not suppressed, and whether the context is suppressed."""
     is_suppressed = bool(_suppress_context.__get__(error))
     return _cause.__get__(error), None if is_suppressed else _context.__get__(error), is_suppressed
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether the class of ``error`` is defined in this package; subclasses elsewhere do not count."""
+    """Return whether the class of ``error`` is defined in this package, not only a base class."""
     return _package(type(error)) == "transfer_async"
 
 
@@ -699,7 +700,7 @@ def _carries(error: BaseException) -> bool:
 
 
 def _kept(error: BaseException, made: dict[int, BaseException]) -> BaseException:
-    """Return ``error`` itself, or a plain group with the same message if one of its members is replaced."""
+    """Return ``error``, or a plain group with the same message if one of its members is replaced."""
     if not is_a(error, BaseExceptionGroup):
         return error
     before = _members(error)
@@ -758,7 +759,7 @@ def _instance(kind: type[BaseException]) -> BaseException:
 
 @functools.cache
 def _class_of(base: Any, name: str) -> Any:
-    """Create a class of that name for replaced errors, in which no property of ``base`` hides a fact."""
+    """Create a class with this name for replacement errors. No property of ``base`` may hide a fact."""
     facts = {fact: None for fact in _FACTS if any(fact in vars(item) for item in _mro(base))}
     return type(base)(name, (_Bare, base), facts | {"__module__": __name__})
 
@@ -768,9 +769,9 @@ def _class_of(base: Any, name: str) -> Any:
 
 
 def without_frames(error: E) -> E:
-    """Remove the frames of this package and of its drivers from ``error`` and its chain; return ``error``.
+    """Remove the frames of this package and of its drivers from ``error`` and its chain. Return ``error``.
 
-    The variables of these frames hold tokens, passwords and personal data. The frames of a bank's own
+    The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own
     code stay.
     """
     left: list[BaseException | None] = [error]
@@ -801,7 +802,7 @@ def _of_the_bank(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap ``function`` so that an error that it raises shows none of its arguments and variables."""
+    """Wrap ``function`` so that its errors show none of its arguments and variables."""
 
     @functools.wraps(function)
     def hiding(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -816,22 +817,22 @@ def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 
 # --- cause of a doubt --------------------------------------------------------------------------------
-# The journal stores with a key why it is in doubt, for the operator who resolves it. It holds no personal
-# data.
+# For a key in doubt, the journal stores the cause, for the operator who resolves the doubt. The cause
+# contains no personal data.
 
 
 KEPT_ATTEMPTS = 20
-"""The maximum number of attempts stored with a doubt (the last ones): a policy may allow any number."""
+"""The maximum number of attempts stored with a doubt. The last ones are stored."""
 
 _WORDS = {
     CauseKind.NO_ANSWER: "no answer came",
-    CauseKind.CUT_ANSWER: "the answer was cut off",
-    CauseKind.STATUS: "the answer's status does not show whether the order exists",
-    CauseKind.UNREADABLE_ANSWER: "the answer cannot be read as this order",
-    CauseKind.SECOND_ANSWER: "more than one answer came",
+    CauseKind.CUT_ANSWER: "the response was cut off",
+    CauseKind.STATUS: "the response's status does not show whether the order exists",
+    CauseKind.UNREADABLE_ANSWER: "the response cannot be read as this order",
+    CauseKind.SECOND_ANSWER: "more than one response arrived",
     CauseKind.ABANDONED: "abandoned: the sender never reported an end; if its process only stopped, "
     "it may still send",
-    CauseKind.CLOSED: "the client was closed before the answer came",
+    CauseKind.CLOSED: "the client was closed before the response arrived",
     CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
     CauseKind.SUPERSEDED: "an order may exist whose sender reported after its key was freed",
 }
@@ -845,7 +846,7 @@ class Cause:
         kind: see `CauseKind`.
         status: the HTTP status of the last response, if one came.
         error: the class name of the underlying error, if there was one.
-        candidate: the id of an order that the response names although it cannot be read as this order.
+        candidate: the order id in a response that cannot be read as this order, if there is one.
         attempts: the HTTP attempts of the call, oldest first; empty if the process did not report them.
     """
 
@@ -857,7 +858,7 @@ class Cause:
 
     @property
     def is_from_sender(self) -> bool:
-        """Whether the sender itself reported the doubt; it sends nothing after that."""
+        """Whether the sender itself reported the doubt. After that it does not send again."""
         return bool(self.attempts)
 
     @property
@@ -869,4 +870,4 @@ class Cause:
         if self.error is not None:
             facts.append(self.error)
         words = _WORDS[self.kind] + (f" ({', '.join(facts)})" if facts else "")
-        return words if self.candidate is None else f"{words}; the answer names {self.candidate}"
+        return words if self.candidate is None else f"{words}; the response has the id {self.candidate}"

@@ -1,8 +1,8 @@
 """Typed events about a call. Logs, metrics, traces and progress displays are all built on them.
 
 An observer is any callable that takes an event. It runs in the client's own task, so it must return at
-once. An error that it raises is logged and does not affect the call. No event carries the order, a body
-or personal data.
+once. If it raises an error, the error is logged and does not affect the call. Events contain no order, no
+body and no personal data.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _log = logging.getLogger("transfer_async")
 
 @frozen(kw_only=True)
 class Event:
-    """Base class of the events; each is about one intent.
+    """Base class of the events. Each event belongs to one intent.
 
     Args:
         key: the key.
-        intent_id: the intent's id; empty if the event comes before the intent has one.
-        attempt: the number of HTTP attempts begun in this call so far.
+        intent_id: the intent's id. It is empty if the intent has none yet.
+        attempt: the number of HTTP attempts that this call has begun so far.
         seconds: the seconds since the call began.
         attempt_id: the journal's id for the attempt to send the order, shared by the call's HTTP attempts;
             None before the order was marked as sending. See ``request_id_header`` of the client.
@@ -43,7 +43,7 @@ class Event:
 
 @frozen(kw_only=True)
 class Claimed(Event):
-    """This call claimed the key; ``taken_over`` is true if an earlier worker had abandoned it."""
+    """This call claimed the key. ``taken_over`` is true if an earlier worker had abandoned the key."""
 
     taken_over: bool = False
 
@@ -61,7 +61,7 @@ class RateLimitWaited(Event):
 
 @frozen(kw_only=True)
 class HookPassed(Event):
-    """A hook accepted the order; it took ``took`` seconds."""
+    """A hook accepted the order after ``took`` seconds."""
 
     hook: str
     took: float
@@ -76,7 +76,7 @@ class HookUndone(Event):
 
 @frozen(kw_only=True)
 class UndoPending(Event):
-    """Undoing a hook failed: the undo stays pending, and `TransferClient.recover` tries it again."""
+    """Undoing a hook failed. The undo stays pending, and `TransferClient.recover` retries it."""
 
     hook: str
     error: str
@@ -106,7 +106,7 @@ class RetryScheduled(Event):
 
 @frozen(kw_only=True)
 class OrderCreated(Event):
-    """The order exists and is recorded; the successful HTTP attempt took ``took`` seconds.
+    """The order exists and is recorded. The successful HTTP attempt took ``took`` seconds.
 
     ``request_id`` is the service's id of that attempt's request, if its response has one.
     """
@@ -119,9 +119,10 @@ class OrderCreated(Event):
 
 @frozen(kw_only=True)
 class OrderUnrecorded(Event):
-    """The service answered, but the journal could not record it: keep the order's id yourself.
+    """The journal could not record the service's response. Record the order's id yourself.
 
-    ``CREATED``: the order exists. ``UNKNOWN``: a response that cannot be read as this order names the id.
+    ``CREATED`` means that the order exists. ``UNKNOWN`` means that the response contains the id, but cannot
+    be read as this order.
     """
 
     outcome: Outcome
@@ -145,7 +146,7 @@ class NotSent(Event):
 
 @frozen(kw_only=True)
 class OrderInDoubt(Event):
-    """The order may exist: the hold is kept until the doubt is resolved."""
+    """The order may exist. The hold is kept until the doubt is resolved."""
 
     error: str
     status: int | None = None
@@ -161,10 +162,10 @@ class Resolved(Event):
 
 @frozen(kw_only=True)
 class DuplicateSuspected(Event):
-    """Two orders may exist for one key: an operator must check this at once.
+    """Two orders may exist for one key. An operator must check this at once.
 
-    A sender found that its doubt had been ended with another result than its own. ``order_id`` is the order
-    that the sender created, or the one that an unreadable response named; None if neither is known.
+    The doubt of a sender had been ended, and then the sender reported another result. ``order_id`` is the
+    order that the sender created, or the id in an unreadable response. It is None if neither is known.
     """
 
     order_id: str | None
@@ -237,10 +238,10 @@ _IDS = ("key", "intent_id", "attempt", "attempt_id")
 
 
 def log_events(event: Event) -> None:
-    """Log one line for ``event`` to the logger ``transfer_async``; pass this function as an observer.
+    """Log one line for ``event`` to the logger ``transfer_async``. Pass this function as an observer.
 
-    The record's ``extra`` holds ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. Every other field of
-    the event is there too, as ``transfer_`` followed by its name; ``transfer_event`` is the event's class.
+    The record's ``extra`` contains ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. It also contains
+    every other field of the event, with the prefix ``transfer_``. ``transfer_event`` is the event's class.
     """
     level = _LEVELS.get(type(event), logging.INFO)
     if not _log.isEnabledFor(level):

@@ -1,4 +1,4 @@
-"""The request models. Each is checked when it is created, and one error names all its problems."""
+"""The request models. Each is checked when it is created, and one error lists all its problems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from transfer_async._models.responses import Wire
 
 
 REFERENCE = 10_000
-"""The maximum length of a hold's reference or a receipt, in characters: messages carry it."""
+"""The maximum length of a hold's reference or a receipt in characters. Messages contain it."""
 
 NAME = 1_000
 """The maximum length of one part of a person's name, in characters."""
@@ -36,7 +36,7 @@ UNSEEN: re.Pattern[str] = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\u2800\u2d7f\ufffc\U0001107f\U00013441\U00013442\U00016fe4\U0001bc9d\U0001d159]"
 )
-"""The characters that render as nothing.
+"""The invisible characters.
 
 They are those with Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.txt, and some blanks: the
 Braille pattern without dots, a notehead, two Egyptian signs, the object replacement character, and joiners,
@@ -45,7 +45,7 @@ fillers and selectors of four scripts. Characters that Python does not call prin
 
 
 def to_text(value: str) -> str:
-    """Convert a subclass of ``str`` to a plain ``str``: those of numpy or lxml cannot be written as JSON.
+    """Convert a subclass of ``str`` to a plain ``str``. Those of numpy or lxml cannot be written as JSON.
 
     Any other value is returned unchanged, so that a later check can report it.
     """
@@ -73,7 +73,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def ascii_lower(text: str) -> str:
-    """Return ``text`` with only its ASCII letters in lower case; usernames are compared in this form.
+    """Return ``text`` with only its ASCII letters in lower case. Usernames are compared in this form.
 
     Unicode's case folding would merge different people: ``straße`` with ``strasse``, or the Kelvin sign
     with ``k``.
@@ -82,7 +82,7 @@ def ascii_lower(text: str) -> str:
 
 
 def is_clean(text: str) -> bool:
-    """Return whether ``text`` holds no control character, no lone surrogate and no line separator."""
+    """Return whether ``text`` contains no control character, no lone surrogate and no line separator."""
     # Nearly every text here is printable ASCII. Otherwise: Cc are control characters, Cs cannot be sent
     # as UTF-8, and Zl and Zp break a line in a log or a terminal.
     if text.isascii() and text.isprintable():
@@ -94,7 +94,7 @@ def checked_scope(given: str) -> str:
     """Return ``given`` as a plain string if it can be a scope, the name of a service in a journal.
 
     Raises:
-        ValueError: it is not a string, is empty, or holds a control character.
+        ValueError: ``given`` is not a string, is empty, or contains a control character.
     """
     if not (isinstance(given, str) and given and is_clean(given)):
         raise ValueError("scope: must be a non-empty string without control characters")
@@ -102,15 +102,15 @@ def checked_scope(given: str) -> str:
 
 
 def is_sendable(text: str) -> bool:
-    """Return whether ``text`` can be encoded as UTF-8; half of a surrogate pair cannot."""
+    """Return whether ``text`` can be encoded as UTF-8, which excludes half of a surrogate pair."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 # --- keys --------------------------------------------------------------------------------------------
-# Two keys that look the same must be the same key, or one payment creates two orders.
+# Two keys that look the same must be equal. Otherwise one payment may create two orders.
 #
-# Typical invisible differences are a blank that a spreadsheet left behind, an accent written as two
-# code points, and a variation selector.
+# Typical invisible differences are a trailing blank from a spreadsheet, an accent written as two code points,
+# and a variation selector.
 
 
 LONGEST = 200
@@ -118,40 +118,37 @@ LONGEST = 200
 
 
 def problem(key: object) -> str | None:
-    """Return why ``key`` is not a valid key; None if it is valid."""
+    """Return why ``key`` is not a valid key, or None if it is valid."""
     if not may_be_on_record(key):
         return f"is not 1 to {LONGEST} printable characters"
     if key != key.strip():
-        return "begins or ends with a blank: it would look like the key without it, and be another key"
+        return "begins or ends with a blank: the key without the blank looks the same, but is another key"
     if key.isascii():
         return None
     if UNSEEN.search(key):
-        return (
-            "holds a character that renders as nothing: it would look like the key without it, "
-            "and be another key"
-        )
+        return "contains an invisible character: the key without it looks the same, but is another key"
     if not unicodedata.is_normalized("NFC", key):
-        return "is not in Unicode's normal form C: it would look like the key in NFC, and be another key"
+        return "is not in Unicode's normal form C: the key in that form looks the same, but is another key"
     return None
 
 
 def may_be_on_record(key: object) -> TypeGuard[str]:
-    """Return whether a journal may hold ``key``: earlier versions accepted any printable characters."""
+    """Return whether a journal may contain ``key``. Earlier versions accepted all printable characters."""
     return isinstance(key, str) and 1 <= len(key) <= LONGEST and key.isprintable()
 
 
 def refuse_key(key: object) -> None:
-    """Raise `InvalidOrder` unless ``key`` is valid; for a key that has no record."""
+    """Raise `InvalidOrder` unless ``key`` is valid. Use this only for a key without a record."""
     if why := problem(key):
         raise InvalidOrder([("key", why)])
 
 
 # --- amounts -----------------------------------------------------------------------------------------
-# Amounts and rates are exact: nothing rounds implicitly, and the caller's decimal context has no effect.
+# Amounts and rates are exact. There is no implicit rounding, and the caller's decimal context has no effect.
 
 
 Exact = Decimal | int | str
-"""The types accepted for an amount or a rate. A float is not one of them: a type checker reports it too."""
+"""The types accepted for an amount or a rate. A float is refused; type checkers report it too."""
 
 EXACT = decimal.Context(
     prec=decimal.MAX_PREC,
@@ -161,8 +158,8 @@ EXACT = decimal.Context(
     traps=[decimal.InvalidOperation, decimal.DivisionByZero],
 )
 
-# Maximum digits on either side of the decimal point. No amount of money needs more, and a huge exponent
-# cannot use up the memory.
+# The maximum number of digits on either side of the decimal point. No amount of money needs more, and the
+# limit prevents a huge exponent from using up the memory.
 DIGITS = 64
 
 _TOO_LONG = f"has more than {DIGITS} digits on one side of the decimal point"
@@ -171,11 +168,11 @@ _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 def to_decimal(value: Exact) -> Any:
-    """Convert an exact value to `Decimal`; return any other value unchanged, for `number_problem`."""
+    """Convert an exact value to `Decimal`. Return any other value unchanged; `number_problem` reports it."""
     if type(value) is not Decimal:
         value = _made_decimal(value)
     if isinstance(value, Decimal) and value.is_zero():
-        return value.copy_abs()  # "-0" is not a negative amount
+        return value.copy_abs()  # "-0" is not a negative amount.
     return value
 
 
@@ -191,9 +188,9 @@ def _made_decimal(value: Exact) -> Any:
 
 
 def number_problem(value: object) -> str | None:
-    """Return why ``value`` is not an exact, finite amount; None if it is one."""
+    """Return why ``value`` is not an exact, finite amount, or None if it is one."""
     if isinstance(value, float):
-        return "is a float, which cannot hold most decimal amounts exactly: pass a Decimal or a string"
+        return "is a float, which cannot represent most decimal amounts exactly: pass a Decimal or a string"
     if isinstance(value, str):
         # A shorter plain decimal string was converted already.
         return _TOO_LONG if _PLAIN.fullmatch(value) else _NOT_PLAIN
@@ -203,7 +200,7 @@ def number_problem(value: object) -> str | None:
         return "is not a Decimal, an int or a plain decimal string"
     if not value.is_finite():
         return "is not a finite number"
-    text = EXACT.to_sci_string(value)  # In the caller's context the E may be lower case.
+    text = EXACT.to_sci_string(value)  # In the caller's decimal context, the E may be in lower case.
     if len(text) <= DIGITS and "E" not in text:  # This quick test suffices for nearly every amount.
         return None
     return _length_problem(value)
@@ -230,7 +227,7 @@ def unit(value: Decimal) -> Decimal:
 def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
     """Return ``amount × rate``, rounded half-even to ``places`` decimals.
 
-    It returns 1 if ``amount`` or ``rate`` is invalid: the check of that field reports the problem.
+    If ``amount`` or ``rate`` is invalid, return 1: the check of that field reports the problem.
 
     Raises:
         InvalidOrder: ``places`` is not a whole number from 0 to 64.
@@ -244,8 +241,9 @@ def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
 
 
 def differ(a: Decimal, b: Decimal, *, by_more_than: Decimal) -> bool:
-    """Return whether the exact difference of ``a`` and ``b`` is greater than ``by_more_than``."""
-    if abs(a.adjusted() - b.adjusted()) > 4 * DIGITS:  # The exact difference could take gigabytes.
+    """Return whether ``a`` and ``b`` differ by more than ``by_more_than``, exactly."""
+    # The digits of the exact difference could take gigabytes.
+    if abs(a.adjusted() - b.adjusted()) > 4 * DIGITS:
         return a != b and max(a.copy_abs(), b.copy_abs()) > by_more_than
     return EXACT.subtract(a, b).copy_abs() > by_more_than
 
@@ -256,8 +254,8 @@ def _exponent(value: Decimal) -> int:
 
 
 # --- rules of fields ---------------------------------------------------------------------------------
-# What each field of an order may hold. Its check, journals' fingerprints, messages and CSV columns follow
-# from what the field itself says, and whether it is optional from whether it has a default.
+# The rules for the fields of an order. Checks, fingerprints, messages and CSV columns are derived from the
+# definitions of the fields. A field with a default is optional.
 
 
 def _text_problem(pattern: re.Pattern[str] | None, rule: str, value: object) -> str | None:
@@ -288,7 +286,8 @@ _COUNTRY = _text_rule(r"[A-Z]{2}", "two letters, upper case")
 _METHOD = _text_rule(None, "a payment method type's name")
 _PRICE = {"problem": _price_problem, "is_number": True}
 _FEE = {"problem": _fee_problem, "is_number": True}
-_BALANCE = {"problem": number_problem, "is_number": True, "is_reread": True}  # may change before a redelivery
+# The value may change before a redelivery.
+_BALANCE = {"problem": number_problem, "is_number": True, "is_reread": True}
 
 
 @functools.cache
@@ -301,7 +300,7 @@ def _checks(kind: Any) -> tuple[tuple[str, Callable[[Any], str | None], bool], .
 
 
 def is_optional(item: attrs.Attribute[Any]) -> bool:
-    """Return whether the field may be left out."""
+    """Return whether the field is optional."""
     return item.default is not attrs.NOTHING
 
 
@@ -335,7 +334,7 @@ class NewExternalOrder(Wire):
 
 @frozen(kw_only=True)
 class NewOrder(Wire):
-    """An order to be created (specification 4.1); every field is required.
+    """An order to be created (specification 4.1). Every field is required.
 
     Amounts and the rate are `Decimal`. ``int`` and plain decimal ``str`` are converted exactly;
     ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate`` to within
@@ -456,7 +455,7 @@ class OrderIntent:
     """One intent to create one order, as hooks receive it.
 
     Args:
-        id: the intent's id: the same for retries and take-overs, and a new one when the key is used again
+        id: the intent's id. It stays the same for retries and take-overs. It is new if the key is used again
             after a definite failure.
         key: the caller's own id, or one that the client generated.
         order: the order to create.
@@ -485,8 +484,8 @@ def refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
 def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object) -> None:
     """Raise `InvalidOrder` with all ``problems`` of a call if there are any.
 
-    If a key was given, ``order_may_exist`` is true: an earlier call with it may have created an order. This
-    holds for invalid keys too, because another version, or a newer Unicode, may have accepted them.
+    If a key was given, ``order_may_exist`` is true: an earlier call with the key may have created an order.
+    This also applies to invalid keys, because another version, or a newer Unicode, may have accepted them.
     """
     if found := tuple(problems):
         given = key if isinstance(key, str) else None
@@ -527,7 +526,7 @@ def call_problems(call: OrderRequest) -> Iterator[Problem]:
 
 
 def moment_problem(moment: object) -> str | None:
-    """Return why ``moment``, converted by `to_moment`, is not a valid time; None if it is one or is None."""
+    """Return why ``moment``, after `to_moment`, is not a valid time; None if it is valid or missing."""
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC):
         return None
     return "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
@@ -561,14 +560,14 @@ def _amounts_agree(new: NewOrder) -> bool:
 
 
 # --- fingerprint -------------------------------------------------------------------------------------
-# A fingerprint identifies the order that a key is bound to; equal orders have the same fingerprint.
+# A fingerprint identifies the order of a key. Equal orders have the same fingerprint.
 
 
 def fingerprint(order: NewOrder) -> str:
-    """Return a digest of an order's fields: numbers by value, usernames without their ASCII case.
+    """Return a digest of an order's fields, with numbers by value and usernames in lower-case ASCII.
 
-    Fields that may change before a redelivery (``is_reread``) are left out. An optional field counts
-    only if it is set, so adding an optional field to the model does not change stored digests.
+    Fields that may change before a redelivery (``is_reread``) are omitted. Optional fields are included only
+    if they are set. So a new optional field in the model does not change stored digests.
     """
     external = order.external_order
     parts = [*_parts(order, NewOrder), *_parts(external, NewExternalOrder)]
@@ -600,4 +599,5 @@ def _writer_of(item: attrs.Attribute[Any]) -> Callable[[Any], str]:
 
 
 def _number(value: Decimal) -> str:
-    return EXACT.to_sci_string(EXACT.normalize(value))  # in a caller's context the E may be a small one
+    # In the caller's decimal context, the E may be in lower case.
+    return EXACT.to_sci_string(EXACT.normalize(value))

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 
 class Codec:
-    """The functions that read and write models; `transfer_async._converters` registers them."""
+    """The functions that read and write models. `transfer_async._converters` registers them."""
 
     from_json: Callable[[type[Any], bytes | str], Any]
     to_json: Callable[[Any], bytes]
@@ -30,21 +30,21 @@ FLAG: Mapping[str, Any] = {"is_flag": True}
 
 
 def called(name: str) -> Mapping[str, Any]:
-    """Return metadata for a field whose name in the JSON is ``name``."""
+    """Return the metadata for a field with the name ``name`` in the JSON."""
     return {"name": name}
 
 
 class Wire:
-    """Base class of the models: reads and writes the service's JSON."""
+    """Base class of the models, with methods that read and write the service's JSON."""
 
     __slots__ = ()
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Self:
-        """Read one object from JSON; numbers keep all digits.
+        """Read one object from JSON. Numbers keep all digits.
 
         Raises:
-            UnreadableOrder: ``data`` is not a readable ``Order``; the text names the JSON path.
+            UnreadableOrder: ``data`` cannot be read as an ``Order``. The text names the JSON path.
             InvalidOrder: ``data`` is a request that is not valid.
             ServiceFailed: ``data`` cannot be read as any other model.
         """
@@ -52,14 +52,14 @@ class Wire:
         return read
 
     def to_json(self) -> bytes:
-        """Write the object as the service's JSON; numbers keep all digits."""
+        """Return the object as the service's JSON. Numbers keep all digits."""
         return CODEC.to_json(self)
 
 
 class ReadLate:
     """A model whose optional fields are read when one of them is first accessed.
 
-    ``_late`` then fills every empty slot. It never raises, and is deleted after it has run.
+    ``_late`` then fills every empty slot. It never raises an error, and is deleted after it has run.
     """
 
     __slots__ = ("_late",)
@@ -124,8 +124,8 @@ class UserOption(Wire):
 class User(Wire):
     """A user of the service (specification 2.2).
 
-    Every field is None if it is absent or has another type than the specification says. ``unread`` holds
-    the JSON paths of the values with another type.
+    A field is None if it is absent or has a type that the specification does not allow. ``unread`` lists the
+    JSON paths of values with such a type.
     """
 
     id: str | None = None
@@ -190,7 +190,7 @@ class ExternalUser(Wire):
 class ExternalOrder(Wire):
     """The bank's data with an order (specification 2.3).
 
-    Balance, fee and the fee's currency are required; the other fields are None if absent or of another type.
+    Balance, fee and the fee's currency are required. The other fields are None if absent or of another type.
     """
 
     current_account_balance: Decimal = field(repr=False)
@@ -206,7 +206,7 @@ class ExternalOrder(Wire):
 
 
 class OrderState(enum.Enum):
-    """The state of an order, derived from its flags; the specification does not define transitions."""
+    """The state of an order, derived from its flags. The specification does not define transitions."""
 
     CANCELLED = "cancelled"
     COMPLETED = "completed"
@@ -224,9 +224,9 @@ _FLAGS = tuple((f"is_{state.value}", state) for state in OrderState if state is 
 class Order(ReadLate, Wire):
     """An order as the service recorded it (specification 2.1).
 
-    The fields from ``id`` to ``external_order`` are required and checked: without them there is no `Order`.
-    Every other field is ``None`` if it is absent or of another type; ``unread`` then holds the JSON path of
-    a value of another type.
+    The fields from ``id`` to ``external_order`` are required: if one is missing or invalid, reading fails.
+    Any other field is ``None`` if it is absent or of another type. ``unread`` lists the JSON paths of values
+    of another type.
     """
 
     id: str
@@ -274,7 +274,7 @@ class Order(ReadLate, Wire):
 
     @property
     def state(self) -> OrderState:
-        """The first state, in the order of `OrderState`, whose flag is true; else ``UNKNOWN``."""
+        """The first state of `OrderState` with a true flag, or ``UNKNOWN``."""
         for flag, state in _FLAGS:
             if getattr(self, flag):
                 return state

@@ -448,13 +448,11 @@ def checked_name(name: str, text: str) -> str:
     """Return ``text``, the name of a person, trimmed.
 
     Raises:
-        ValueError: see `checked_text`; or it holds a character that renders as nothing.
+        ValueError: see `checked_text`; or it contains an invisible character.
     """
     line = checked_text(name, text)
     if requests.UNSEEN.search(line):
-        raise ValueError(
-            f"{name}: holds a character that renders as nothing, so that two names look the same"
-        )
+        raise ValueError(f"{name}: contains an invisible character, so that two names look the same")
     return line
 
 

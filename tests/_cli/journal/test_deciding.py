@@ -290,7 +290,7 @@ async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(world
     await asked("resolve", "doubt", *ADA, answers="y\n")
 
     assert shown["candidates"] == [order_id]
-    assert shown["history"][-1]["reason"].endswith(f"; the answer names {order_id}")
+    assert shown["history"][-1]["reason"].endswith(f"; the response has the id {order_id}")
     assert f"names {order_id}. Is it the order of doubt?" in no.stderr
     assert (await world.entry("doubt")).order_id == order_id
 

@@ -258,7 +258,7 @@ async def test_why_a_key_is_in_doubt_is_shown_with_its_attempts(world: World):
     machines = await told("show", "k")
 
     assert (
-        "cause       the answer's status does not show whether the order exists (status 503, request r-2)"
+        "cause       the response's status does not show whether the order exists (status 503, request r-2)"
         in lines
     )
     assert f"attempt id  {machines['attempt_id']}" in lines

@@ -15,7 +15,7 @@ from transfer_async.testing.hook_harness import Cut, Cuttable, HookHarness, Rule
 
 NO_PROCESS = (
     "state in the memory of your modules was not tried: no worker was started in a process of its own "
-    "(ValueError: the factory cannot be imported by its name)"
+    "(ValueError: the factory cannot be imported by name)"
 )
 
 
@@ -112,7 +112,7 @@ async def test_a_fault_that_needs_three_steps_is_found_and_shortened():
     assert str(await found(3)) == str(report)
 
 
-PAID_TWICE = """; without a hold, release moves no money.
+PAID_TWICE = """Without a hold, release moves no money.
   trial  an undo that is repeated
 """
 
@@ -172,7 +172,7 @@ async def test_holds_that_cannot_be_released_are_noted_in_the_report():
         note.startswith("no further trial ran after ") and "the hooks could not release" in note
         for note in report.notes
     )
-    assert "place(A) calls your hook to hold for A" in str(report)
+    assert "place(A) calls your hook for the intent A" in str(report)
 
 
 async def test_an_empty_account_is_reported_only_as_no_room_for_holds():
