@@ -491,7 +491,7 @@ async def test_a_stray_cancellation_after_sending_is_not_raised_as_cancelled_err
     if fault is not None:
         world.sandbox.faults.add(fault)
     world.journal.after[at] = cut_short
-    failed = await world.fails(JournalFailed, match="something other than the caller cancelled")
+    failed = await world.fails(JournalFailed, match="the call was cancelled, but not by its caller")
 
     assert (failed.outcome, failed.order_may_exist, failed.key) == (Outcome.UNKNOWN, True, "k")
     assert len(failed.attempts) == 1

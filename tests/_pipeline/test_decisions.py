@@ -86,7 +86,7 @@ async def test_a_dual_control_demand_applies_to_all_processes(world: World, who:
             client.operators.amend("k", order_id=None, **ADA),
             operators(world).resolve("k", order_id="tx-1", **ADA),
         ):
-            with pytest.raises(ApprovalRequired, match="another person approves"):
+            with pytest.raises(ApprovalRequired, match="another person approve"):
                 await alone
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
@@ -351,7 +351,7 @@ async def test_an_order_taken_back_is_in_doubt_and_its_hold_can_be_released(worl
 async def test_an_order_id_answered_by_the_service_cannot_be_amended(world: World):
     await world.create()
     for order_id in ("tx-other", None):
-        with pytest.raises(ValueError, match="the service itself answered"):
+        with pytest.raises(ValueError, match="the service's own response"):
             await operators(world).amend("k", order_id=order_id, **ADA)
 
 

@@ -55,15 +55,15 @@ NUMBER: Any = 7
 @each(
     ("hooks", "why"),
     [
-        ([BANK.step("same"), BANK.step("same"), BANK.hold], "same comes twice"),
-        ([a_check, a_check], "a_check comes twice"),
+        ([BANK.step("same"), BANK.step("same"), BANK.hold], "same is used twice"),
+        ([a_check, a_check], "a_check is used twice"),
         ([BANK.step("held")], "'held' is reserved"),
         ([BANK.step("")], "needs a name"),
         ([BANK.step(NUMBER)], "needs a name"),
-        ([BANK.hold, BANK.step("check")], "give it last"),
+        ([BANK.hold, BANK.step("check")], "pass it last"),
         (
             [BANK.hold, FundsHold(BANK.place, BANK.release, name="two")],
-            "give one hold at most, and give it last",
+            "pass at most one hold, and pass it last",
         ),
         (["check"], "a str is neither a hook nor an async function"),
         ([None], "a NoneType is neither"),

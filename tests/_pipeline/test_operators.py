@@ -227,7 +227,7 @@ async def test_a_refutation_that_is_too_early_says_how_long_to_wait(
     world.time.pass_(passed)
     why = await refusal(desk.refute("k", **SAID))
 
-    assert why == f"key: it is too early, a request may still take effect; try again in {left} s"
+    assert why == f"key: it is too early, because a request may still take effect; try again in {left} s"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
@@ -283,7 +283,7 @@ async def test_by_and_reason_are_required(world: World, desk: Operators, name: s
 
     for ending in endings(desk, **SAID | {name: text}):
         why = await refusal(ending)
-        assert why == f"{name}: must be a line of text with something in it; it is kept in the history"
+        assert why == f"{name}: must be a non-empty line of text, which is kept in the history"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 

@@ -114,8 +114,8 @@ async def test_a_doubt_that_is_too_young_shows_when_it_can_be_refuted(world: Wor
     ("form", "fields", "told"),
     [
         ("resolve", {"order_id": "no id", "reason": "seen"}, "must look like 'tx-…'"),
-        ("resolve", {"order_id": "tx-abc", "reason": " "}, "Reason: must be a line of text"),
-        ("resolve", {"order_id": "tx-abc", "reason": "two\nlines"}, "Reason: must be a line of text"),
+        ("resolve", {"order_id": "tx-abc", "reason": " "}, "Reason: must be a non-empty line of text"),
+        ("resolve", {"order_id": "tx-abc", "reason": "two\nlines"}, "Reason: must be a non-empty line"),
         ("refute", {"reason": "seen"}, "Say that you are certain"),
     ],
 )
@@ -211,7 +211,7 @@ async def test_an_outdated_page_changes_nothing_and_shows_what_happened(
 
     assert answer.status == 409
     assert "the key has changed meanwhile" in answer.text
-    assert "the order was said to exist by ada tx-abc" in answer.text
+    assert "the order was recorded as existing by ada tx-abc" in answer.text
     assert "on the statement" in answer.text
     assert decisions(await doubted.told()) == ["resolve: created"]
 
@@ -334,7 +334,7 @@ async def test_a_change_between_reading_and_writing_is_not_overwritten(doubted: 
     answer = await desk.visitor().does(form, **fields)
 
     assert answer.status == 409
-    assert "the order was said to exist by operator tx-first" in answer.text
+    assert "the order was recorded as existing by operator tx-first" in answer.text
     assert (await doubted.entry()).order_id == "tx-first"
 
 

@@ -326,7 +326,7 @@ async def test_views_of_the_parties_do_not_hide_decisions_in_the_history(world: 
 
     shown = await ada.key()
 
-    for move in ("a worker took the key", "the order was said to exist", "withdrawn by ada"):
+    for move in ("a worker took the key", "the order was recorded as existing", "withdrawn by ada"):
         assert move in shown.text
     assert "the parties were looked at by eve" in shown.text
 
@@ -384,8 +384,8 @@ async def test_the_page_says_that_the_bank_releases_its_own_hold(world: World, d
 
     shown = await desk.visitor().key()
 
-    assert "The hold bank-7, which the bank placed itself, is the bank's to release." in shown.text
-    assert "No hook of it has anything to undo." in shown.text
+    assert "The bank must release the hold bank-7, because it placed this hold itself." in shown.text
+    assert "No hook needs an undo." in shown.text
 
 
 async def test_no_release_is_announced_if_none_will_happen(world: World, desk: Desk):
@@ -411,13 +411,13 @@ async def test_no_release_is_announced_if_none_will_happen(world: World, desk: D
     assert "None exists: release the hold" in pages["placed"].text
     assert "Now the next recovery releases hold-" in after["placed"].text
     assert "undo them manually first. Undo manually: funds_hold." in pages["unreadable"].text
-    banks_own = "Now nothing is left for a recovery to undo; the hold bank-7 is the bank's to release."
+    banks_own = "Now nothing is left for a recovery to undo; the bank must release the hold bank-7."
     assert f"Saved: no order exists. {banks_own}" in after["k"].text
     assert "Saved: no order exists. Now nothing is left to undo." in after["unreadable"].text
     for key in ("k", "unreadable"):
         assert "None exists: free the key" in pages[key].text
         for shown in (pages[key], after[key], uncertain):
-            assert "release" not in shown.text.replace("is the bank's to release", "")
+            assert "release" not in shown.text.replace("bank must release the hold", "")
 
 
 async def test_an_encrypted_record_without_its_key_has_no_decision_form(world: World, desk: Desk):

@@ -104,7 +104,7 @@ async def test_a_corrupt_record_is_shown_as_bound_and_only_operators_can_end_it(
     assert [step.move for step in steps] == ["claim", "mark", "doubt"]
     assert (report.in_doubt, report.unreadable, report.resolved, report.released) == (2, 2, 0, 0)
     assert (freed.state, made.state, again.value.order_id) == (KeyState.FREE, KeyState.CREATED, "tx-b")
-    assert told == ["seen on the statement; what could not be read is kept; undone manually: funds_hold"]
+    assert told == ["seen on the statement; the unreadable part is kept; undone manually: funds_hold"]
     assert damaged[2].replace('"', '\\"') in kept
 
 

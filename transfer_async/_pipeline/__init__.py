@@ -1,4 +1,4 @@
 """The life of one order, and the recovery of an order that was interrupted.
 
-It may know the journal and the exchange with the service.
+This package may import the journal and the exchange with the service.
 """

@@ -1,4 +1,4 @@
-"""The HTTP attempts of one order: when one may be sent, and what is certain after it."""
+"""The HTTP attempts of one order: whether one may be sent, and its certain result."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _NONE_YET: CIMultiDict[str] = CIMultiDict()
 
 
 class SendState(MutableStruct, kw_only=True):
-    """The request of one call, and what is certain about it so far.
+    """The request of one call and its certain results so far.
 
     Args:
         intent: the intent.
         body: the intent's order as JSON.
         headers: the request's headers, with the token once it is known.
         clock: the client's clock.
-        deadline: the time on the client's clock, in seconds, until which attempts may begin: the earlier one
-            of the retry deadline, which starts just before the mark, and the caller's deadline.
+        deadline: the latest time for an attempt to begin, in seconds on the client's clock. It is the
+            caller's deadline, or the retry deadline (which starts just before the mark) if that is earlier.
         classification: the classification of the last exchange.
         last_failure: the definite failure in which the last HTTP attempt ended.
-        last_connection: the connection of the last body that was handed over. The body itself is not kept,
-            because it would make a reference cycle.
-        token_renewed: whether the token was renewed in this call; it is renewed only once.
+        last_connection: the connection of the last body that was handed over. A reference to the body itself
+            would make a reference cycle.
+        token_renewed: whether the token was renewed in this call. It is renewed only once.
     """
 
     intent: OrderIntent
@@ -76,10 +76,10 @@ class OrderResponse(MutableStruct, kw_only=True):
 
     Args:
         order: the order that was read.
-        reply: the bytes that it was read from.
+        reply: the bytes from which the order was read.
         status: the HTTP status.
         took: the duration of the attempt in seconds.
-        connection: the connection that the response came on.
+        connection: the connection on which the response arrived.
         request_id: the service's id of the request, if the response has one.
     """
 
@@ -133,7 +133,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
 
 def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState) -> CIMultiDict[str]:
-    """Return the headers of one attempt; its id is in the journal, so the service can be asked about it."""
+    """Return the headers of one attempt. They contain the attempt id, which is also in the journal."""
     name, observers = context.request_id_header, context.observers
     if name is None and not observers.header_sources:
         return sending.headers
@@ -169,7 +169,7 @@ def _end_exchange(cancellation: Cancellation, sending: SendState, body: GuardedB
 def _answer(
     context: ClientCore, call: OrderCall, sending: SendState, body: GuardedBody, result: ExchangeResult
 ) -> Order:
-    if call.cancellation.abandoned and not result.sent:  # It only waited for a connection.
+    if call.cancellation.abandoned and not result.sent:  # The request only waited for a connection.
         raise sending.last_failure or asyncio.CancelledError
     if body.late or (not result.sent and is_over(context.clock, call.work.deadline)):
         raise _too_late(context, call.work, sending.last_failure)
@@ -189,19 +189,19 @@ def _order_in(result: ExchangeResult, sent: NewOrder) -> Order:
     found = _read(result, sent)
     if isinstance(found, Order):
         return found
-    raise found  # This frame holds no response, which may name another customer.
+    raise found  # The response may name another customer, so no variable of this frame may contain it.
 
 
 def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
     try:
         answer = read_answer(result.body)
     except Unreadable as error:
-        why = f"the answer cannot be read as an order: {error}"
+        why = f"the response cannot be read as an order: {error}"
         unreadable = _unreadable(result, why, order_id=find_order_id(result.body))
         unreadable.__cause__ = result.error
         return unreadable
     if other := classify.other_order(sent, answer):
-        return _unreadable(result, f"the answer describes another order: {other} differs")
+        return _unreadable(result, f"the response describes another order: {other} differs")
     return answer.order
 
 
@@ -272,16 +272,16 @@ def _ended(
 
 
 def check_quiet(context: ClientCore, sending: SendState) -> None:
-    """Check that nothing more came on the connection of the last definite failure.
+    """Check that no more bytes arrived on the connection of the last definite failure.
 
     Raises:
-        OutcomeUnknown: more came, which may be the real answer to the order.
+        OutcomeUnknown: more bytes arrived, which may be the real response to the order.
     """
     if sending.last_connection is not None and sending.last_failure is not None:
         if context.transport.stays_quiet(sending.last_connection):
             return
         sending.last_connection.distrust()
-        why = "another answer came after the service's refusal"
+        why = "another response arrived after the service's refusal"
         raise OutcomeUnknown(why, kind=CauseKind.SECOND_ANSWER) from sending.last_failure
 
 
@@ -305,7 +305,7 @@ async def send_again(
 
     Raises:
         OutcomeUnknown: a request may have been processed.
-        TransferError: any other: a definite failure. It is ``first`` if no retry is allowed after it.
+        TransferError: any other error is a definite failure. It is ``first`` if no retry is allowed.
     """
     if not _may_retry(context, call.cancellation, sending, first):
         raise first
@@ -321,7 +321,8 @@ async def send_again(
             pause=partial(_pause, context, call),
         )
     except TransferError as error:
-        if error is sending.last_failure:  # pauses have passed since it was said
+        # Time has passed since the refusal, so the caller's ``retry_after`` is shorter now.
+        if error is sending.last_failure:
             check_quiet(context, sending)
         raise
 
@@ -353,7 +354,7 @@ async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> 
 async def _wait_again(
     context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
 ) -> None:
-    """Wait at the rate limiter before a retry; orders without a hold wait longer in its place."""
+    """Wait for the rate limiter before a retry. Orders without a hold then wait longer."""
     rate_limiter.before_hooks.take_slot()
     try:
         await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
@@ -373,7 +374,7 @@ async def _renew_token(context: ClientCore, cancellation: Cancellation, sending:
                 sending.headers = await context.tokens.headers(instead_of=sending.headers)
     except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
         cancellation.swallow()
-        raise sending.last_failure or error from error  # The refusal is what is certain about the order.
+        raise sending.last_failure or error from error  # Only the refusal of the order is certain.
 
 
 async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> None:
@@ -390,8 +391,8 @@ async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> No
 # Three limits apply to sending: the retry deadline, and the caller's ``send_before`` and ``deadline``.
 #
 # The caller's limits can only shorten the retry deadline. ``send_before`` belongs to the order: no byte of
-# it is sent after that time. ``deadline`` is the time at which the caller stops waiting: it also ends hooks
-# and exchanges.
+# the order is sent after that time. ``deadline`` is the time at which the caller stops waiting: it also ends
+# hooks and exchanges.
 
 
 LIMIT_NAMES: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
@@ -410,7 +411,8 @@ def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:
 
 def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
     """Return an `Expired` if one of the caller's limits has passed, else None."""
-    if work.deadline == NEVER and work.intent.send_before is None:  # the usual case, tested for each hook
+    # This is the usual case, and it is checked for each hook.
+    if work.deadline == NEVER and work.intent.send_before is None:
         return None
     if (limit := limit_passed(clock, work)) is None:
         return None
@@ -418,7 +420,7 @@ def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
 
 
 def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit | None:
-    """Return the caller's limit that has passed, or will have passed in ``ahead`` seconds; else None."""
+    """Return the caller's limit that has passed, or will have passed in ``ahead`` seconds, or None."""
     if is_expired(clock, work.intent, ahead):
         return "send_before"
     return "deadline" if is_over(clock, work.deadline, ahead) else None
@@ -445,7 +447,7 @@ async def wait_in_queue(
     """Wait until the rate limiter lets the order continue, but not beyond ``until`` on the client's clock.
 
     Raises:
-        Expired: the order would have to wait too long; raised at once if that is known.
+        Expired: the wait would be too long. This is raised at once if it is known.
         asyncio.CancelledError: the call was abandoned.
     """
     work = call.work

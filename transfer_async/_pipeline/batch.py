@@ -28,7 +28,7 @@ Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
 
 @frozen(kw_only=True)
 class OrderResult:
-    """The result of one request: its order, or its error."""
+    """The result of one request: an order or an error."""
 
     request: OrderRequest
     order: Order | None = None
@@ -42,16 +42,16 @@ _END: Final = object()
 class Batch:
     """One run over ``requests``.
 
-    One task reads the whole input, so the input may use things that belong to a task: a timeout, a task
-    group, a context variable. If the run ends first, the same task closes an async generator before `results`
+    One task reads the whole input. So the input may use objects that belong to a task: a timeout, a task
+    group, a context variable. If the run ends early, the same task closes an async generator before `results`
     returns.
 
     Args:
         create: creates one order.
-        requests: the input, possibly endless; the next request is taken only when a slot is free. Results
-            are delivered while an async input waits. An input that is not async must not block.
+        requests: the input, possibly endless. The next request is read only when a slot is free. Results are
+            delivered while an async input waits. A sync input must not block.
         concurrency: the maximum number of orders in flight, including results that were not delivered yet.
-        check: see `transfer_async._pipeline.call.Check`; it is needed because results wait for their reader.
+        check: see `transfer_async._pipeline.call.Check`. It runs when the result is read, which may be later.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Batch:
     async def results(self) -> AsyncGenerator[OrderResult, None]:
         """Yield each result when its order is done.
 
-        If the caller leaves the loop early, the orders in flight still finish. After a cancellation, orders
-        that were not sent yet are undone, and the client finishes those that were sent.
+        If the caller leaves the loop early, the orders in flight still finish. After a cancellation, the
+        hooks of orders that were not sent yet are undone, and the client finishes the orders that were sent.
 
         Raises:
             Exception: the error that ``requests`` raised, after all earlier results.
@@ -98,7 +98,7 @@ class Batch:
                     # Otherwise an endless input would produce endless refusals.
                     self._stop(feeder)
             if not (self._stopped and feeder.cancelled()):
-                feeder.result()  # It raises the error of the input.
+                feeder.result()  # This raises the error of the input.
         except asyncio.CancelledError:
             self._cancel_running()
             raise
@@ -115,12 +115,12 @@ class Batch:
                 await self._slots.acquire()
         finally:
             self._input_closing = True
-            if isinstance(self._input, AsyncGenerator):  # Its timeouts belong to this task.
+            if isinstance(self._input, AsyncGenerator):  # The input's timeouts belong to this task.
                 await self._input.aclose()
 
     def _stop(self, feeder: asyncio.Task[None]) -> None:
         self._stopped = True
-        if not self._input_closing:  # It is cancelled only once, so that the input can clean up.
+        if not self._input_closing:  # The task is cancelled only once, so that the input can clean up.
             feeder.cancel()
 
     def _start(self, request: Any) -> None:
@@ -130,7 +130,7 @@ class Batch:
         task.add_done_callback(partial(self._ended, request))
 
     async def _create_one(self, request: Any) -> Order:
-        # Its caller may have meant a key that has an order, so `order_may_exist` is true.
+        # The caller may have meant a key that has an order, so `order_may_exist` is true.
         if not issubclass(type(request), OrderRequest):
             raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
         return await self._create(request if type(request) is OrderRequest else _plain(request))
@@ -193,7 +193,7 @@ def _is_client_made(request: Any) -> bool:
 
 
 def _result(request: Any, task: asyncio.Task[Order]) -> OrderResult:
-    if task.cancelled():  # for example by code that cancels all tasks
+    if task.cancelled():  # Other code may cancel all tasks, for example.
         unknown = OutcomeUnknown("the call was cancelled by other code", key=getattr(request, "key", None))
         return OrderResult(request=request, error=unknown)
     error = task.exception()

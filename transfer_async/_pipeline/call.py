@@ -1,8 +1,8 @@
 """One call of ``create_order``, and the task that runs it.
 
-Each call runs in a task of its own: its caller may be cancelled while the request is in flight, and
-aiohttp binds a request to the task that began it. The caller then gets its `CancelledError` at once, and
-the task finishes the remaining work.
+Each call runs in a separate task. The caller may be cancelled while the request is in flight, and aiohttp
+binds a request to the task that began it. The caller then gets its `CancelledError` at once, and the separate
+task finishes the remaining work.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class OrderCall(MutableStruct, kw_only=True):
 
     Args:
         client_made: whether the client generated the key.
-        once: whether a recorded refusal is raised again instead of sending the order again.
-        work: the progress of the call; at first it holds the intent as the caller made it.
+        once: whether to raise a recorded refusal again instead of sending the order again.
+        work: the progress of the call. At first it has the intent as the caller made it.
         cancellation: tracks whether the caller or the closing client has cancelled the call.
         outcome: the future that the caller awaits.
         is_published: whether a worker publishes the outcome.
@@ -73,7 +73,7 @@ def fresh_id() -> str:
 
 
 def new_call(context: ClientCore, request: OrderRequest, *, once: bool) -> OrderCall:
-    """Create the call for ``request``, whose arguments were checked; generate the key if it has none."""
+    """Create the call for a checked ``request``. Generate a key if it has none."""
     intent_id = fresh_id()
     intent = OrderIntent(
         id=intent_id,
@@ -89,7 +89,7 @@ def new_call(context: ClientCore, request: OrderRequest, *, once: bool) -> Order
         once=once,
         work=OrderProgress(intent=intent, began=context.clock.now(), deadline=deadline),
         cancellation=Cancellation(),
-        # The caller awaits a future. That does what `asyncio.shield` does, at half the cost.
+        # The caller awaits a future. This has the effect of `asyncio.shield` at half the cost.
         outcome=asyncio.get_running_loop().create_future(),
     )
 
@@ -98,7 +98,7 @@ _Run = Callable[[OrderCall], Coroutine[Any, Any, Order]]
 
 
 class Check(Protocol):
-    """An async function that sets ``order_may_exist`` of an error just before the error is delivered."""
+    """An async function that sets ``order_may_exist`` on an error just before the error is delivered."""
 
     def __call__(self, error: TransferError, /, *, client_made: bool) -> Awaitable[None]: ...
 
@@ -123,11 +123,11 @@ class InFlight:
         return task in self._calls
 
     async def run(self, call: OrderCall) -> Order:
-        """Run ``call`` in a task of its own, and wait for its order.
+        """Run ``call`` in a separate task and wait for its order.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled. If nothing was sent, it is raised after the
-                hooks are undone and the key is free; otherwise at once.
+            asyncio.CancelledError: the caller was cancelled. If nothing was sent, this is raised after the
+                hooks are undone and the key is free. Otherwise it is raised at once.
             TransferError: as `TransferClient.create_order` does.
         """
         task = _started(_deliver(call, self._run, self._check), asyncio.get_running_loop())
@@ -150,7 +150,7 @@ class InFlight:
             call.outcome.cancel()
 
     def cut_off(self) -> None:
-        """Stop waiting for the calls: a request in flight is given up and becomes a doubt."""
+        """Stop waiting for the calls. The orders of requests in flight become doubts."""
         for call in list(self._calls.values()):
             call.cancellation.cut_off()
 
@@ -158,7 +158,7 @@ class InFlight:
         """Wait for all calls.
 
         Args:
-            wait: the seconds to wait; calls that take longer are cut off.
+            wait: the seconds to wait. Calls that take longer are cut off.
             grace: the seconds that calls then get to record their outcome.
         """
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
@@ -171,11 +171,11 @@ async def finish_tasks(
     wait: float,
     grace: float,
 ) -> None:
-    """Wait for all tasks; cut off those that take too long, and wait for them again.
+    """Wait for all tasks. Cut off those that take too long, and wait for them again.
 
     Args:
-        in_progress: returns the tasks that have not ended yet.
-        cut_off: cuts off the tasks in progress.
+        in_progress: a function that returns the tasks that have not ended yet.
+        cut_off: a function that cuts off the tasks in progress.
         wait: the seconds to wait before that.
         grace: the seconds to wait after it.
     """
@@ -212,22 +212,22 @@ async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
 
 
 def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
-    """Return ``error`` if a call may end in it, or else a `JournalFailed` that refers to the journal."""
+    """Return ``error`` if a call may raise it, or else a `JournalFailed` that refers to the journal."""
     if is_a(error, TransferError) or is_end(error):
         return error
-    why = f"the call failed unexpectedly ({name_of(error)}): ask the journal what became of it"
+    why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"
     failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
     failed.__cause__ = sanitize_exception(error)
     return annotate_error(failed, work, order_may_exist=True)
 
 
 def _cancelled_by_others(work: OrderProgress) -> TransferError:
-    """Create the error for a call whose task something other than its caller cancelled after sending.
+    """Create the error for a call that was cancelled after sending, but not by its caller.
 
-    For example, a hook's own timer may do that. A `CancelledError` would mean that nothing was sent, and a
-    task group would ignore it.
+    For example, a hook's own timer may cancel the call. A `CancelledError` would mean that nothing was sent,
+    and a task group would ignore it.
     """
-    why = "something other than the caller cancelled the call: ask the journal what became of it"
+    why = "the call was cancelled, but not by its caller: look up the key in the journal"
     return annotate_error(JournalFailed(why, outcome=Outcome.UNKNOWN), work, order_may_exist=True)
 
 
@@ -236,7 +236,7 @@ if sys.version_info >= (3, 12):
     def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         return asyncio.Task(
             run, loop=loop, name=NAME, eager_start=True
-        )  # It saves one iteration of the loop.
+        )  # This saves one iteration of the event loop.
 
 else:
 
@@ -245,18 +245,18 @@ else:
 
 
 # --- cancellation ------------------------------------------------------------------------------------
-# A call stops only where that is safe, or when the closing client stops waiting for it.
+# A call stops only at safe points, or when the closing client stops waiting for it.
 
 
 class Cancellation(MutableStruct, kw_only=True):
     """The state of cancellation of the work in one task.
 
-    It is also a context manager for code that may be cancelled without loss, such as a hook or a pause. On
+    This is also a context manager around code that may be cancelled safely, such as a hook or a pause. On
     entry it raises `asyncio.CancelledError` if the call was abandoned before.
 
     Args:
-        task: the task that runs the call; None if the caller's own task does (`recover`).
-        is_stoppable: whether the task is in a block of this context manager now.
+        task: the task that runs the call; None in `recover`, which runs in the caller's own task.
+        is_stoppable: whether the task is inside a block of this context manager.
         on_the_way: the request body of the exchange in progress, if any.
         sent: whether an exchange that handed over its body to the connection has ended.
         abandoned: whether the caller stopped waiting, or the client is closing.
@@ -280,21 +280,21 @@ class Cancellation(MutableStruct, kw_only=True):
 
     @property
     def may_have_been_sent(self) -> bool:
-        """Whether a body was handed over to a connection; before that, a cancelled caller waits for undos."""
+        """Whether a body was handed over to a connection. If not, a cancelled caller waits for the undos."""
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
     def abandon(self) -> None:
-        """Record that the caller no longer waits: begin no new step, and stop the call if that is safe."""
+        """Record that the caller no longer waits. Begin no new step, and stop the call if that is safe."""
         self.abandoned = True
         waiting = self.on_the_way is not None and not self.on_the_way.handed_over
         if self.on_the_way is not None and waiting:
-            self.on_the_way.spent = True  # It waits for a connection, and must not be sent on it.
+            self.on_the_way.spent = True  # The body waits for a connection and must not be sent.
         if self.task is not None and (self.is_stoppable or waiting):
             self.is_stoppable = False
             self.task.cancel()
 
     def cut_off(self) -> None:
-        """Stop even a request in flight, which becomes a doubt; used when the client closes."""
+        """Stop the call when the client closes. The order of a request in flight becomes a doubt."""
         self.cut = True
         handed_over = self.on_the_way is not None and self.on_the_way.handed_over
         self.abandon()
@@ -305,7 +305,7 @@ class Cancellation(MutableStruct, kw_only=True):
         """Clear the task's cancellation request, so that the remaining work is not interrupted.
 
         Raises:
-            asyncio.CancelledError: the call has no task of its own, and the caller's task was cancelled.
+            asyncio.CancelledError: the call runs in the caller's task, and that task was cancelled.
         """
         if self.task is not None:
             if self.task.cancelling():
@@ -319,13 +319,13 @@ class Cancellation(MutableStruct, kw_only=True):
 
 
 class OrderProgress(MutableStruct, kw_only=True):
-    """What one call, or one run of `recover`, has done for an intent so far.
+    """The progress of one call, or of one run of `recover`, for an intent.
 
     Args:
-        intent: the intent as the caller made it; once the key's record is read, with the recorded id.
+        intent: the intent as the caller made it. After the key's record is read, it has the recorded id.
         began: the start time on the client's clock, in seconds.
-        deadline: the time on the client's clock until which the caller waits, in seconds.
-        receipts: the receipts that hooks returned in this call, and before a take-over.
+        deadline: the time until which the caller waits, in seconds on the client's clock.
+        receipts: the receipts that hooks returned, in this call and before a take-over.
         attempt_id: the journal's id for the attempt to send the order; None before `MarkSending`.
         attempts_begun: the number of HTTP attempts begun.
         undone: the number of hooks undone.
@@ -353,7 +353,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         return self._attempts
 
     def note(self, report: Callable[[], Attempt]) -> None:
-        """Record that an attempt has ended; ``report`` is called only if `attempts` is read."""
+        """Record that an attempt has ended. ``report`` is called only if `attempts` is read."""
         self._reports += (report,)
 
     def correct_last(self, outcome: Outcome) -> None:
@@ -363,7 +363,7 @@ class OrderProgress(MutableStruct, kw_only=True):
 
 
 def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist: bool) -> TransferError:
-    """Set the key, attempts, receipts and ``order_may_exist`` on ``error``, sanitize its chain; return it."""
+    """Set key, attempts, receipts and ``order_may_exist`` on ``error``, sanitize its chain, and return it."""
     sanitize_exception(error)
     error.key = work.intent.key
     error.attempts = work.attempts
@@ -380,12 +380,12 @@ def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist
 
 
 class ClaimedKey(MutableStruct, kw_only=True):
-    """What a worker knows about the key that it has claimed.
+    """The state of a claimed key in the worker that has claimed it.
 
     Args:
-        epoch: the number of the claim; each worker that takes over the intent adds one.
-        attempt: the attempt token of `MarkSending`; None before it. The journal counts all HTTP attempts
-            of the call as one attempt.
+        epoch: the number of the claim. Each worker that takes over the intent adds one.
+        attempt: the attempt token of `MarkSending`; None before it. In the journal, all HTTP attempts of a
+            call are one attempt.
         inherited: the hooks that an earlier worker may have entered for this intent.
         entered: the hooks whose ``before`` was entered and did not guarantee that it did nothing.
         earlier: the pending undos of earlier intents of the key that this call has not tried yet.
@@ -414,11 +414,11 @@ class DoubtRounds(MutableStruct, kw_only=True):
 
 
 # --- client core -------------------------------------------------------------------------------------
-# What one client's calls share: its parts, and what they all do with them.
+# The parts of a client that all its calls share.
 
 
 class ClientCore(FrozenStruct, frozen=True, kw_only=True):
-    """The parts and settings of one client; times are in seconds."""
+    """The parts and settings of one client. Times are in seconds."""
 
     transport: Transport
     tokens: TokenSource
@@ -438,10 +438,10 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     recover_concurrency: int
     doubt_rounds: DoubtRounds = msgspec.field(default_factory=DoubtRounds)
     request_id_header: str | None = None
-    """The name of the header in which each request for an order carries its attempt id, if any."""
+    """The name of the header with the attempt id in each create-order request, or None."""
 
     undoable: tuple[str, ...] = ()
-    """The names of the hooks that can be undone, last first; derived from ``hooks``, as the next two are."""
+    """The names of the hooks that can be undone, last first. This and the next two come from ``hooks``."""
 
     undoable_but_hold: tuple[str, ...] = ()
     """The same names without the hold, for orders whose hold the bank has placed itself."""
@@ -450,9 +450,10 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """Whether one of the hooks is the hold."""
 
     unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
-    """By key, a function that writes an answer that the journal could not record before.
+    """For each key with a response that the journal could not record: a function that tries again to record
+    it.
 
-    Only this process knows these answers.
+    Only this process knows these responses.
     """
 
     def __post_init__(self) -> None:
@@ -465,7 +466,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
         force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name not in holds))
 
     def publish(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
-        """Publish an event about ``work`` to the observers; without observers it does nothing."""
+        """Publish an event about ``work`` to the observers, if there are any."""
         if self.observers.all:
             self.observers.publish(
                 kind(
@@ -480,7 +481,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
 
 
 # --- resolution --------------------------------------------------------------------------------------
-# These are the possible answers of a bank's ``resolve`` to a doubt.
+# The possible results of a bank's ``resolve`` for a doubt.
 
 
 class _NoOrder:
@@ -490,14 +491,14 @@ class _NoOrder:
         return "NO_ORDER"
 
     def __reduce__(self) -> str:
-        return "NO_ORDER"  # Unpickling returns the one instance.
+        return "NO_ORDER"  # Unpickling returns the only instance.
 
 
 NO_ORDER: Final = _NoOrder()
-"""The answer of ``resolve`` if it is certain that no order exists *and none can appear any more*."""
+"""The result of ``resolve`` if it is certain that no order exists *and none can appear any more*."""
 
 Resolution = Order | str | _NoOrder | None
-"""The answers of ``resolve``: the order, its id, `NO_ORDER`, or None if it does not know."""
+"""The results of ``resolve``: the order, its id, `NO_ORDER`, or None if unknown."""
 
 Resolver = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Resolution]]
-"""An async function with which the bank finds out what became of an intent in doubt."""
+"""An async function of the bank that finds out whether an intent in doubt has an order."""

@@ -5,16 +5,16 @@
                       created?     refused: undo hooks that ran,   never sent, refused: undo hooks, in reverse
                       return it    nothing was sent                unknown: undo nothing, keep everything
 
-Each journal write comes before the step that it guards. An error in between is one of three things:
+The journal records each step before the step begins. There are three kinds of errors:
 
 - a *definite failure*: the hooks are undone and the key is free;
 - a *doubt*: nothing is undone and the key stays bound;
-- a failure of the journal: only the journal's record tells what is true.
+- a failure of the journal: only the journal's record shows the state.
 
-The steps share these objects. `OrderCall` holds the arguments and who may cancel the call. `OrderProgress`
-is what errors, events and messages report. `ClaimedKey` holds the tokens that the journal compares, and
-which hooks may have acted. `SendState` is the request and its time limits. `OrderResponse` is the order and
-the connection that it came on.
+The steps share these objects. `OrderCall` has the arguments and the state of cancellation. `OrderProgress`
+has the data for errors, events and messages. `ClaimedKey` has the tokens that the journal compares, and the
+hooks that may have acted. `SendState` is the request and its time limits. `OrderResponse` is the order and
+the connection on which it arrived.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
     """Run one call from the claim to its outcome, and return the order.
 
     Raises:
-        TransferError: the outcome is not an order; the error carries the key, attempts and receipts.
+        TransferError: the outcome is not an order. The error has the key, attempts and receipts.
         asyncio.CancelledError: the caller was cancelled before anything was sent.
     """
     claimed = await _claim(context, call)
@@ -115,7 +115,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
-    """End the call after an unexpected error: in doubt if a request may have been sent, else as not sent."""
+    """End the call after an unexpected error: in doubt if a request may have been sent, else not sent."""
     why = f"the call failed unexpectedly ({name_of(error)})"
     if call.cancellation.may_have_been_sent:
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
@@ -154,7 +154,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
 
 
 async def _record_unjournaled(context: ClientCore, work: OrderProgress) -> None:
-    """Record the answer to an earlier call with the key first: only this process knows it."""
+    """First record the response to an earlier call with the key, which only this process knows."""
     try:
         await flush_unjournaled(context, work.intent.key)
     except JournalFailed as error:
@@ -232,10 +232,10 @@ async def _mark_sending(
 
 
 async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -> SendState:
-    """Run the hooks in their order; the hold is the last one.
+    """Run the hooks in order. The hold is the last one.
 
     Returns:
-        The request, which may be sent once the journal has recorded that.
+        The request. It may be sent after the journal has recorded that it is being sent.
 
     Raises:
         TransferError: a hook refused or failed, there is no hold, or a limit passed.
@@ -270,7 +270,7 @@ async def _run_hooks_at_rate(
     *,
     held: bool,
 ) -> None:
-    """Run the hooks at the client's rate; the order waits before any funds are held."""
+    """Run the hooks at the client's rate. The order waits before any funds are held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
     await wait_in_queue(context, call, rate_limiter.before_hooks)
@@ -288,8 +288,8 @@ async def _run_hooks(
     work = call.work
     if claimed.earlier:
         await undo_earlier(context, work, call.cancellation, claimed)
-    # The token comes before the hooks, so that no funds are held if there is no token. It is not kept in a
-    # local variable, because error trackers record the variables of each frame.
+    # The token is requested before the hooks run, so that without a token no funds are held. It is not kept
+    # in a local variable, because error trackers record the variables of each frame.
     sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
@@ -297,7 +297,7 @@ async def _run_hooks(
             continue
         if to_be_kept:
             await _keep(context, work, claimed)
-        if expired := too_late(context.clock, work):  # a hook would be in vain
+        if expired := too_late(context.clock, work):  # Running a hook would be useless.
             raise expired
         await _run_hook(context, call, claimed, hook)
         to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
@@ -326,14 +326,14 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
                 left = within(context.timeouts.hook, context.clock, call.work.deadline)
                 async with asyncio.timeout(left) as limit:
                     receipt = await before
-    except (TimeoutError, asyncio.CancelledError) as error:  # this call's own
+    except (TimeoutError, asyncio.CancelledError) as error:  # an error of this call only
         if isinstance(error, asyncio.CancelledError) and call.cancellation.abandoned:
             raise
         receipt = Raised(error)
     if type(receipt) is Raised:
         cause = sanitize_exception(receipt.error)
         if is_a(cause, PreflightFailed):
-            claimed.entered = claimed.entered[:-1]  # it vouches that it did nothing
+            claimed.entered = claimed.entered[:-1]  # The hook guarantees that it did nothing.
             raise _own_copy(cast("PreflightFailed", cause), hook) from cause_of(cause)
         if limit is not None and limit.expired() and left < context.timeouts.hook:
             why = f"the call's deadline passed while the hook {hook.name!r} ran"
@@ -353,10 +353,10 @@ def _broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
 
 
 def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return a copy of a hook's ``error`` for this call alone; for a hold it is a `HoldFailed`.
+    """Return a copy of a hook's ``error`` for this call only. For a hold, return a `HoldFailed`.
 
-    A copy is needed because the bank may raise one error object for many calls. If an error of the bank's
-    own class cannot be copied, read or written, an error of this package takes its place.
+    A copy is needed because the bank may raise the same error object in many calls. If the bank's own class
+    prevents copying, reading or writing the error, return an error of this package instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -411,11 +411,12 @@ async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -
 
 
 class LeaseKeeper:
-    """A context manager that renews a lease while its block runs; a quick block costs only a timer.
+    """A context manager that renews a lease while its block runs. A quick block costs only a timer.
 
     Args:
-        renew: renews the lease once. After a `JournalFailed` it is called again; any other `TransferError`
-            ends the renewals. The block continues in any case: `MarkSending` fails if the lease was lost.
+        renew: a function that renews the lease once. After a `JournalFailed` it is called again. Any other
+            `TransferError` ends the renewals. The block continues in any case, because `MarkSending` fails
+            if the lease was lost.
         every: the seconds between two renewals.
     """
 
@@ -448,17 +449,17 @@ class LeaseKeeper:
 
 
 # --- eager start -------------------------------------------------------------------------------------
-# Work is often done without waiting, so a caller can check that before it starts a timer.
-# Two timers (the hook's timeout and the lease's) take a tenth of the time of a whole call, and a hook that
-# only looks into memory needs neither. So the first step of a hook runs without them, and only a hook that
-# waits for something gets the timers.
+# Many coroutines finish without waiting, so a caller can try that before it starts a timer.
+# Two timers (for the hook's timeout and for the lease) take a tenth of the time of a whole call. A hook that
+# only reads memory needs neither. So the first step of a hook runs without timers, and they start only if it
+# waits.
 
 
 T = TypeVar("T")
 
 
 class EagerStart(Generic[T]):
-    """A coroutine that has run until it first waits; await this object for its result.
+    """A coroutine that has run until its first wait. Await this object for its result.
 
     Args:
         work: the coroutine. An error before its first wait is raised by the constructor.
@@ -476,7 +477,7 @@ class EagerStart(Generic[T]):
             self.done, self.result = True, end.value
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Hand on what the work waits for, and whatever comes back, until it is done."""
+        """Pass on the awaited objects and their results until the work is done."""
         waits_for, work = self._waits_for, self._work
         while True:
             error: BaseException | None = None

@@ -1,8 +1,8 @@
-"""The decisions that people can make about a key: one table, and what each decision causes.
+"""The decisions that people can make about a key: one table, and the effects of each decision.
 
-A row has all that the commands and the operators' page need: the stored decision and its transition, the
-fields that it asks for, the keys that it applies to, and its texts. `Operators` checks and writes a decision
-by its row. The command line builds its commands from the rows, and the page its forms.
+A row contains the data for the commands and for the operators' page: the stored decision and its transition,
+the fields of the form, the keys that the decision applies to, and the texts. `Operators` checks and writes a
+decision according to its row. The command line builds its commands from the rows, and the page its forms.
 
 To add a decision: its stored value in `Decision`, its transition and that transition's states in
 `operator_transitions`, and a row here.
@@ -33,43 +33,44 @@ from transfer_async.journal.operator_transitions import Amend, Look, Propose, Ta
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
-"""Returns a decision's effects; the arguments are the key, a verb, the hold hooks' names and the order id."""
+"""A function that returns a decision's effects from the key, a verb, the hold hooks and the order id."""
 
-# --- what a decision causes -------------------------------------------------------------------------
+# --- effects of a decision --------------------------------------------------------------------------
 
 
 def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
-    """Return the hooks that recovery cannot undo because their intent cannot be read; None for no such hook.
+    """Return the hooks that recovery cannot undo because their intent is unreadable, or None.
 
     If the order exists, only the hooks of earlier intents of its key need undoing. An empty tuple means that
-    there may be such hooks, and their names cannot be read.
+    there may be such hooks with unreadable names.
     """
     unread = entry.unread
     if unread is not None and not refuting:
         return unread.earlier_hooks or None
     if unread is not None:
         names = (*unread.hooks, *unread.earlier_hooks)
-        return names or (None if entry.state is KeyState.FREE else ())  # a free key has pending undos alone
+        # A free key can only have pending undos.
+        return names or (None if entry.state is KeyState.FREE else ())
     return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
 
 
 def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
-    """Return whether recovery releases a hold after the key is refuted; ``holds`` are names of hold hooks."""
+    """Return whether recovery releases a hold after a refutation. ``holds`` are the names of hold hooks."""
     return any(item.hook in holds for item in undos_on_failure(view.entry))
 
 
 def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
-    """Return a sentence: what the next recovery undoes, and which hold the bank itself must release."""
+    """Return a sentence about the undos of the next recovery and a hold that the bank must release."""
     entry = view.entry
     undone = _listed("the next recovery", entry.pending_undos, holds)
     if entry.held is None:
         return undone or Sentence("nothing is left to undo")
     undone = undone or Sentence("nothing is left for a recovery to undo")
-    return Sentence(f"{undone.text}; the hold {{}} is the bank's to release", (*undone.values, entry.held))
+    return Sentence(f"{undone.text}; the bank must release the hold {{}}", (*undone.values, entry.held))
 
 
 def _listed(subject: str, undos: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
-    """Return what ``subject`` undoes, as a sentence without its full stop; None for nothing."""
+    """Return a sentence, without full stop, about the undos of ``subject``, or None if there are none."""
     texts: list[str] = []
     values: list[str] = []
     for undo in undos:
@@ -123,19 +124,21 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
     entry = view.entry
     yield from _undone_by_refuting(entry, verb, holds)
     if entry.held is not None:
-        yield Sentence("The hold {}, which the bank placed itself, is the bank's to release.", (entry.held,))
+        yield Sentence(
+            "The bank must release the hold {}, because it placed this hold itself.", (entry.held,)
+        )
     if entry.state is KeyState.FREE:
         return
     if not view.sender_reported:
         yield Sentence(
-            "Its sender never reported an end: if that process is only stopped, it may still send."
+            "Its sender never reported an end: if that process is only suspended, it may still send."
         )
     is_by_hand = to_undo_by_hand(entry, refuting=True) is not None
     loses_hold = is_by_hand or entry.held is not None or releases_hold(view, holds=holds)
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
     yield Sentence(f"If the order exists all the same, {paid}.")
     yield Sentence(
-        "To make a payment that is still due, use another key: the same message is answered from the record."
+        "If the payment is still due, use another key: the same message would return the recorded result."
     )
 
 
@@ -148,14 +151,14 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
         yield Sentence(f"Undo manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
     elif by_hand is not None:
         yield Sentence(
-            f"{verb} {frees}. Whether a hook has anything to undo cannot be read: check first, manually."
+            f"{verb} {frees}. It is not readable whether a hook needs an undo: check this manually first."
         )
     elif undone is not None:
         yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
     elif entry.state is KeyState.FREE and entry.pending_undos:
         yield Sentence(f"{verb} {frees}.")
     else:
-        yield Sentence(f"{verb} {frees}. No hook of it has anything to undo.")
+        yield Sentence(f"{verb} {frees}. No hook needs an undo.")
     undos = _listed("Then the next recovery", entry.pending_undos, holds)
     if entry.unread is not None and undos is not None:  # A hold must be released only once.
         yield Sentence(f"{undos.text}.", undos.values)
@@ -187,23 +190,23 @@ class DecisionRow:
         decision: the decision, as a proposal stores it. Two rows may share it: one with an order's id, and
             one without.
         transition: the transition that records it. Its name is also the name of the page's form.
-        applies_to: the state of the keys that it applies to: in doubt (also those with a corrupt record),
-            created by an id that a person gave, or free for the rule of dual control (`FOUR_EYES`).
+        applies_to: the state of the keys that it applies to: in doubt (also with a corrupt record), created
+            with an id that a person gave, or free for the rule of dual control (`FOUR_EYES`).
         names_order: whether it needs an order's id.
-        frees_key: whether it records that no order exists. Then it is accepted only ``settle_after`` seconds
-            after the last possible send, and the person is asked for confirmation.
+        frees_key: whether it records that no order exists. Such a decision needs a confirmation, and is
+            accepted only ``settle_after`` seconds after the last possible send.
         outcome: the outcome that observers receive; None for no event.
         effects: see `Effects`.
-        help: the help text of its command; for two rows with one decision, the first row has it.
+        help: the help text of its command. If two rows have the same decision, the first row has the text.
         title: the heading of its form.
         button: the text of the form's button, or a function that returns it for a key and names of hold
             hooks.
         propose: the text of the button under dual control.
         verb: the subject of the sentences about its effects.
         proposed: its text in a proposal, with ``{}`` for the order's id.
-        explained: the text of the proposal as a clause, for the page.
+        explained: the text of the proposal as a clause, for the web page.
         history: its text in the key's history.
-        done: its name in the address that the page redirects to afterwards.
+        done: its name in the address to which the page redirects afterwards.
         saved: the page's confirmation.
     """
 
@@ -227,11 +230,11 @@ class DecisionRow:
 
     @property
     def name(self) -> str:
-        """The name of its transition in the history, and of its form."""
+        """The name of the transition in the history, and of the form."""
         return self.transition.name
 
     def is_offered(self, view: KeyView) -> bool:
-        """Return whether a form for it makes sense for the key."""
+        """Return whether the decision can be offered for the key."""
         if view.key == FOUR_EYES or self.applies_to is KeyState.FREE:
             return False
         if self.applies_to is KeyState.CREATED:
@@ -241,13 +244,13 @@ class DecisionRow:
         return view.state in (KeyState.IN_DOUBT, KeyState.SENDING) or not view.readable
 
     def asks_undone(self, view: KeyView) -> bool:
-        """Return whether the person must first undo hooks manually."""
+        """Return whether the person must undo hooks manually first."""
         if self.applies_to is not KeyState.IN_DOUBT:
             return False
         return to_undo_by_hand(view.entry, refuting=self.frees_key) is not None
 
     def in_short(self, order_id: str | None) -> str:
-        """Return its name with the order's id, as in ``resolve as tx-1``."""
+        """Return the decision's name with the order's id, as in ``resolve as tx-1``."""
         return self.proposed.format(order_id)
 
 
@@ -266,14 +269,15 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.CREATED,
         effects=_of_resolving,
         help="End a doubt: its order exists.\n\n"
-        "From now on the key gives the order back, by its id. Without an id it asks about the candidate.",
+        "From now on, calls with the key return the order's id. Without an id, the command asks about the "
+        "candidate: the order id in the service's response.",
         title="The order exists",
         button="It exists",
         propose="Propose that it exists",
         verb="Resolving",
         proposed="resolve as {}",
         explained="the order exists",
-        history="the order was said to exist",
+        history="the order was recorded as existing",
         done="resolved",
         saved="Saved: the order exists. Calls with this key now return it.",
     ),
@@ -287,14 +291,14 @@ DECISIONS: tuple[DecisionRow, ...] = (
         help="End a doubt: no order exists, and none can appear.\n\n"
         "This frees the key. Shows what the next recovery will undo, such as a hold, and asks first. "
         "The message, or the line of a file, that the doubt came from is not sent again: it "
-        "is answered from the record. What is still to be paid needs another key.",
+        "returns the recorded result. If the payment is still due, use another key.",
         title="No order exists, and none can appear",
         button=_refute_button,
         propose="Propose that none exists",
         verb="Refuting",
         proposed="refute",
         explained="no order exists, and none can appear",
-        history="the order was said not to exist",
+        history="the order was recorded as not existing",
         done="refuted",
         saved="Saved: no order exists.",
     ),
@@ -322,7 +326,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         applies_to=KeyState.CREATED,
         outcome=Outcome.UNKNOWN,
         effects=_of_taking_back,
-        title="It is not certain after all",
+        title="The order's id is not certain",
         button="Take it back into doubt",
         propose="Propose to take it back",
         verb="Taking it back",
@@ -342,19 +346,19 @@ DECISIONS: tuple[DecisionRow, ...] = (
         history="dual control was waived",
     ),
 )
-"""Each decision; the page shows its forms in this order."""
+"""All decisions, in the order of the forms on the page."""
 
 
 def rows_of(decision: Decision) -> tuple[DecisionRow, ...]:
-    """Return the rows of a decision: one, or one with an order's id and one without."""
+    """Return the rows of a decision. There may be two: with and without an order's id."""
     return tuple(row for row in DECISIONS if row.decision is decision)
 
 
 def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
-    """Return the row of a decision that is made with, or without, an order's id.
+    """Return the row of a decision, either the one with an order's id or the one without.
 
     Raises:
-        ValueError: the decision needs an order's id, or takes none.
+        ValueError: the decision needs an order's id, or does not allow one.
     """
     rows = rows_of(decision)
     found = next((row for row in rows if row.names_order is (order_id is not None)), None)
@@ -368,8 +372,8 @@ def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
 def proposed_row(proposal: Proposal) -> DecisionRow:
     """Return the row of a stored proposal, to show it.
 
-    In a damaged record the order's id may not fit the decision. That proposal is still shown; approving it
-    fails.
+    In a damaged record, the order's id may not fit the decision. Such a proposal is shown, but cannot be
+    approved.
     """
     rows = rows_of(proposal.decision)
     names_order = proposal.order_id is not None
@@ -379,14 +383,14 @@ def proposed_row(proposal: Proposal) -> DecisionRow:
 def effects_of(
     view: KeyView, row: DecisionRow, *, holds: AbstractSet[str], verb: str = "", order_id: str | None = None
 ) -> tuple[Sentence, ...]:
-    """Return what a decision about a key will cause; no other text may promise a release.
+    """Return the effects of a decision about a key. Only this text may announce the release of a hold.
 
     Args:
         view: the key.
         row: the decision.
         holds: the names of hooks that place a hold.
-        verb: the subject of the sentences, as "Approving" or "this"; by default the row's verb.
-        order_id: the id of the order that the decision names, if it is known yet.
+        verb: the subject of the sentences, such as "Approving" or "this"; by default the row's verb.
+        order_id: the order's id in the decision, if it is known yet.
     """
     verb = verb or row.verb
     if view.is_sealed and row.applies_to is not KeyState.FREE:
@@ -401,14 +405,14 @@ def effects_of(
 def transition_of(
     row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, said: dict[str, Any]
 ) -> Move:
-    """Return the transition of a decision about ``entry``, with those of the values that it has fields for.
+    """Return the transition of a decision about ``entry``, with the values for its fields.
 
     Args:
         row: the decision.
         entry: the entry that the decision is about.
         order_id: the order's id, if the decision names one.
         settle_after: the seconds after the last possible send from which a refutation is accepted.
-        said: who decides and why, the version that they saw, and the proposal that they approve.
+        said: the person and the reason, the version that they saw, and the proposal that they approve.
     """
     values = {
         "attempt": entry.attempt or "",
@@ -417,7 +421,7 @@ def transition_of(
         "reply": None,
         "settle_after": settle_after,
         "pending_undos": undos_on_failure(entry),
-        "lease": 0.0,  # no worker runs the undos yet: the next recovery does
+        "lease": 0.0,  # No worker runs the undos now; the next recovery does.
         **said,
     }
     fields = row.transition.__struct_fields__
@@ -427,11 +431,11 @@ def transition_of(
 # --- the history ------------------------------------------------------------------------------------
 
 LOOK: str = Look.name
-"""The history's name for a look-up of the parties. It changes nothing, and makes no page out of date."""
+"""The history's name for a look-up of the parties. A look-up changes nothing, so pages stay up to date."""
 
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
-    """Return the step by which another person approved the last proposal; None if there was no approval."""
+    """Return the step with which another person approved the last proposal, or None."""
     changes = [step for step in steps if step.move != LOOK]
     last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
     if last is None or last + 1 == len(changes):

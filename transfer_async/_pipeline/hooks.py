@@ -14,18 +14,18 @@ from transfer_async._support.util import checked_async, refuse_class
 class PreflightHook(Protocol):
     """A step that runs before the order is sent.
 
-    Both methods must be idempotent by ``intent.id``, not by key, because a hook may be called again after
-    a crash. ``undo`` may be called more than once, and when there is nothing to undo.
+    A hook may be called again after a crash. So both methods must be idempotent by ``intent.id``, not by key.
+    ``undo`` may be called more than once, and also if there is nothing to undo.
 
     A hook that raises `PreflightFailed` in ``before`` guarantees that it did nothing. After any other end
     (an error, a timeout, cancellation, a crash) it may have acted, so ``undo(intent, None)`` is called.
     """
 
     name: str
-    """Unique among a client's hooks, and stable: receipts and pending undos are stored under it."""
+    """The hook's name, unique among a client's hooks. Receipts and pending undos are stored under it."""
 
     async def before(self, intent: OrderIntent) -> str | None:
-        """Act, and return the receipt to record; raise an error to stop the order from being sent."""
+        """Run the step and return a receipt for the journal. Raise an error to stop the order."""
         ...
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
@@ -33,7 +33,7 @@ class PreflightHook(Protocol):
 
         Args:
             intent: the intent of the order.
-            receipt: the receipt that ``before`` returned; None if it returned none.
+            receipt: the receipt that ``before`` returned, or None.
         """
         ...
 
@@ -49,7 +49,7 @@ class FundsHold:
         place: an async function of the intent that holds the funds and returns the hold's reference. It
             raises `HoldFailed` if it is certain that it placed no hold.
         release: an async function of the intent and the reference that releases the hold. The reference is
-            None if ``place`` may have acted without returning one; find the hold by ``intent.id`` then.
+            None if ``place`` may have acted without returning one. Then find the hold by ``intent.id``.
         name: the hook's name, unique among a client's hooks.
 
     Raises:
@@ -81,7 +81,7 @@ class FundsHold:
 
 
 class PlainHook:
-    """A plain ``async def f(intent)`` as a hook; it has nothing to undo.
+    """A hook that is a plain ``async def f(intent)``. It has nothing to undo.
 
     The function returns None to accept the order, and raises an error to stop it. Any other return value is
     an error: a ``False`` that means "stop" must not let the order pass.
@@ -121,7 +121,7 @@ def is_hold(hook: PreflightHook) -> bool:
 
 
 def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
-    """Check ``hooks``, wrap plain functions as hooks, and return them in their order.
+    """Check ``hooks``, wrap plain functions as hooks, and return all hooks in order.
 
     Raises:
         ValueError: a hook is invalid or not async, two have the same name, or a hold is not the last hook or
@@ -136,10 +136,10 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     if "held" in names:
         raise ValueError("hooks: the name 'held' is reserved for the reference given as held=")
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"hooks: each needs a name of its own, but {', '.join(sorted(twice))} comes twice")
+        raise ValueError(f"hooks: each needs a name of its own, but {', '.join(sorted(twice))} is used twice")
     if any(is_hold(hook) for hook in made[:-1]):
         raise ValueError(
-            "hooks: give one hold at most, and give it last: funds must not be held for an order that a "
+            "hooks: pass at most one hold, and pass it last: funds must not be held for an order that a "
             "check may still refuse"
         )
     return made
@@ -173,7 +173,7 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     """Return the receipt of ``hook`` as a plain string or None.
 
     Raises:
-        HoldFailed: a hold returned no reference, so it could never be released by its reference.
+        HoldFailed: a hold returned no reference, so it could not be released by its reference.
         TypeError: the receipt is neither a string nor None.
         ValueError: the receipt is longer than 10,000 characters, or cannot be encoded as UTF-8.
     """

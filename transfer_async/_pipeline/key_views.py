@@ -39,7 +39,7 @@ CAUSES = {
     CauseKind.TAKEN_BACK: "taken back",
     CauseKind.SUPERSEDED: "an earlier order may exist",
 }
-"""Each cause of a doubt, in two or three words."""
+"""The causes of doubts, in two or three words each."""
 
 
 @frozen(kw_only=True)
@@ -48,12 +48,12 @@ class KeyView:
 
     Args:
         key: the key.
-        entry: the whole record; not in the ``repr``.
-        began: when work on the intent began; None if the record has no valid time.
-        age: seconds since then; None likewise.
-        sent_until: no request was to be sent after this time; None if none was sent, or the time is invalid.
-            A sender that is stopped between its last check and the write sends later: see `sender_reported`.
-        lease_until: when the lease of the worker that uses the key expires; None without such a worker.
+        entry: the whole record. It is not in the ``repr``.
+        began: the time when work on the intent began; None if the record has no valid time.
+        age: the seconds since ``began``; None if that is None.
+        sent_until: the time after which no request was to be sent; None if none was sent or the time is
+            invalid. A process that is suspended just before it sends may send later: see `sender_reported`.
+        lease_until: the time when the lease of the worker that uses the key expires; None without a worker.
         refutable_at: the earliest time for a refutation; None if never, or if the key is not in doubt.
     """
 
@@ -72,23 +72,23 @@ class KeyView:
 
     @property
     def intent_id(self) -> str:
-        """The intent's id, under which the bank's hooks know it."""
+        """The intent's id, which the bank's hooks received."""
         return self.entry.intent_id
 
     @property
     def attempt_id(self) -> str | None:
-        """The id of the attempt to send the order, which the service received if the client sends it."""
+        """The id of the attempt to send the order. The service has it if the client sends attempt ids."""
         return self.entry.attempt
 
     @property
     def order(self) -> NewOrder | Order | None:
-        """The requested order, as long as it is kept; then the order as the service answered it."""
+        """The requested order as long as it is kept, and later the order in the service's response."""
         intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)
         return order_on_record(self.entry) if intent is None else intent.order
 
     @property
     def summary(self) -> str:
-        """Amounts, currencies and countries; nothing about a person."""
+        """The amounts, currencies and countries of the order, without personal data."""
         return "-" if self.order is None else summary_of(self.order)
 
     @property
@@ -108,7 +108,7 @@ class KeyView:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The ids of orders that responses named although they could not be read; look for them first."""
+        """The order ids in unreadable responses. Look for these orders first."""
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property
@@ -123,12 +123,12 @@ class KeyView:
 
     @property
     def cause(self) -> Cause | None:
-        """Why the key is, or was, in doubt, with the HTTP attempts; None if that was not recorded."""
+        """The cause of the key's doubt, with the HTTP attempts; None if it was not recorded."""
         return self.entry.cause
 
     @property
     def cause_in_short(self) -> str:
-        """The same in two or three words; empty if there is none."""
+        """The cause of the doubt in two or three words; empty if there is none."""
         cause = self.cause
         if cause is not None and cause.kind is CauseKind.STATUS and cause.status is not None:
             return f"status {cause.status}"
@@ -136,9 +136,9 @@ class KeyView:
 
     @property
     def sender_reported(self) -> bool:
-        """Whether the sender itself reported the doubt, and sends no more.
+        """Whether the sender itself reported the doubt. After its report it does not send.
 
-        Otherwise find its process before you refute: if it is only stopped, it may still send the request.
+        Without a report, find the sender's process before you refute: a suspended process may still send.
         """
         return self.entry.sender_reported
 
@@ -149,12 +149,12 @@ class KeyView:
 
     @property
     def moves(self) -> int:
-        """The key's version; pass it as ``seen`` to bind a decision to what was seen."""
+        """The key's version. Pass it as ``seen``, so that a decision is valid for this version only."""
         return self.entry.version
 
     @property
     def readable(self) -> bool:
-        """Whether the whole record could be read, and not only a part of a corrupt one."""
+        """Whether the whole record could be read. Of a corrupt record, only parts can be read."""
         return self.entry.is_readable
 
     @property
@@ -170,12 +170,12 @@ class KeyView:
 
 @frozen(kw_only=True)
 class Doubt(KeyView):
-    """The `KeyView` of a key in doubt, with what an operator needs to look for its order.
+    """The `KeyView` of a key in doubt, with the data that an operator needs to find its order.
 
     Args:
-        claimed_at: when work on the intent began; for an invalid time the nearest possible one.
-        sent_until: as for `KeyView`, but never None; likewise.
-        summary: amounts, currencies and countries; nothing about a person.
+        claimed_at: the time when work on the intent began, or the nearest possible time if it is invalid.
+        sent_until: as for `KeyView`, but the nearest possible time instead of None.
+        summary: the amounts, currencies and countries of the order, without personal data.
     """
 
     claimed_at: datetime
@@ -184,7 +184,7 @@ class Doubt(KeyView):
 
     @property
     def order(self) -> NewOrder | None:
-        """The requested order; None if the record of it cannot be read."""
+        """The requested order; None if its record cannot be read."""
         return None if self.entry.intent is None else self.entry.intent.order
 
 
@@ -193,7 +193,7 @@ class FourEyes:
     """Whether a scope requires dual control.
 
     Args:
-        demanded: whether it does.
+        demanded: whether the scope requires dual control.
         proposal: the proposal to end it, if there is one.
     """
 
@@ -202,7 +202,7 @@ class FourEyes:
 
 
 def summary_of(order: NewOrder | Order | None) -> str:
-    """Return one line about ``order`` that names no person."""
+    """Return one line about ``order`` without personal data."""
     if order is None:
         return "an order that is no longer on record"
     return (
@@ -239,7 +239,7 @@ def doubt_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_aft
 
 
 def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> dict[str, Any]:
-    # In a corrupt record, zero stands for a time that cannot be read; it stays in the entry after quarantine.
+    # In a corrupt record, zero means an unreadable time. It stays in the entry after quarantine.
     was_corrupt = not entry.is_readable or bool(entry.quarantined)
     began = None if was_corrupt and not entry.claimed_at else utc(entry.claimed_at)
     is_sent = entry.attempt is not None and not (was_corrupt and not entry.sent_until)
@@ -257,7 +257,7 @@ def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> d
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
-    """Return what names the parties of the order; None if nothing on record does."""
+    """Return the recorded object that names the parties of the order, or None."""
     undos = entry.pending_undos
     return entry.intent or order_on_record(entry) or next((undo.intent for undo in undos), None)
 
@@ -268,7 +268,7 @@ class Sentence:
 
     Args:
         text: the sentence, with ``{}`` for each of the values.
-        values: texts from elsewhere, such as references; they must be sanitized before they are shown.
+        values: texts from elsewhere, such as references. They must be sanitized before they are shown.
     """
 
     text: str
@@ -284,7 +284,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return the end of a sentence: the journal has keys of these scopes only."""
+    """Return the end of a sentence that says of which scopes alone the journal has keys."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
@@ -311,12 +311,12 @@ class ApprovalRequired(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "four_eyes: this scope requires dual control: propose it, and another person approves it"
+            "four_eyes: this scope requires dual control: propose it, and let another person approve it"
         )
 
 
 class ApproverIsProposer(ValueError):
-    """The proposer may not approve it, and neither may a person whose name looks the same."""
+    """The proposer cannot approve the proposal, and neither can a person whose name looks the same."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -326,11 +326,11 @@ class ApproverIsProposer(ValueError):
 
 
 class RecordSetAside(ValueError):
-    """A corrupt record was put into quarantine for a decision, and then the decision was refused."""
+    """The decision was refused after a corrupt record had been put into quarantine for it."""
 
 
 class KeyChanged(ValueError):
-    """The key has changed since the person saw it, or the proposal that they saw is void.
+    """The key has changed since the person saw it, or the proposal that they saw is no longer valid.
 
     Args:
         entry: the entry as it is now.
@@ -342,7 +342,7 @@ class KeyChanged(ValueError):
         self.moves: int = entry.version
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is pickled by its arguments, and these are not the ones it was made with.
+        # An exception is pickled by its `args`, which differ from the arguments of `__init__` here.
         return _key_changed, (str(self), self.state, self.moves)
 
 
@@ -366,7 +366,7 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
     if denial is Rejection.SAME_PERSON:
         return ApproverIsProposer()
     if denial is Rejection.ANSWERED:
-        return ValueError("key: cannot be amended: the service itself answered with its order")
+        return ValueError("key: cannot be amended: the order comes from the service's own response")
     if denial is Rejection.TOO_EARLY:
         return too_early(entry.settled_at(getattr(move, "settle_after", 0.0)) - verdict.now)
     if denial is Rejection.FOREIGN:
@@ -377,11 +377,11 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
 def too_early(wait: float) -> ValueError:
     """Return the error for a refutation that is ``wait`` seconds too early."""
     left = math.ceil(wait) if wait < _LONGEST_WAIT else math.inf
-    return ValueError(f"key: it is too early, a request may still take effect; try again in {left} s")
+    return ValueError(f"key: it is too early, because a request may still take effect; try again in {left} s")
 
 
 def _is_stale(entry: Entry, move: Move | None) -> bool:
-    """Return whether ``move`` is about an earlier version of the key, whatever else is against it."""
+    """Return whether ``move`` refers to an earlier version of the key. Other reasons are not considered."""
     seen, proposal = getattr(move, "seen", None), getattr(move, "proposal", None)
     if seen is not None and entry.version != seen:
         return True
@@ -433,12 +433,12 @@ def checked_text(name: str, text: str) -> str:
     """Return ``text`` for the history, trimmed.
 
     Raises:
-        ValueError: it is empty or too long, or holds characters that are not printable.
+        ValueError: the text is empty or too long, or contains characters that are not printable.
     """
-    # Text that is copied from a web page or a statement may hold no-break spaces.
+    # Text that is copied from a web page or a statement may contain no-break spaces.
     line = _SPACES.sub(" ", requests.to_text(text)).strip() if isinstance(text, str) else ""
     if not (line and line.isprintable()):
-        raise ValueError(f"{name}: must be a line of text with something in it; it is kept in the history")
+        raise ValueError(f"{name}: must be a non-empty line of text, which is kept in the history")
     if len(line) > requests.REFERENCE:
         raise ValueError(f"{name}: must be no longer than {requests.REFERENCE:,} characters")
     return line

@@ -1,9 +1,10 @@
 """The operators' side of a journal: list keys, end doubts, correct decisions, read the history, prune.
 
-An operator first finds out, by the bank's own means, what became of an order. The decision is a transition
-like any other: a compare-and-set on its attempt. The key's history records who decided, and why. A refutation
-is not accepted too early, because a stalled request may still take effect. Under dual control (four eyes)
-one person proposes a decision and another approves it. The table in `decisions` lists all decisions.
+An operator first finds out, by the bank's own means, whether an order exists. The decision is a transition
+like any other: a compare-and-set on its attempt. The key's history records the person and the reason. A
+refutation is not accepted too early, because a stalled request may still take effect. Under dual control
+(four eyes), one person proposes a decision and another approves it. The table in `decisions` lists all
+decisions.
 """
 
 from __future__ import annotations
@@ -69,21 +70,21 @@ from transfer_async.journal.transitions import Expire, Move, Quarantine
 V = TypeVar("V", bound=KeyView)
 
 PAGE = 500
-"""The number of keys that are read at once."""
+"""The number of keys that are read from the journal in one page."""
 
 TAKEN_BACK = "TakenBack"
-"""Takes the place of the error's name in the event if an operator withdrew an order's id."""
+"""The text in the event, in place of an error's name, if an operator withdrew an order's id."""
 
 
 @frozen(kw_only=True)
 class OperatorDecision:
-    """Who decides, how they know, and the version of the key that they saw.
+    """A decision's author and reason, and the version of the key that the author saw.
 
     Args:
         by: the person who decides.
-        reason: how they know.
+        reason: the evidence for the decision.
         seen: the entry's version (``moves``) that they saw; None to accept any version.
-        proposal: the id of the proposal that this approves, if any.
+        proposal: the id of the proposal that this decision approves, or None.
     """
 
     by: str
@@ -96,16 +97,17 @@ class Operators:
     """The operators' side of a journal, for one scope.
 
     Args:
-        journal: the journal; it is not closed.
+        journal: the journal. `Operators` does not close it.
         scope: the name of the service in the journal: a client's ``scope``, or its normalised ``base_url``.
         settle_after: seconds after the last possible send from which a refutation is accepted.
-        four_eyes: true requires dual control in this scope from now on, for everybody: what one person
-            decides another approves. It is stored in the journal; false obeys what is stored there.
-        observers: called with `Resolved`, and with `OrderInDoubt` for a request whose worker is gone.
+        four_eyes: true requires dual control in this scope from now on, for all operators: another person
+            must approve each decision. The journal stores this. With false, the stored setting applies.
+        observers: the functions that receive `Resolved` events, and an `OrderInDoubt` event for a request
+            whose worker has ended.
         clock: the time; for tests.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Operators:
         self._observers = Observers(observers)
 
     async def prepare(self) -> None:
-        """Store the requirement of dual control, if ``four_eyes`` is set; each decision does so, too.
+        """Store the requirement of dual control, if ``four_eyes`` is set. Each decision stores it, too.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -135,13 +137,13 @@ class Operators:
 
     @property
     def scope(self) -> str:
-        """The name of the service whose keys these are."""
+        """The name of the service that the keys belong to."""
         return self._journal.scope
 
     async def other_scopes(self) -> tuple[str, ...]:
-        """Return the scopes that have keys, if this one has none: the scope may be wrong.
+        """Return the scopes with keys if this scope has none, because the scope may be wrong.
 
-        It is empty as well if the journal has no keys at all, or cannot list scopes.
+        The result is also empty if the journal has no keys, or cannot list scopes.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -176,7 +178,7 @@ class Operators:
         return tuple(sorted(views, key=lambda view: view.entry.claimed_at))
 
     async def page(self, *, limit: int = 100, after: str = "") -> tuple[KeyView, ...]:
-        """Return some of the keys that need attention and that no worker holds a lease on.
+        """Return some of the keys that need attention and are not leased by a worker.
 
         Args:
             limit: the maximum number of keys.
@@ -199,19 +201,19 @@ class Operators:
         return view
 
     async def look(self, key: str, *, by: str, reason: str) -> OrderIntent | Order:
-        """Return the parties of a key's order; the history records who looked, and why.
+        """Return the parties of a key's order. The history records the person who looked, and the reason.
 
         Args:
             key: the key.
             by: the person who looks.
-            reason: why they look.
+            reason: the reason for the look-up.
 
         Returns:
-            The intent, as long as it is kept; else the order as the service answered it.
+            The intent as long as it is kept, or else the order in the service's response.
 
         Raises:
             ValueError: the parties are not on record, or an argument is invalid.
-            JournalFailed: the journal could not be read or written; nothing is shown then.
+            JournalFailed: the journal could not be read or written. Then nothing is shown.
         """
         look = Look(by=checked_name("by", by), reason=checked_text("reason", reason))
         key = requests.to_text(key)
@@ -247,7 +249,7 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Record that the order of a key in doubt exists; from now on, calls with the key return it.
+        """Record that the order of a key in doubt exists. From now on, calls with the key return it.
 
         If the key's order is already recorded under this id, nothing is written and the record is returned.
 
@@ -256,9 +258,10 @@ class Operators:
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
             reason: how they know; it is kept in the key's history.
-            undone: required if a pending undo of an earlier intent cannot be read: it was done manually.
-            seen: the key's version (``moves``) that the person saw; the decision is refused if it has
-                changed.
+            undone: confirms that the undos of an earlier intent were done manually. It is required if such an
+                undo is pending and cannot be read.
+            seen: the key's version (``moves``) that the person saw. If it has changed, the decision is
+                refused.
 
         Returns:
             The key's record after the decision.
@@ -279,16 +282,16 @@ class Operators:
     ) -> KeyRecord:
         """Record that the order of a key in doubt does not exist, and can no longer appear.
 
-        The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs them,
-        and so releases a hold that they placed; the bank releases a hold that was given as ``held=``. An
-        order that appears all the same is a duplicate, or a loss.
+        The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs these
+        undos, which release the hooks' hold. The bank itself must release a hold that was given as ``held=``.
+        An order that appears all the same is a duplicate or a loss.
 
         Args:
-            key: a key in doubt, ``settle_after`` after the last possible send.
+            key: a key in doubt, at least ``settle_after`` after the last possible send.
             by: the person who decides.
             reason: how they know; it is kept in the key's history.
-            undone: required if the record is corrupt and names hooks, or may have had some, that `recover`
-                cannot undo: a person undid them and released the hold. The record is kept.
+            undone: confirms that a person undid the hooks and released the hold. It is required if the record
+                is corrupt, so that `recover` may be unable to undo the hooks. The record is kept.
             seen: see `resolve`.
 
         Returns:
@@ -305,13 +308,13 @@ class Operators:
     async def amend(
         self, key: str, *, order_id: str | None, by: str, reason: str, seen: int | None = None
     ) -> KeyRecord:
-        """Correct an order's id that a person or the bank's ``resolve`` gave; never one of the service.
+        """Correct an order's id that a person or the bank's ``resolve`` gave, not one from the service.
 
         If a worker published the wrong id, the correction is published, too.
 
         Args:
             key: a created key whose order is known only by its id.
-            order_id: the right id; None if it is not known: the key is in doubt again.
+            order_id: the correct id; None if it is unknown, so that the key is in doubt again.
             by: the person who decides.
             reason: how they know; it is kept in the key's history.
             seen: see `resolve`.
@@ -321,7 +324,7 @@ class Operators:
 
         Raises:
             ApprovalRequired: see `resolve`, also for `KeyChanged`.
-            ValueError: the key is not created, the service itself answered with its order, the id is
+            ValueError: the key is not created, its order comes from the service's response, the id is
                 unchanged or another key's, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
@@ -341,7 +344,7 @@ class Operators:
         """Make any decision that one person may make: the general form of `resolve`, `refute` and `amend`.
 
         Args:
-            key: the key; see these methods for details of this and the other arguments.
+            key: the key. See those methods for details of all arguments.
             decision: the decision.
             order_id: the order's id, if the decision needs one.
             by: the person who decides.
@@ -356,7 +359,8 @@ class Operators:
         row, order_id, key = *_named(decision, order_id), requests.to_text(key)
         if row.applies_to is KeyState.FREE:
             raise ValueError(f"decision: {row.decision.value} needs two people: propose it")
-        if demands_four_eyes(await self._setting()):  # early; the write checks it again: `is_by_one_person`
+        # This is an early check. The write checks it again: `is_by_one_person`.
+        if demands_four_eyes(await self._setting()):
             raise ApprovalRequired
         async with self._decidable(key, row, order_id, said, undone=undone) as (entry, said):
             if entry.state is not row.applies_to:  # The decision is already recorded.
@@ -376,12 +380,12 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> Proposal:
-        """Propose a decision for another person to approve; any other change of the key makes it void.
+        """Propose a decision for another person to approve. Any other change of the key makes it invalid.
 
         Args:
             key: as for `resolve`, `refute` and `amend`; `FOUR_EYES` for ``WAIVE``.
             decision: the decision; ``WAIVE`` ends dual control.
-            order_id: for ``RESOLVE`` and ``AMEND``: the order's id; None with ``AMEND``: in doubt again.
+            order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None means in doubt again.
             by: the person who proposes it.
             reason: how they know.
             undone: as for the decision.
@@ -411,12 +415,12 @@ class Operators:
         return proposal
 
     async def approve(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Approve another person's proposal: the decision is made.
+        """Approve another person's proposal, which makes the decision.
 
         Args:
             key: the key.
-            proposal: the id of the proposal that the person saw; no other is approved.
-            by: the person who approves; not the one who proposed.
+            proposal: the id of the proposal that the person saw. No other proposal is approved.
+            by: the person who approves, not the proposer.
             reason: how they know.
 
         Returns:
@@ -438,13 +442,13 @@ class Operators:
         return await self._end(key, row, entry, proposed.order_id, said)
 
     async def withdraw(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Withdraw or reject a proposal; anybody may, and the key stays as it is.
+        """Withdraw or reject a proposal. Any person may do this. The key does not change.
 
         Args:
             key: the key.
             proposal: the id of the proposal that the person saw.
             by: the person who withdraws it.
-            reason: why; it is kept in the key's history.
+            reason: the reason, which is kept in the key's history.
 
         Raises:
             KeyChanged: see `approve`.
@@ -466,11 +470,11 @@ class Operators:
         return FourEyes(demanded=demands_four_eyes(entry), proposal=None if entry is None else entry.proposal)
 
     async def demand_four_eyes(self, *, by: str, reason: str) -> FourEyes:
-        """Require dual control in this scope from now on; one person may do that, two may end it.
+        """Require dual control in this scope from now on. One person can require it; ending it needs two.
 
         Args:
             by: the person who demands it.
-            reason: why; it is kept in the history of `FOUR_EYES`.
+            reason: the reason, which is kept in the history of `FOUR_EYES`.
 
         Raises:
             ValueError: an argument is invalid.
@@ -482,7 +486,7 @@ class Operators:
     # --- the rest -------------------------------------------------------------------------------
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys that ended before a time; never one that is in doubt or in use, or has work pending.
+        """Delete keys that ended before a time, except keys in doubt, in use, or with pending work.
 
         A deleted key is free, so the next call with it creates another order. A key that ended within the
         last day, on the journal's clock, is kept in any case, because its message may be delivered again.
@@ -500,8 +504,7 @@ class Operators:
         return await self._journal.prune(before=before)
 
     async def times(self) -> Callable[[float], datetime]:
-        """Return a function from the journal's seconds to UTC times; an impossible time becomes the nearest
-        one.
+        """Return a function that converts the journal's seconds to UTC, or to the nearest possible time.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -510,7 +513,7 @@ class Operators:
         return lambda seconds: nearest_time(utc, seconds)
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
-        """Return the same function, with None for an impossible time."""
+        """Return a function that converts the journal's seconds to UTC, or to None if impossible."""
         there, here = await self._journal.now(), self._clock.utc()
         return lambda seconds: time_after(here, seconds - there)
 
@@ -522,7 +525,7 @@ class Operators:
         return tuple(view(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
     async def _setting(self) -> Entry | None:
-        """Return the entry of the scope's rule; demand dual control first if ``four_eyes`` is set."""
+        """Return the entry of the scope's rule. First demand dual control if ``four_eyes`` is set."""
         entry = await self._journal.read(FOUR_EYES)
         if not self._four_eyes or demands_four_eyes(entry):
             return entry
@@ -531,7 +534,7 @@ class Operators:
     async def _demand(self, said: OperatorDecision) -> Entry:
         return (await self._write(FOUR_EYES, Demand(by=said.by, reason=said.reason))).entry
 
-    # --- what is checked before a decision ------------------------------------------------------
+    # --- checks before a decision ----------------------------------------------------------------
 
     async def _read(self, key: str) -> Entry:
         entry = await self._journal.read(key)
@@ -550,7 +553,7 @@ class Operators:
         undone: bool,
         proposing: bool = False,
     ) -> AsyncIterator[tuple[Entry, OperatorDecision]]:
-        """Yield the entry to decide about, and ``said`` with that entry's version.
+        """Yield the entry for the decision, and ``said`` with that entry's version.
 
         A corrupt record is put into quarantine first. After that the key may also be free, or created with
         ``order_id``. This method's own writes do not count as changes by others. A ValueError means that
@@ -601,12 +604,12 @@ class Operators:
         by_hand: tuple[str, ...],
         proposing: bool,
     ) -> Entry:
-        """Put a corrupt record into quarantine; a refutation that comes too early is refused before that."""
+        """Put a corrupt record into quarantine. Before that, refuse a refutation that is too early."""
         if order_id is None and (proposing or entry.state is not KeyState.FREE):
             wait = entry.settled_at(self._settle_after) - await self._journal.now()
             if entry.sent_until and wait > 0:
                 raise too_early(wait)
-        why = f"{said.reason}; what could not be read is kept"
+        why = f"{said.reason}; the unreadable part is kept"
         if by_hand:
             why += f"; undone manually: {', '.join(by_hand)}"
         may_exist = proposing or order_id is not None
@@ -620,7 +623,7 @@ class Operators:
         return verdict.entry
 
     async def _expired(self, key: str, attempt: str) -> Entry:
-        """Put a key in doubt whose sending worker is gone."""
+        """Put a key in doubt if the worker that was sending its order has ended."""
         verdict = await self._write(key, Expire(attempt=attempt))
         if verdict.denial is None:
             self._publish(OrderInDoubt, key, verdict.entry, error=ABANDONED)
@@ -638,7 +641,7 @@ class Operators:
         verdict = await self._write(key, move)
         entry = verdict.entry
         if verdict.denial is not None:
-            # Another person was faster and decided the same. A decision about a certain version of the key,
+            # Another person made the same decision first. A decision about a certain version of the key,
             # or about a proposal, is not on record then, and must not be reported as made.
             is_idempotent = row.decision is Decision.RESOLVE and said.proposal is None and said.seen is None
             if is_idempotent and _is_created_as(entry, order_id):

@@ -95,8 +95,8 @@ async def settle(
         context: the client's shared parts.
         call: the call.
         claimed: the claimed key.
-        answered: the response with the order.
-        is_reported: whether the journal failed before and the order's id was logged and published then.
+        answered: the service's response with the order.
+        is_reported: whether the order's id was logged and published already, after a journal failure.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the response.
@@ -113,7 +113,7 @@ async def settle(
     try:
         verdict = await context.journal.write(work.intent.key, create, certain=Outcome.CREATED, order=order)
     except KeyForgotten as error:
-        why = "the order was answered after the journal had forgotten its key: a duplicate is suspected"
+        why = "the order was created after the journal had lost its key: a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
         raise annotate_error(error, work, order_may_exist=True) from None
     except JournalFailed as error:
@@ -125,7 +125,7 @@ async def settle(
     if verdict.denial is Rejection.FOREIGN:
         answered.connection.distrust()
         work.correct_last(Outcome.UNKNOWN)
-        why = "the answer contains the order of another key"
+        why = "the response contains the order of another key"
         doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
@@ -142,7 +142,7 @@ async def settle(
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
         why = f"the key is recorded with order {entry.order_id}: its doubt was resolved with another id"
-    if verdict.denial is None:  # The free key is bound to the order now; the history says why.
+    if verdict.denial is None:  # The free key is bound to the order now. The history has the reason.
         _report_suspicion(context, work, why, order.id)
     else:
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
@@ -150,11 +150,11 @@ async def settle(
 
 
 # --- contradicting records ------------------------------------------------------------------------
-# While a sender was at work, others may have recorded another outcome for its key.
+# While a sender runs, another process may record a different outcome for the key.
 
 
 def _is_superseded(entry: Entry, intent: OrderIntent) -> bool:
-    """Return whether the doubt of ``intent`` was ended before its sender reported."""
+    """Return whether the doubt of ``intent`` was ended before the sender's report."""
     return entry.state is KeyState.FREE or entry.intent_id != intent.id
 
 
@@ -168,10 +168,10 @@ async def _record_suspicion(
     order_id: str | None = None,
     is_reported: bool = False,
 ) -> None:
-    """Record and report that the key's record contradicts what its sender did.
+    """Record and report that the key's record contradicts the sender's result.
 
-    A key that is free is bound again. After a refutation its hold may be released already; its pending undos
-    are cancelled.
+    A free key is bound again, and its pending undos are cancelled. But after a refutation, the hold may have
+    been released already.
 
     Args:
         context: the client's shared parts.
@@ -179,11 +179,11 @@ async def _record_suspicion(
         claimed: the claimed key.
         why: the contradiction, as text.
         order: the order in the service's response, if there was one.
-        order_id: the order's id, or one that a response names.
-        is_reported: whether the journal failed before and the contradiction was reported then.
+        order_id: the order's id, or the id in an unreadable response.
+        is_reported: whether the contradiction was reported already, after a journal failure.
 
     Raises:
-        JournalFailed: the journal could not be written; the write is tried again later.
+        JournalFailed: the journal could not be written. The write is retried later.
     """
     work, intent = call.work, call.work.intent
     outcome = Outcome.UNKNOWN if order is None else Outcome.CREATED
@@ -226,7 +226,7 @@ async def went_in_doubt(
     *,
     is_reported: bool = False,
 ) -> Order:
-    """Record the doubt, undo nothing, and ask ``resolve``; ``is_reported`` is as for `settle`.
+    """Record the doubt and call ``resolve``. Undo nothing. ``is_reported`` is as for `settle`.
 
     Returns:
         The order, if ``resolve`` or an operator knows it.
@@ -240,7 +240,7 @@ async def went_in_doubt(
         transition = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)
         verdict = await context.journal.write(work.intent.key, transition, certain=Outcome.UNKNOWN)
     except KeyForgotten:
-        why = "the journal had forgotten the key before its sender reported: a duplicate is suspected"
+        why = "the journal had lost the key before its sender reported: a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=found)
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     except JournalFailed as error:
@@ -253,9 +253,7 @@ async def went_in_doubt(
     if entry.state is KeyState.CREATED and entry.attempt == transition.attempt:
         # An operator resolved the doubt first.
         if found not in (None, entry.order_id):
-            why = (
-                f"the key is recorded with order {entry.order_id}, but an answer to its sender names {found}"
-            )
+            why = f"the key is recorded with order {entry.order_id}, but a response to its sender has {found}"
             await _record_suspicion(context, call, claimed, why, order_id=found)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
@@ -268,7 +266,7 @@ async def went_in_doubt(
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Create the record of why the outcome is unknown, for the operator who resolves the doubt."""
+    """Create the cause of the doubt, for the operator who resolves it."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__
@@ -282,13 +280,13 @@ def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> 
 
 
 # --- definite failure --------------------------------------------------------------------------------
-# A definite failure is recorded first. Then the hooks are undone, and the error is delivered.
+# First the definite failure is recorded. Then the hooks are undone, and the error is delivered.
 
 
 async def definite_failure(
     context: ClientCore, call: OrderCall, claimed: ClaimedKey, failure: TransferError | asyncio.CancelledError
 ) -> None:
-    """Free the key and record the pending undos in one write; then undo the hooks.
+    """Free the key and record the pending undos in one write. Then undo the hooks.
 
     Raises:
         JournalFailed: the failure could not be recorded, so nothing was undone and the key stays bound.
@@ -327,7 +325,7 @@ async def definite_failure(
 
 
 def _beneficiary_reason(failure: BaseException) -> str | None:
-    """Return the line of the key's history that says why the beneficiary is not verified."""
+    """Return the reason why the beneficiary is not verified, as a line for the key's history."""
     if not isinstance(failure, BeneficiaryNotVerified) or failure.reason is None:
         return None
     result, reason = (item.value.replace("_", " ") for item in (failure.result, failure.reason))
@@ -337,9 +335,9 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
     """Set ``order_may_exist`` of a definite failure by reading the key again, just before its delivery.
 
-    The key has been free since the failure was recorded. While undos ran, or the result waited for its
-    reader, another call may have created the order. If the key is not certainly free, an order may exist. So
-    it may if the journal has forgotten a caller's key.
+    The key has been free since the failure was recorded. While the undos ran, or before the result was read,
+    another call may have created the order. So an order may exist unless the key is certainly free. The same
+    is true if the journal has lost a caller's key.
     """
     if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
         return
@@ -353,22 +351,22 @@ async def check_key(context: ClientCore, error: TransferError, *, client_made: b
 async def _undo_late(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, undos: tuple[PendingUndo, ...]
 ) -> None:
-    """Undo what a hook did after others had ended its intent; record the pending undos first if possible."""
+    """Undo a hook that acted after its intent had been ended. First try to record the undo as pending."""
     is_recorded = True
     try:
         add = AddPendingUndos(pending_undos=undos, lease=context.lease)
         verdict = await context.journal.write(work.intent.key, add, certain=Outcome.NOT_SENT)
         undos = tuple(recorded(verdict.entry, undos))
-    except JournalFailed:  # Its traceback is not logged: it would show the store's own text.
+    except JournalFailed:  # The traceback is not logged, because it would show the store's own text.
         log.warning("a late undo could not be recorded as pending: it is tried only once")
         is_recorded = False
     await undo(context, work, cancellation, undos, is_recorded=is_recorded)
 
 
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
-    """Return whether others ended ``intent`` while its worker slept.
+    """Return whether another process ended ``intent`` while its worker was suspended.
 
-    They have undone its hooks, but a hook may have acted after that.
+    That process has undone the hooks, but a hook may have acted after that.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -402,7 +400,7 @@ def _publish_failure(context: ClientCore, work: OrderProgress, ending: Ending) -
 def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
     """Return the undos of every hook that ran under the claim, last first."""
     own = (name for name in context.undoable if name in claimed.entered or name in work.receipts)
-    # A dead worker may have entered any of the inherited hooks.
+    # A worker that crashed may have entered any of the inherited hooks.
     names = claimed.inherited or own
     return tuple(
         PendingUndo(intent=work.intent, hook=name, receipt=work.receipts.get(name)) for name in names
@@ -410,7 +408,7 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
 
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
-    """Return those of ``undos`` that ``entry`` records, with the lease recorded there."""
+    """Return the ``undos`` that are recorded in ``entry``, with the recorded lease."""
     on_record = {(item.intent.id, item.hook): item for item in entry.pending_undos}
     found = (on_record.get((pending.intent.id, pending.hook)) for pending in undos)
     return [item for item in found if item is not None]
@@ -424,12 +422,12 @@ async def undo(
     *,
     is_recorded: bool = True,
 ) -> None:
-    """Run the undos of one intent as the journal records them, and record which are done.
+    """Run the recorded undos of one intent, and record the finished ones.
 
-    An undo that fails stays pending. It does not hide the error that caused it.
+    An undo that fails stays pending. Its error does not replace the error of the call.
 
     Raises:
-        asyncio.CancelledError: `recover` was cancelled; a finished undo may be run again.
+        asyncio.CancelledError: `recover` was cancelled. A finished undo may be run again.
     """
     if not undos:
         return
@@ -449,11 +447,11 @@ async def undo(
 
 
 async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
-    """Read again just before it runs: a late report of its sender may have kept the hold for its order."""
+    """Return whether an undo is still pending. A late report of the sender may have cancelled it."""
     try:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
-        return False  # it stays pending
+        return False  # The undo stays pending.
     return entry is not None and any(
         (other.intent.id, other.hook) == (pending.intent.id, pending.hook) for other in entry.pending_undos
     )
@@ -490,7 +488,7 @@ async def _undo_one(
 
 
 # --- doubt -------------------------------------------------------------------------------------------
-# The bank's own ``resolve`` is asked about a doubt. Its answer counts only if it can be certain.
+# For a doubt, the bank's own ``resolve`` is called. Its result counts only if it can be certain.
 
 
 def replay_created(entry: Entry, work: OrderProgress) -> Order:
@@ -506,7 +504,7 @@ def replay_created(entry: Entry, work: OrderProgress) -> Order:
 
 
 def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
-    """Create the error for the doubt of an earlier call, with the order's id if a response named one."""
+    """Create the error for the doubt of an earlier call, with the order's id if a response had one."""
     if not entry.candidates:
         return OutcomeUnknown(text)
     return UnreadableOrder(text, order_id=entry.candidates[-1])
@@ -517,7 +515,8 @@ def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
     _restore_progress(entry, work)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - it was refused
-    return annotate_error(_recorded_refusal(ending), work, order_may_exist=False)  # The claim found it free.
+    # The key was free at the claim.
+    return annotate_error(_recorded_refusal(ending), work, order_may_exist=False)
 
 
 def _recorded_refusal(ending: Ending) -> TransferError:
@@ -541,14 +540,14 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Ask ``resolve`` about an entry that was found in doubt just now.
+    """Call ``resolve`` for an entry in doubt that was read just now.
 
     Returns:
         The order, if ``resolve`` returned it.
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order's id.
-        Refuted: no order exists, and none can appear; the hooks are undone.
+        Refuted: no order exists, and none can appear. The hooks are undone.
         OutcomeUnknown: the doubt remains.
         JournalFailed: the journal could not be written.
     """
@@ -563,7 +562,7 @@ async def settle_doubt(
         return await _resolved(context, work, entry, doubt, order_id=answer, order=None)
     settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
     if answer is NO_ORDER and found.now >= settled_at:
-        # The time is that of the question: an answer to an earlier question could not be certain.
+        # The time before the call counts: ``resolve`` cannot know about later events.
         await _refuted(context, work, cancellation, entry, doubt)
     raise doubt
 
@@ -586,28 +585,28 @@ async def _ask(
     except asyncio.CancelledError:
         cancellation.swallow()
         return None
-    except BaseException as error:  # reading an answer of a bank's own class may raise anything
+    except BaseException as error:  # Reading a result of a bank's own class may raise any error.
         if must_propagate(error):
             raise
         failed = error
-    log.warning("resolve returned no usable answer (%s); the key stays in doubt", name_of(failed))
+    log.warning("resolve returned no usable result (%s); the key stays in doubt", name_of(failed))
     return None
 
 
-_LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")  # looser than the specification, for ids typed by people
+_LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")  # less strict than the specification, for ids typed by people
 
 
 def order_id_of(text: object) -> str | None:
-    """Return ``text`` without blanks at its ends if it looks like an order's id, else None."""
+    """Return ``text`` without surrounding blanks if it looks like an order's id, else None."""
     given = requests.to_text(text).strip() if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 
 def _checked_answer(intent: OrderIntent, answer: object) -> object:
-    """Return ``answer`` if it is a valid answer of ``resolve`` for ``intent``.
+    """Return ``answer`` if it is a valid result of ``resolve`` for ``intent``.
 
     Raises:
-        ValueError: it is an order that cannot be read again, another order, or not an order's id.
+        ValueError: ``answer`` is not a readable order, is another order, or is not an order's id.
     """
     if isinstance(answer, Order):
         read = read_answer(answer.to_json())
@@ -640,7 +639,7 @@ async def _resolved(
     )
     verdict = await _write(context, work, transition, Outcome.CREATED, order)
     if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
-        raise doubt  # The order belongs to another key, or the doubt to another attempt.
+        raise doubt  # The order belongs to another key, or the doubt belongs to another attempt.
     context.publish(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
     return replay_created(verdict.entry, work)
 
@@ -687,14 +686,14 @@ async def _write(
 
 
 # --- unrecorded answers ------------------------------------------------------------------------------
-# If the journal cannot record an answer, the order's id is logged and published at once, and the write is
-# tried again later.
+# If the journal cannot record a response, the order's id is logged and published at once, and the write is
+# retried later.
 #
-# For everyone else the key ends in doubt. Only this process knows the answer, for as long as it runs.
+# In other processes, the key ends in doubt. Only this process knows the response, as long as it runs.
 
 
 MAX_UNRECORDED = 1000
-"""The maximum number of unrecorded answers kept. A doubt without an order id never displaces another one."""
+"""The maximum number of unrecorded responses. A doubt without an order id never displaces another one."""
 
 
 def could_not_record(
@@ -706,7 +705,7 @@ def could_not_record(
     order_id: str | None,
     is_reported: bool,
 ) -> None:
-    """Keep ``again`` for a later write; log and publish the order's id, unless that was done before."""
+    """Keep ``again`` for a later write. Log and publish the order's id, unless that was done before."""
     key, kept = work.intent.key, context.unrecorded
     if key not in kept and len(kept) >= MAX_UNRECORDED:
         if order_id is None:
@@ -715,13 +714,15 @@ def could_not_record(
     kept[key] = again
     if is_reported or order_id is None:
         return
-    what = "was created" if outcome is Outcome.CREATED else "may exist: the answer cannot be read"
-    log.error("order %s of the key %r %s; the journal could not record it: note the id", order_id, key, what)
+    what = "was created" if outcome is Outcome.CREATED else "may exist: the response cannot be read"
+    log.error(
+        "order %s of the key %r %s; the journal could not record it: record the id", order_id, key, what
+    )
     context.publish(OrderUnrecorded, work, outcome=outcome, order_id=order_id)
 
 
 async def flush_unjournaled(context: ClientCore, key: str) -> bool:
-    """Record the kept answer for ``key``, if there is one; return whether it is an order.
+    """Record the kept response for ``key``, if there is one. Return whether it is an order.
 
     Raises:
         JournalFailed: the journal still cannot record it.

@@ -1,6 +1,6 @@
 """`recover`: processes abandoned claims, doubts and pending undos.
 
-Many workers may run it at once: every key is taken under a lease, and every step is a compare-and-set. No
+Many workers may run `recover` concurrently: each key is leased, and every step is a compare-and-set. No
 transaction of the journal is open while the bank's own code runs.
 """
 
@@ -104,7 +104,7 @@ class Recovery:
 
     Args:
         context: the client's shared parts.
-        stop: a function called before each key; once it returns true, the run ends.
+        stop: a function that is called before each key. When it returns true, the run ends.
     """
 
     def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
@@ -152,7 +152,7 @@ class Recovery:
         )
 
     async def _record_unjournaled(self) -> None:
-        """Record the answers that only this process knows, before anything else."""
+        """First record the responses that only this process knows."""
         try:
             for key in list(self._context.unrecorded):
                 self._resolved += await flush_unjournaled(self._context, key)
@@ -160,7 +160,7 @@ class Recovery:
             self._failure = error
 
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
-        """Process one key; if its journal writes fail, the run continues with the next key."""
+        """Process one key. If its journal writes fail, the run continues with the next key."""
         try:
             await work
             self._failed_in_a_row = 0
@@ -268,9 +268,9 @@ class Recovery:
         by_intent: dict[str, list[PendingUndo]] = {}
         for pending in undos:
             by_intent.setdefault(pending.intent.id, []).append(pending)
-        for owed in by_intent.values():
-            work = self._work(owed[0].intent)
-            await undo(self._context, work, Cancellation(), owed)
+        for group in by_intent.values():
+            work = self._work(group[0].intent)
+            await undo(self._context, work, Cancellation(), group)
             self._count(work)
 
     # --- doubts -----------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ class Recovery:
 
 
 class Recoveries:
-    """Runs of ``recover``, each in a task of its own, so that closing can wait for it.
+    """Runs of ``recover``, each in a separate task, so that closing can wait for it.
 
     Args:
         context: the client's shared parts.
@@ -405,7 +405,7 @@ class Recoveries:
         """Start the periodic runs, if they are configured and not started yet."""
         if self._periodic is not None and self._background is None and not self._ending:
             loop = asyncio.get_running_loop()
-            # It gets empty context variables: those of the first caller have nothing to do with it.
+            # The task gets empty context variables, because those of the first caller do not concern it.
             self._background = loop.create_task(self._periodic.run(), context=Variables())
             self._background.add_done_callback(retrieve_exception)
             self.is_due = False
@@ -446,7 +446,7 @@ class Recoveries:
         """Wait for the runs in progress; a periodic run stops after its current keys.
 
         Args:
-            wait: the seconds to wait; runs that take longer are cancelled.
+            wait: the seconds to wait. Runs that take longer are cancelled.
             grace: the seconds that cancelled runs get to end.
         """
         self._ending = True
@@ -455,7 +455,7 @@ class Recoveries:
         await finish_tasks(self._in_progress, self.cut_off, wait=wait, grace=grace)
 
     def cut_off(self) -> None:
-        """Cancel all runs; an undo in progress stays pending."""
+        """Cancel all runs. An undo in progress stays pending."""
         self._ending = self._cut = True
         for task in self._in_progress():
             task.cancel()

@@ -64,7 +64,7 @@ _OFTEN_OR_NEVER = positive("must be finite and more than 0 seconds, or None")
 
 @frozen(kw_only=True)
 class Times:
-    """The client's time settings in seconds, and its clock; also checked against each other.
+    """The client's clock and its time settings in seconds. The settings are checked against each other.
 
     Raises:
         ValueError: a setting is invalid; the text names the argument and the rule.

@@ -20,7 +20,8 @@ async def test_one_proposes_another_is_asked_and_the_key_is_free(world: World, s
     approved = await asked("approve", "k", *BEN, answers="y\n")
 
     assert alone.stderr == (
-        "journal: four_eyes: this scope requires dual control: propose it, and another person approves it\n"
+        "journal: four_eyes: this scope requires dual control: propose it, "
+        "and let another person approve it\n"
     )
     assert proposed.stdout.startswith("k: proposed: refute; another person approves it, as ")
     assert "to approve: refute" in listed.stdout
