@@ -222,7 +222,7 @@ WRONG = [
         "--client-cert, --client-key: cannot be used (No such",
     ),
     (["--client-key", "KEY"], "--client-key: needs --client-cert as well"),
-    (["--proxy", f"http://bank:{PASSWORD}@proxy/path"], "--proxy: must not carry a path; "),
+    (["--proxy", f"http://bank:{PASSWORD}@proxy/path"], "--proxy: must not contain a path; "),
     (["--proxy", f"socks5://bank:{PASSWORD}@proxy"], "--proxy: must be an address such as http://user:"),
 ]
 

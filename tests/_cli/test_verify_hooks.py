@@ -66,7 +66,7 @@ def test_right_hooks_end_well():
 def test_broken_rules_are_listed_without_control_characters():
     told = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
 
-    assert told.startswith("BROKEN   One intent.id has one hold: a second call of place returns it")
+    assert told.startswith("BROKEN   One intent.id has one hold. A second call of place returns the same hold")
     assert "saw    2 holds stand for A: H, H" in told
     assert "\x1b" not in told
 
@@ -108,7 +108,7 @@ def test_what_a_module_keeps_in_memory_does_not_outlive_a_worker(tmp_path, known
 
     assert "process of its own" not in told
     if code:
-        assert "BROKEN   A restarted worker finds the holds of the worker before it." in told
+        assert "BROKEN   A restarted worker finds the holds of the previous worker." in told
         assert "saw    2 holds stand for A: " in told
         assert told.splitlines()[-1].startswith("1 rule broken")
 

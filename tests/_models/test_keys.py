@@ -173,10 +173,10 @@ async def test_operator_names_with_invisible_characters_are_refused(by: str):
         desk.look("k", by=by, reason="seen"),
     ):
         with pytest.raises(
-            ValueError, match=r"^by: (contains an invisible character|must be a line of text)"
+            ValueError, match=r"^by: (contains an invisible character|must be a non-empty line of text)"
         ):
             await deciding
-    with pytest.raises(ValueError, match=r"^name: (contains an invisible character|must be a line of text)"):
+    with pytest.raises(ValueError, match=r"^name: (contains an invisible character|must be a non-empty line of text)"):
         Operator(name=by)
 
 

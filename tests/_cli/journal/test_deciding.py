@@ -160,7 +160,7 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: Wor
         ([*SEEN, "--by", "ada"], "--reason is required when not interactive: say how you know"),
         ([*SEEN, *ADA, "--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
         ([*SEEN, *ADA, "--by", " "], "--by: must be a non-empty line of text"),
-        ([*SEEN, *ADA, "--reason", ""], "--reason: must be a line of text"),
+        ([*SEEN, *ADA, "--reason", ""], "--reason: must be a non-empty line of text"),
         (["resolve", "doubt", *ADA], "--order-id is required: the service's responses to this key name none"),
         (["resolve", "doubt", "--candidate", *ADA], "--order-id is required: "),
         (REFUTE, "--yes is required when not interactive\n"),
