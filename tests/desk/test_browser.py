@@ -133,7 +133,7 @@ async def test_the_back_button_returns_to_the_search_results(world: World, brows
         ada = await sits_down(browser, desk, "ada")
 
         await ada.go(f"{desk.base}/")
-        await ada.write("Key, or a part of one", "payment")
+        await ada.write("Key, id, hold or exact amount", "payment")
         await ada.follow("Find", role="button")
         await ada.follow("payment-2", role="link")
         where = await ada.back()

@@ -15,13 +15,15 @@ from msgspec.structs import replace
 
 from tests.desk.visitor import Desk
 from tests.support.bank import NOON, Time, World, new_order
-from transfer_async import JournalFailed, OrderIntent
+from transfer_async import Attempt, JournalFailed, OrderIntent, Outcome
+from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._pipeline.key_views import FourEyes, KeyView
 from transfer_async.desk import pending_keys, views
 from transfer_async.desk.pending_keys import (
     Choice,
     PendingKeysCache,
     PendingKeysSnapshot,
+    found_by_text,
     listing,
     next_after,
     pending_row,
@@ -450,6 +452,20 @@ async def test_only_the_latest_choices_are_cached(snapshot: PendingKeysSnapshot)
                 keys_of(snapshot, sort=sort, turned=turned, kind=kind)
 
     assert len(snapshot.chosen) == 8
+
+
+async def test_a_key_is_found_by_the_id_of_each_of_its_requests():
+    one, attempts = (
+        view(1),
+        [Attempt(number=n, seconds=0.1, outcome=Outcome.UNKNOWN, request_id=f"Req-{n}") for n in (1, 2)],
+    )
+    cause = Cause(kind=CauseKind.NO_ANSWER, attempts=tuple(attempts))
+    row = pending_row(evolve(one, entry=replace(one.entry, cause=cause)))
+    assert row is not None
+    snapshot = PendingKeysSnapshot(rows=[row], read_at=NOON)
+
+    assert [found_by_text(snapshot, text) for text in ("req-1", "REQ-2")] == [[row], [row]]
+    assert found_by_text(snapshot, "req-") == []
 
 
 async def test_the_next_key_is_the_next_oldest_one(snapshot: PendingKeysSnapshot):

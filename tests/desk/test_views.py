@@ -221,6 +221,25 @@ async def test_pending_keys_are_found_by_a_part_of_their_names(world: World, des
     }
 
 
+async def test_a_pending_key_is_found_by_each_of_its_ids_and_by_its_amount(world: World, desk: Desk):
+    """An operator has a letter of the service, a bank statement or a log line, and not the key."""
+    world.bank.reference = "Hold-731"
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    doubt = await world.fails(UnreadableOrder)
+    entry, ada = await world.entry(), desk.visitor()
+    texts = [entry.intent_id, entry.attempt, doubt.order_id, "hold-731"]
+    texts += ["155025", "155,025.00", "155025.00 ngn", "NGN 155,025", " HOLD-731 "]
+
+    for text in texts:
+        assert text
+        answer = await ada.post("/find", {"text": text})
+        assert where_to(answer, every=True) == ("/found", {"key": ["k"]}), text
+        assert "155" not in answer.headers["Location"]
+    for text in ("hold-73", "155,026", "155,025 USD", "15,5025", "NGN 155,025 NGN", "0", "nan"):
+        answer = await ada.post("/find", {"text": text})
+        assert where_to(answer) == ("/found", {}), text
+
+
 async def test_the_search_text_appears_in_no_address(world: World, desk: Desk):
     await world.in_doubt()
 
@@ -228,7 +247,7 @@ async def test_the_search_text_appears_in_no_address(world: World, desk: Desk):
     answer = await ada.post("/find", {"text": "ben.okri"})
     found = await ada.get(where_to(answer)[0])
 
-    assert "No such key, and no listed key contains this text." in found.text
+    assert "No such key, and no listed key has this text, id or amount." in found.text
     assert "okri" not in answer.headers["Location"]
     assert not any("okri" in link for link in found.page.links)
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import copy
 import math
+import re
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Mapping
@@ -62,6 +63,11 @@ KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
 """Why a key needs attention; there may be several reasons."""
 
 _NOTHING = Decimal(0)
+_AMOUNT = re.compile(
+    r"(?P<before>[A-Za-z]{3,10})?\s*(?P<number>[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)"
+    r"\s*(?P<after>[A-Za-z]{3,10})?",
+    re.ASCII,
+)
 _SINCE = attrgetter("since")
 
 
@@ -78,6 +84,9 @@ class KeyRow:
     cause: str  # why it is in doubt, in a few words; empty if unknown
     by: str | None  # the person who has proposed a decision
     has_candidate: bool  # whether a response named an order
+    # What it is found by beside its key, one id a line, in small letters. Not in the ``repr``, because the
+    # bank's own references may be personal data.
+    ids: str = field(repr=False)
 
     @property
     def is_dated(self) -> bool:
@@ -106,7 +115,7 @@ class PendingKeysSnapshot:
     def changed(self, key: str, row: KeyRow | None) -> PendingKeysSnapshot:
         """Return a copy with ``row`` in place of the key's; its sums are computed only when needed."""
         made = copy.copy(self)
-        for name in ("counts", "stakes", "causes"):
+        for name in ("counts", "stakes", "causes", "search_texts"):
             made.__dict__.pop(name, None)
         made.rows = [item for item in self.rows if item.key != key]
         if row is not None:
@@ -138,6 +147,11 @@ class PendingKeysSnapshot:
     def causes(self) -> tuple[str, ...]:
         """The causes of all doubts, without duplicates."""
         return tuple(sorted({row.cause for row in self.rows} - {""}))
+
+    @cached_property
+    def search_texts(self) -> tuple[list[str], str]:
+        """The name of each row in small letters, and the ids of all rows in one text: fast to search."""
+        return [row.key.casefold() for row in self.rows], "".join([row.ids for row in self.rows])
 
 
 @define(eq=False, slots=False)
@@ -282,7 +296,23 @@ def pending_row(view: KeyView) -> KeyRow | None:
         cause=view.cause_in_short,
         by=None if view.proposal is None else view.proposal.by,
         has_candidate=bool(view.candidates),
+        ids=_ids(view),
     )
+
+
+def _ids(view: KeyView) -> str:
+    """Return the ids by which a key is found: of its intent, attempt, order, holds and requests."""
+    attempts = () if view.cause is None else view.cause.attempts
+    requests = (attempt.request_id for attempt in attempts)
+    ids = (
+        view.intent_id,
+        view.attempt_id,
+        view.order_id,
+        *view.candidates,
+        *view.receipts.values(),
+        *requests,
+    )
+    return "\n".join(("", *dict.fromkeys(item.casefold() for item in ids if item), ""))
 
 
 def began_at(view: KeyView) -> float:
@@ -464,9 +494,34 @@ def next_after(snapshot: PendingKeysSnapshot, key: str, *, since: float) -> KeyR
 
 
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
-    """Return the rows whose keys contain ``text`` in any case, oldest first."""
-    wanted = text.casefold()
-    return [row for row in _chosen(snapshot, Choice()) if wanted in row.key.casefold()]
+    """Return the rows that ``text`` finds, oldest first, in any case.
+
+    The text is an id of the record, or else an exact amount (with or without its currency), or a part of
+    a key.
+    """
+    wanted, rows = text.casefold(), snapshot.rows
+    names, ids = snapshot.search_texts
+    line = f"\n{wanted}\n"
+    if wanted and line in ids:
+        return [row for row in rows if line in row.ids]
+    amount, currency = _amount_in(text)
+    if amount is None:
+        return [row for row, name in zip(rows, names, strict=True) if wanted in name]
+    weight = float(amount)  # compared first, because it is faster
+    return [
+        row
+        for row, name in zip(rows, names, strict=True)
+        if wanted in name
+        or (row.weight == weight and row.amount == amount and currency in ("", row.currency))
+    ]
+
+
+def _amount_in(text: str) -> tuple[Decimal | None, str]:
+    """Return the amount in ``text`` and its currency, empty if not given; None if it is not an amount."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None or (match["before"] and match["after"]):
+        return None, ""
+    return Decimal(match["number"].replace(",", "")), (match["before"] or match["after"] or "").upper()
 
 
 def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:

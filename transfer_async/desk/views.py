@@ -94,9 +94,12 @@ class Views:
         return await key_page(self._shared, operator_at(request), view, done=done)
 
     async def find(self, request: web.Request) -> web.Response:
-        """Redirect to the key of that name, or to the listed keys that contain the text.
+        """Redirect to the key of that name, or to the listed keys that the text finds.
 
-        No address contains the text. A redirect lets the browser go back to the result.
+        No address contains the text, because addresses are kept in logs: a hold reference may be an account
+        number, and an amount with a day identifies a payment. The address of the result names keys instead.
+        So the browser can go back to it, a colleague can open it, and every process can answer it, because
+        no process has to remember the search.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -133,7 +136,9 @@ class Views:
             ended=ended,
             is_partial=is_partial,
             caption=caption,
-            nothing="" if ended or is_partial else "No such key, and no listed key contains this text.",
+            nothing=""
+            if ended or is_partial
+            else "No such key, and no listed key has this text, id or amount.",
         )
 
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
@@ -369,6 +374,8 @@ def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool
 # --- labels -----------------------------------------------------------------------------------------
 # The texts of the page: plain text, which the templates escape like any other.
 
+
+NOTHING_FOUND = "No such key, and no listed key has this text, id or amount."
 
 NO_RECORD = "The journal has no record of this key in this scope."
 
