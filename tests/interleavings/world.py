@@ -440,6 +440,10 @@ def _rules_if_accepted(before: Entry, move: Move, after: Entry) -> Iterator[tupl
     if isinstance(move, AcquireLease) and move.lease:
         is_alone = _is_leased(before, wanted=False) and _is_leased(after, wanted=True)
         yield not is_alone, "one worker at a time runs undos and asks about a doubt"
+    if isinstance(move, (Release, Refute, AddPendingUndos)) and move.lease:
+        own = {undo.intent.id for undo in move.pending_undos}
+        leases = [undo.lease_until for undo in after.pending_undos if undo.intent.id in own]
+        yield any(until <= NOW for until in leases), "a worker that adds undos runs them under its lease"
 
 
 # --- steps --------------------------------------------------------------------------------------
