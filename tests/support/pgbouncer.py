@@ -56,3 +56,4 @@ class PgBouncer(ServerProcess):
         self._data.write_text(
             _CONFIGURATION.format(server=self._server.port, port=self.port), encoding="utf-8"
         )
+        self._data.chmod(0o644)  # PgBouncer may run as another user, whatever the umask.
