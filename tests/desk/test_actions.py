@@ -98,6 +98,25 @@ async def test_after_a_decision_the_next_key_is_offered_and_the_list_is_updated(
     assert "payment-1" not in (await ada.get(kind="doubt")).text
 
 
+async def test_the_next_key_comes_from_the_list_that_the_operator_came_from(world: World, desk: Desk):
+    for key in ("payment-1", "payment-2", "payment-3"):
+        await old_doubt(world, key)
+    ada = desk.visitor()
+    listed = await ada.get(kind="doubt", sort="-key")
+    link = next(link for link in listed.page.links if "payment-2" in link)
+    page = await ada.get(f"/{link}")
+    given = {"certain": "1", "reason": "seen"}
+    refused = await ada.sends(page.page, "refute", certain="1", reason="")
+    path, query = where_to(await ada.sends(refused.page, "refute", **given))
+    done = await ada.get(path, **query)
+
+    assert link == "key?key=payment-2&kind=doubt&sort=key&turned=1"
+    for shown in (page, refused, done):
+        assert "./?kind=doubt&sort=key&turned=1" in shown.page.links
+        assert "key?key=payment-1&kind=doubt&sort=key&turned=1" in shown.page.links
+    assert "Next: payment-1" in done.text
+
+
 async def test_a_doubt_that_is_too_young_shows_when_it_can_be_refuted(world: World, desk: Desk):
     await world.in_doubt()
     ada = desk.visitor()

@@ -201,3 +201,18 @@ async def test_axe_finds_no_accessibility_problem(world: World, browser: Browser
                     await ada.look(width=width, dark=dark)
                     await ada.go(desk.base + address)
                     assert await ada.evaluate(f"{axe};{run}") == [], (address, width, dark)
+
+
+@pytest.mark.trial(ci=1, long=1)
+async def test_the_first_waiting_key_is_high_on_the_page(world: World, browser: Browser, size: int):
+    """Operators look at this page all day, and nobody scrolls past sums to the work."""
+    async with world.client(four_eyes=True) as client, Desk.of(client, label="live") as desk:
+        await shown_pages(world, desk)
+        ada = await sits_down(browser, desk, "ada", *Role)
+        await ada.go(f"{desk.base}/")
+        for width, limit in ((1280, 400), (390, 500), (360, 500)):
+            await ada.look(width=width)
+            top = await ada.evaluate("document.querySelector('.keys tbody tr').getBoundingClientRect().top")
+            assert top < limit, width
+        await ada.go(f"{desk.base}/?sort=-amount&older=1h")
+        assert await ada.evaluate("document.getElementById('sort').value") == "-amount"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.desk.visitor import Desk, Visitor
+from tests.desk.visitor import Answer, Desk, Visitor, where_to
 from tests.support.bank import World, owed_hooks
 from transfer_async import KeyState
 from transfer_async.desk import Role
@@ -48,6 +48,45 @@ async def test_a_proposal_shows_its_author_reason_and_the_hold_it_would_release(
     assert "the service's support: none" in shown.text
     assert "Approving releases hold-731 of 155,025.00 NGN, at the next recovery" in shown.text
     assert "k in doubt proposed by ada" in (await ben.get(kind="proposed")).text
+
+
+async def test_each_person_finds_the_proposals_that_wait_for_them(
+    world: World, desk: Desk, ada: Visitor, ben: Visitor
+):
+    await world.in_doubt("other")
+    await refutation(ada)
+    world.time.pass_(125)
+    both = desk.visitor("Ada", [Role.CHANGE, Role.APPROVE])  # looks like ada, so she cannot approve it
+
+    def keys(answer: Answer) -> set[str]:
+        return {link.partition("&")[0] for link in answer.page.links if link.startswith("key?key=")}
+
+    for_ben, bens = await ben.get(proposal="approve"), await ben.get(proposal="mine")
+    adas, unproposed = await ada.get(proposal="mine"), await ada.get(proposal="no")
+
+    assert "proposed by ada: no order exists, and none can appear, 2 min 5 s ago" in for_ben.text
+    assert "for me to approve 1" in for_ben.text
+    assert "proposed by me 1" in adas.text
+    assert (keys(for_ben), keys(bens), keys(adas)) == ({"key?key=k"}, set(), {"key?key=k"})
+    assert (keys(unproposed), keys(await both.get(proposal="approve"))) == ({"key?key=other"}, set())
+    assert "for me to approve" not in adas.text
+    assert keys(await ada.get(proposal="approve")) == {"key?key=k"}  # without the role: every proposal
+    assert not any("ada" in link for link in [*for_ben.page.links, *adas.page.links])
+
+
+async def test_after_the_last_key_of_a_list_the_next_of_all_keys_is_offered(
+    world: World, ada: Visitor, ben: Visitor
+):
+    await world.in_doubt("other")
+    await refutation(ada)
+    listed = await ben.get(proposal="approve")
+    (link,) = [link for link in listed.page.links if link.startswith("key?")]
+
+    page = (await ben.get(f"/{link}")).page
+    path, query = where_to(await ben.sends(page, "approve", reason="I asked, too"))
+    done = await ben.get(path, **query)
+
+    assert "No other key is in that list. Next: other" in done.text
 
 
 async def test_a_second_persons_approval_releases_the_hold(world: World, ada: Visitor, ben: Visitor):

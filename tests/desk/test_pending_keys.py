@@ -111,6 +111,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
     page = listing(snapshot, choice)
     given = {
         "shown_kinds": ["doubt"],
+        "proposals": {"mine": 0},
         "four_eyes": FourEyes(demanded=False),
         "every": 30,
         "now": NOON.timestamp(),
@@ -122,7 +123,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
         choice=evolve(choice, page=page.page),
         page=page,
         rows=page.rows,
-        address=str,
+        address=views.address,
         **given,
         **words,
     )
@@ -144,12 +145,19 @@ async def test_the_cost_of_a_page_does_not_grow_with_the_number_of_keys(size: in
         shown_page(few, page="2")
     with Calls() as first:
         shown_page(snapshot, sort="amount", currency="NGN")
+    with Calls() as filtered:
+        shown_page(snapshot, sort="-key", proposal="no", least="1000", older="1h")
+    choice = Choice.of({"sort": "amount", "currency": "NGN"}, snapshot)
+    with Calls() as following:
+        next_after(snapshot, snapshot.rows[-1].key, since=0.0, choice=choice)
     with Calls() as later:
         html = shown_page(snapshot, sort="amount", currency="NGN", page=str(size // 100))
 
     assert f"Page {size // 100:,} of {size // 50:,}, {size:,} keys" in html
     assert later.number <= of_few.number * 1.5
     assert first.number <= of_few.number * 2 + 100  # not a call a key: sorting is C's
+    assert filtered.number <= of_few.number * 2 + 100
+    assert following.number < 200
 
 
 async def test_the_journal_is_read_in_pages_and_other_tasks_run_in_between():
@@ -431,7 +439,49 @@ async def test_the_list_is_sorted_by_the_chosen_column(
     assert [value(line) for line in lines] == sorted(map(value, lines), reverse=bool(turned))
 
 
-@pytest.mark.parametrize("name", ["kind", "currency", "cause", "sort"])
+async def test_a_reversed_order_of_the_form_is_the_turned_order(snapshot: PendingKeysSnapshot):
+    assert Choice.of({"sort": "-amount"}, snapshot) == Choice(sort="amount", turned=True)
+    assert Choice.of({"sort": "-age"}, snapshot).address() == "./?turned=1"
+    assert keys_of(snapshot, sort="-key") == keys_of(snapshot, sort="key", turned="1")
+
+
+async def test_the_list_is_filtered_by_age_and_by_amount(snapshot: PendingKeysSnapshot):
+    now = NOON.timestamp()
+    old = Choice.of({"older": "1d"}, snapshot, now=now)
+    large = Choice.of({"least": "1000000"}, snapshot)
+    day_old = [row.key for row in snapshot.rows if row.since <= now - 86_400]
+    many = [row.key for row in snapshot.rows if row.amount is not None and row.amount >= 1_000_000]
+
+    assert listing(snapshot, old).number == len(day_old) > 0
+    assert {row.key for row in listing(snapshot, old).rows} <= set(day_old)
+    assert listing(snapshot, large).number == len(many) > 0
+    assert old.address() == "./?older=1d"
+
+
+async def test_the_pages_near_this_one_have_links(snapshot: PendingKeysSnapshot):
+    rows = [evolve(snapshot.rows[0], key=f"k{n}") for n in range(20 * 50)]
+    near = [
+        listing(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(page=page)).near for page in (1, 9, 20)
+    ]
+
+    assert near == [[1, 2, 3, 20], [1, 7, 8, 9, 10, 11, 20], [1, 18, 19, 20]]
+
+
+async def test_the_next_key_comes_from_the_chosen_list(snapshot: PendingKeysSnapshot):
+    choice = Choice.of({"sort": "-amount", "currency": "NGN"}, snapshot)
+    rows = listing(snapshot, choice).rows
+
+    def after(key: str, noted: str = "") -> str:
+        row = next_after(snapshot, key, since=0.0, choice=choice, noted=noted)
+        assert row is not None
+        return row.key
+
+    assert [after(row.key) for row in rows[:-1]] == [row.key for row in rows[1:]]
+    assert after("ended", noted=rows[7].key) == rows[7].key
+    assert after("ended", noted="ended too") == rows[0].key
+
+
+@pytest.mark.parametrize("name", ["kind", "currency", "cause", "proposal", "older", "least", "sort"])
 async def test_unknown_choices_are_ignored(snapshot: PendingKeysSnapshot, name: str):
     assert Choice.of({name: "<script>"}, snapshot) == Choice()
 

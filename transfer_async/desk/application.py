@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 from attrs import field, frozen
@@ -30,7 +30,7 @@ from transfer_async._support.clock import Clock
 from transfer_async._support.util import log
 from transfer_async.desk import views
 from transfer_async.desk.auth import Operator, Role, Who, checked_who, is_current, operator_of, since
-from transfer_async.desk.pending_keys import PendingKeysCache
+from transfer_async.desk.pending_keys import Choice, PendingKeysCache, began_at, next_after
 from transfer_async.desk.views import (
     OPERATOR,
     REFRESH,
@@ -246,6 +246,7 @@ class Action:
         four_eyes = (await operators.four_eyes()).demanded
         if not self._is_current(form, view, four_eyes=four_eyes):
             return await self._stale(form)
+        listed = await self._listed(form, view)
         try:
             done = await self._change(operators, view, form, four_eyes)
         except (KeyChanged, ApprovalRequired):
@@ -259,7 +260,17 @@ class Action:
             return await self._refused(form, views.problem_text(error), status=422)
         with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, even if this fails
             self._shared.cache.changed(await operators.view(view.key))
-        raise web.HTTPSeeOther(address(view.key, done=done))
+        raise web.HTTPSeeOther(address(view.key, done=done, **listed))
+
+    async def _listed(self, form: Form, view: KeyView) -> dict[str, Any]:
+        """Return what the address keeps of the list from which the operator came, and the key next in it."""
+        if not form["list"]:
+            return {}
+        snapshot = await self._shared.cache.at_hand()
+        now = self._shared.clock.utc().timestamp()
+        choice = Choice.of(dict(parse_qsl(form["list"])), snapshot, me=form.operator, now=now)
+        following = next_after(snapshot, view.key, since=began_at(view), choice=choice)
+        return choice.for_a_key | ({} if following is None else {"next": following.key})
 
     def _is_current(self, form: Form, view: KeyView, *, four_eyes: bool) -> bool:
         name, holds = form.operator.name, self._shared.holds
@@ -298,8 +309,9 @@ class Action:
             if not self._is_current(form, view, four_eyes=four_eyes):
                 return await self._stale(form)  # that is why it was refused
         tried = {"tried": form.name, "reason": form["reason"], "order_id": form["order_id"]}
+        listed = dict(parse_qsl(form["list"]))
         return await key_page(
-            self._shared, form.operator, view, status=status, problem=problem, **tried, **more
+            self._shared, form.operator, view, status=status, problem=problem, listed=listed, **tried, **more
         )
 
 

@@ -16,6 +16,7 @@ import math
 import re
 import sys
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from decimal import Decimal
@@ -29,10 +30,12 @@ import attrs
 from attrs import define, field, frozen
 
 from transfer_async._models.errors import JournalFailed
+from transfer_async._pipeline.decisions import proposed_row
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
-from transfer_async.journal.model import FOUR_EYES, KeyState
+from transfer_async.desk.auth import Operator, Role
+from transfer_async.journal.model import FOUR_EYES, KeyState, is_same_person
 
 PAGE = 100
 """The number of keys that are read at once: nothing else in the process runs while they are decoded."""
@@ -83,6 +86,8 @@ class KeyRow:
     currency: str  # the amount's currency; empty if unknown
     cause: str  # why it is in doubt, in a few words; empty if unknown
     by: str | None  # the person who has proposed a decision
+    proposed: str  # the proposed decision, as a clause; empty without a proposal
+    proposed_at: float  # the time of the proposal, in seconds since 1970; minus infinity if unknown
     has_candidate: bool  # whether a response named an order
     # What it is found by beside its key, one id a line, in small letters. Not in the ``repr``, because the
     # bank's own references may be personal data.
@@ -110,12 +115,17 @@ class PendingKeysSnapshot:
     """The rows of the latest choices: see `listing`."""
 
     def __attrs_post_init__(self) -> None:
-        _ = self.counts, self.stakes, self.causes  # counted in the background, not during a request
+        _ = (
+            self.counts,
+            self.stakes,
+            self.causes,
+            self.proposals,
+        )  # counted in the background, not during a request
 
     def changed(self, key: str, row: KeyRow | None) -> PendingKeysSnapshot:
         """Return a copy with ``row`` in place of the key's; its sums are computed only when needed."""
         made = copy.copy(self)
-        for name in ("counts", "stakes", "causes", "search_texts"):
+        for name in ("counts", "stakes", "causes", "proposals", "search_texts"):
             made.__dict__.pop(name, None)
         made.rows = [item for item in self.rows if item.key != key]
         if row is not None:
@@ -147,6 +157,16 @@ class PendingKeysSnapshot:
     def causes(self) -> tuple[str, ...]:
         """The causes of all doubts, without duplicates."""
         return tuple(sorted({row.cause for row in self.rows} - {""}))
+
+    @cached_property
+    def proposals(self) -> dict[str, int]:
+        """The number of proposals of each person."""
+        found = Counter([row.by for row in self.rows])
+        return {by: number for by, number in found.items() if by is not None}
+
+    def by_me(self, me: str) -> set[str]:
+        """Return the proposers whose names are, or look like, ``me``: ``me`` cannot approve for them."""
+        return {by for by in self.proposals if is_same_person(by, me)}
 
     @cached_property
     def search_texts(self) -> tuple[list[str], str]:
@@ -295,6 +315,10 @@ def pending_row(view: KeyView) -> KeyRow | None:
         currency="" if order is None else sys.intern(order.poster_currency),
         cause=view.cause_in_short,
         by=None if view.proposal is None else view.proposal.by,
+        proposed="" if view.proposal is None else proposed_row(view.proposal).explained,
+        # The record's times are of the journal's clock, which may differ from this machine's.
+        proposed_at=began_at(view)
+        + (0.0 if view.proposal is None else view.proposal.at - view.entry.claimed_at),
         has_candidate=bool(view.candidates),
         ids=_ids(view),
     )
@@ -357,7 +381,7 @@ class Column:
     cell: Callable[[KeyRow, float], str]
     # The sort key, if the list can be sorted by it: a float or a text, for there may be many rows.
     sort: Callable[[KeyRow], Any] | None = None
-    sort_label: str = ""  # the order's name in the filter form
+    sort_labels: tuple[str, str] = ("", "")  # the names of both orders in the filter form
     largest_first: bool = False  # whether the default order is descending
     is_number: bool = False  # whether the cells are aligned like numbers
 
@@ -373,7 +397,7 @@ COLUMNS = (
         heading="Key",
         cell=lambda row, _: row.key,
         sort=attrgetter("key"),
-        sort_label="by key",
+        sort_labels=("by key", "by key, reversed"),
     ),
     Column(name="kinds", heading="Reason", cell=lambda row, _: ", ".join(row.kinds)),
     Column(
@@ -381,7 +405,7 @@ COLUMNS = (
         heading="Amount",
         cell=lambda row, _: "" if row.amount is None else money(row.amount, row.currency),
         sort=attrgetter("weight"),
-        sort_label="largest first",
+        sort_labels=("largest first", "smallest first"),
         largest_first=True,
         is_number=True,
     ),
@@ -390,7 +414,7 @@ COLUMNS = (
         heading="Age",
         cell=lambda row, now: in_two_units(now - row.since) if row.is_dated else "",
         sort=attrgetter("since"),
-        sort_label="oldest first",
+        sort_labels=("oldest first", "newest first"),
         is_number=True,
     ),
     Column(
@@ -398,7 +422,7 @@ COLUMNS = (
         heading="Cause",
         cell=lambda row, _: row.cause or "–",
         sort=attrgetter("cause"),
-        sort_label="by cause",
+        sort_labels=("by cause", "by cause, reversed"),
     ),
 )
 """The columns of the list."""
@@ -408,6 +432,20 @@ SORTS = {column.name: column for column in COLUMNS if column.sort is not None}
 
 _DEFAULT = "age"
 _GREATEST_FIRST = ("age", "amount")
+
+PROPOSALS = {
+    "yes": "proposed",
+    "no": "not proposed",
+    "approve": "for me to approve",
+    "mine": "proposed by me",
+}
+"""The choices by proposal. An address says "me" and no name, so a colleague sees their own keys there."""
+
+AGES = {"1h": ("over 1 hour", 3_600.0), "1d": ("over 1 day", 86_400.0), "7d": ("over 7 days", 604_800.0)}
+"""The choices by age, in seconds. An unknown age counts as over each."""
+
+AMOUNTS = {str(10**digits): f"{10**digits:,} or more" for digits in range(3, 8)}
+"""The choices by amount, of any currency: only round limits, so that no address has a payment's amount."""
 
 
 @frozen(kw_only=True)
@@ -420,31 +458,72 @@ class Choice:
     kind: str = ""
     currency: str = ""
     cause: str = ""
+    proposal: str = ""
+    older: str = ""
+    least: str = ""
     sort: str = _DEFAULT
     turned: bool = False
     page: int = 1
     live: bool = False
+    me: str = ""  # the reader, for `PROPOSALS`; no part of an address
+    minute: int = 0  # the time now, in minutes since 1970, for `AGES`; no part of an address
 
     @classmethod
-    def of(cls, query: Mapping[str, str], snapshot: PendingKeysSnapshot) -> Choice:
-        """Return the choice that an address asks for; values must occur in ``snapshot``."""
-        page = query.get("page", "")
+    def of(
+        cls,
+        query: Mapping[str, str],
+        snapshot: PendingKeysSnapshot,
+        *,
+        me: Operator | None = None,
+        now: float = 0.0,
+    ) -> Choice:
+        """Return the choice that an address asks for; values must occur in ``snapshot``.
+
+        The form writes a reversed order as ``sort=-age``. Without the role to approve, "for me to approve"
+        becomes "proposed".
+        """
+        page, sort = query.get("page", ""), query.get("sort", "")
+        proposal = _among(query.get("proposal"), PROPOSALS)
+        if proposal == "approve" and not (me and me.may(Role.APPROVE)):
+            proposal = "yes"
+        older = _among(query.get("older"), AGES)
         return cls(
             kind=_among(query.get("kind"), KINDS),
             currency=_among(query.get("currency"), snapshot.stakes),
             cause=_among(query.get("cause"), snapshot.causes),
-            sort=_among(query.get("sort"), SORTS) or _DEFAULT,
-            turned=query.get("turned") == "1",
+            proposal=proposal,
+            older=older,
+            least=_among(query.get("least"), AMOUNTS),
+            sort=_among(sort.removeprefix("-"), SORTS) or _DEFAULT,
+            turned=sort.startswith("-") or query.get("turned") == "1",
             page=int(page) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
             live=query.get("live") == "1",
+            me=me.name if me and proposal in ("approve", "mine") else "",
+            minute=int(now // 60) if older else 0,
         )
+
+    def query(self, **changes: Any) -> dict[str, Any]:
+        """Return the fields of an address that differ from the default, with ``changes``."""
+        wanted = attrs.asdict(attrs.evolve(self, **changes))
+        given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
+        return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
 
     def address(self, **changes: Any) -> str:
         """Return the address of this choice with ``changes``, relative to the list."""
-        wanted = attrs.asdict(attrs.evolve(self, **changes))
-        given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
-        query = {name: value for name, value in given.items() if value != _UNCHOSEN[name]}
+        query = self.query(**changes)
         return f"./?{urlencode(query)}" if query else "./"
+
+    @property
+    def for_a_key(self) -> dict[str, Any]:
+        """The fields that a key's address carries, so that the next key comes from the same list."""
+        return self.query(page=1, live=False)
+
+    @property
+    def filters(self) -> list[str]:
+        """The texts of the chosen filters, except the reason."""
+        age = AGES[self.older][0] if self.older else ""
+        texts = (self.currency, self.cause, PROPOSALS.get(self.proposal), age, AMOUNTS.get(self.least))
+        return [text for text in texts if text]
 
     @property
     def is_descending(self) -> bool:
@@ -460,7 +539,7 @@ def _among(given: str | None, known: Collection[str]) -> str:
     return given if given is not None and given in known else ""
 
 
-_UNCHOSEN = attrs.asdict(Choice())
+_UNCHOSEN = {name: value for name, value in attrs.asdict(Choice()).items() if name not in ("me", "minute")}
 
 
 @frozen(kw_only=True)
@@ -471,6 +550,11 @@ class Listing:
     number: int  # the number of rows on all pages
     page: int  # the page's number, from 1
     pages: int  # the number of pages; at least one
+
+    @property
+    def near(self) -> list[int]:
+        """The numbers of the first and the last page, and of those near this one."""
+        return sorted({1, *range(max(1, self.page - 2), min(self.pages, self.page + 2) + 1), self.pages})
 
 
 def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
@@ -483,13 +567,23 @@ def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
     )
 
 
-def next_after(snapshot: PendingKeysSnapshot, key: str, *, since: float) -> KeyRow | None:
-    """Return the row after the key's, oldest first, even if the key is not listed; then the first."""
-    oldest = _chosen(snapshot, Choice())
-    begin = bisect_left(oldest, since, key=_SINCE)
-    at_once = oldest[begin : bisect_right(oldest, since, key=_SINCE)]
-    before = next((number + 1 for number, row in enumerate(at_once) if row.key == key), 0)
-    there = oldest[begin + before : begin + before + 1] + oldest[:1]
+def next_after(
+    snapshot: PendingKeysSnapshot, key: str, *, since: float, choice: Choice | None = None, noted: str = ""
+) -> KeyRow | None:
+    """Return the row after the key's in the chosen list, or else the first one.
+
+    A decision may take the key off the list. Oldest first, its age still gives its place. In another list
+    ``noted`` is the key that was next before the decision.
+    """
+    listed = _chosen(snapshot, choice or Choice())
+    if choice is None or not choice.for_a_key:
+        begin = bisect_left(listed, since, key=_SINCE)
+        at_once = listed[begin : bisect_right(listed, since, key=_SINCE)]
+        begin += next((number + 1 for number, row in enumerate(at_once) if row.key == key), 0)
+    else:
+        keys = [row.key for row in listed]
+        begin = keys.index(key) + 1 if key in keys else keys.index(noted) if noted in keys else 0
+    there = listed[begin : begin + 1] + listed[:1]
     return next((row for row in there if row.key != key), None)
 
 
@@ -525,12 +619,12 @@ def _amount_in(text: str) -> tuple[Decimal | None, str]:
 
 
 def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
-    which = (choice.kind, choice.currency, choice.cause, choice.sort, choice.turned)
+    which = attrs.evolve(choice, page=1, live=False)
     kept = snapshot.chosen
     if which not in kept:
         if len(kept) >= CACHED_CHOICES:
             del kept[next(iter(kept))]
-        rows, column = _wanted(snapshot.rows, choice), SORTS[choice.sort]
+        rows, column = _wanted(snapshot, choice), SORTS[choice.sort]
         rows.sort(key=column.sort, reverse=choice.turned != column.largest_first)
         if choice.sort == "amount":  # amounts of two currencies are not compared
             rows.sort(key=attrgetter("currency"))
@@ -538,13 +632,24 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
     return kept[which]
 
 
-def _wanted(rows: list[KeyRow], choice: Choice) -> list[KeyRow]:
+def _wanted(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
     """Return the rows that the filters leave, as a new list."""
-    kind, currency, cause = choice.kind, choice.currency, choice.cause
+    rows, kind, currency, cause = snapshot.rows, choice.kind, choice.currency, choice.cause
+    if choice.older:
+        rows = rows[: bisect_right(rows, choice.minute * 60 - AGES[choice.older][1], key=_SINCE)]
+    if choice.proposal == "no":
+        rows = [row for row in rows if row.by is None]
+    elif choice.proposal:
+        mine, others = snapshot.by_me(choice.me) if choice.me else set(), snapshot.proposals.keys()
+        wanted = {"yes": others, "approve": others - mine, "mine": mine}[choice.proposal]
+        rows = [row for row in rows if row.by in wanted]
     if kind:
         rows = [row for row in rows if kind in row.kinds]
     if currency:
         rows = [row for row in rows if row.currency == currency]
     if cause:
         rows = [row for row in rows if row.cause == cause]
+    if choice.least:
+        least = float(choice.least)
+        rows = [row for row in rows if row.weight >= least]
     return rows[:]

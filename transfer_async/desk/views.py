@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 from attrs import evolve, frozen
@@ -24,11 +24,15 @@ from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role, effects_of_proposal, forms_for, token_of
 from transfer_async.desk.pending_keys import (
+    AGES,
+    AMOUNTS,
     COLUMNS,
     KINDS,
     PER_PAGE,
+    PROPOSALS,
     Choice,
     PendingKeysCache,
+    PendingKeysSnapshot,
     began_at,
     found_by_text,
     kinds_of,
@@ -61,7 +65,8 @@ class Views:
     async def waiting(self, request: web.Request) -> web.Response:
         """Return the list of keys that need attention."""
         snapshot = await self._shared.cache.shown()
-        choice = Choice.of(request.query, snapshot)
+        me, now = operator_at(request), self._shared.clock.utc().timestamp()
+        choice = Choice.of(request.query, snapshot, me=me, now=now)
         page = listing(snapshot, choice)
         choice = evolve(choice, page=page.page)
         response = await self._list(
@@ -75,6 +80,7 @@ class Views:
             page=page,
             rows=page.rows,
             shown_kinds=[kind for kind in KINDS if snapshot.counts[kind]],
+            proposals=_proposals_for(snapshot, me),
             four_eyes=await self._shared.operators.four_eyes(),
             four_eyes_key=FOUR_EYES,
             every=REFRESH,
@@ -91,7 +97,7 @@ class Views:
         except ValueError:
             return await self._nothing(request)
         done = request.query.get("done", "")
-        return await key_page(self._shared, operator_at(request), view, done=done)
+        return await key_page(self._shared, operator_at(request), view, done=done, listed=request.query)
 
     async def find(self, request: web.Request) -> web.Response:
         """Redirect to the key of that name, or to the listed keys that the text finds.
@@ -159,6 +165,7 @@ class Views:
         if not operator.may(Role.PARTIES):
             raise web.HTTPForbidden
         fields = await fields_of(request)
+        listed = dict(parse_qsl(fields.get("list", "")))
         try:
             view = await self._shared.operators.view(fields.get("key", ""))
         except ValueError:
@@ -169,14 +176,23 @@ class Views:
             )
         except ValueError as error:
             more = {"problem": problem_text(error), "tried": "parties", "reason": fields.get("reason", "")}
-            return await key_page(self._shared, operator, view, status=422, **more)
-        return await key_page(self._shared, operator, view, parties=list(_parties(found)))
+            return await key_page(self._shared, operator, view, status=422, listed=listed, **more)
+        return await key_page(self._shared, operator, view, listed=listed, parties=list(_parties(found)))
 
     async def _nothing(self, request: web.Request) -> web.Response:
         others = await self._shared.operators.other_scopes()
         text = other_scopes_text(others) if others else NO_RECORD
         operator = operator_at(request)
         return self._shared.answer("message", status=404, title="No such key", text=text, operator=operator)
+
+
+def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
+    """Return how many proposals the reader may approve, and how many are the reader's own."""
+    mine = snapshot.by_me(me.name)
+    numbers = {True: 0, False: 0}
+    for by, number in snapshot.proposals.items():
+        numbers[by in mine] += number
+    return {"mine": numbers[True]} | ({"approve": numbers[False]} if me.may(Role.APPROVE) else {})
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
@@ -313,6 +329,8 @@ async def fields_of(request: web.Request) -> dict[str, str]:
     return fields
 
 
+_NOT_LISTED: Mapping[str, str] = {}
+
 _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "parties")),
     **dict.fromkeys(("reason", "order_id"), ""),
@@ -321,18 +339,24 @@ _NOTHING_TRIED = {
 
 
 async def key_page(
-    shared: Shared, operator: Operator, view: KeyView, *, status: int = 200, done: str = "", **more: Any
+    shared: Shared,
+    operator: Operator,
+    view: KeyView,
+    *,
+    status: int = 200,
+    done: str = "",
+    listed: Mapping[str, str] = _NOT_LISTED,
+    **more: Any,
 ) -> web.Response:
     """Return the page of one key, as it is now.
 
-    What the address says was ``done`` is shown only if it is on record. ``more`` is the result of what the
-    operator tried: ``problem``, ``since``, ``tried``, ``parties`` …
+    What the address says was ``done`` is shown only if it is on record. ``listed`` has the fields of the list
+    from which the operator came. ``more`` is the result of what the operator tried: ``problem``, ``since``,
+    ``tried``, ``parties`` …
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
-    confirmed, following = confirmation(done, view, steps, by=operator.name), None
-    if confirmed is not None:
-        following = next_after(await shared.cache.at_hand(), view.key, since=began_at(view))
+    confirmed = confirmation(done, view, steps, by=operator.name)
     given = {
         "operator": operator,
         "view": view,
@@ -345,7 +369,7 @@ async def key_page(
         "nothing_to_do": nothing_to_do(view),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
         "done": confirmed,
-        "next": following,
+        **await _following(shared, operator, view, listed, is_done=confirmed is not None),
         "at": moment,
         "address": address,
         **_forms(shared, operator, view, four_eyes=(await shared.operators.four_eyes()).demanded),
@@ -353,6 +377,27 @@ async def key_page(
         **more,
     }
     return shared.answer("key", status=status, **given)
+
+
+async def _following(
+    shared: Shared, operator: Operator, view: KeyView, listed: Mapping[str, str], *, is_done: bool
+) -> dict[str, Any]:
+    """Return the list that the operator came from, and the next key of it.
+
+    After the last key of a list, the next of all keys follows.
+    """
+    choice, following, is_last = Choice(), None, False
+    if is_done or shared.cache.waiting is not None:  # no other page waits for the first reading
+        snapshot, since = await shared.cache.at_hand(), began_at(view)
+        choice = Choice.of(listed, snapshot, me=operator, now=shared.clock.utc().timestamp())
+        noted = listed.get("next", "")
+        following = next_after(snapshot, view.key, since=since, choice=choice, noted=noted)
+        is_last = is_done and following is None and bool(choice.for_a_key)
+        if is_last:
+            choice = Choice()
+            following = next_after(snapshot, view.key, since=since)
+    query = urlencode(choice.for_a_key)
+    return {"next": following, "is_last": is_last, "choice": choice, "list_query": query}
 
 
 def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool) -> dict[str, Any]:
@@ -584,7 +629,14 @@ _environment.filters.update(
     time=time_text,
 )
 _environment.globals.update(
-    own_proposal=OWN_PROPOSAL, columns=COLUMNS, money=money, kinds=KIND_LABELS, kinds_explained=KIND_HELP
+    own_proposal=OWN_PROPOSAL,
+    ages=AGES,
+    amounts=AMOUNTS,
+    proposal_texts=PROPOSALS,
+    columns=COLUMNS,
+    money=money,
+    kinds=KIND_LABELS,
+    kinds_explained=KIND_HELP,
 )
 _TEMPLATES = {name: _environment.get_template(f"{name}.html") for name in ("list", "key", "message")}
 
