@@ -176,7 +176,9 @@ async def test_operator_names_with_invisible_characters_are_refused(by: str):
             ValueError, match=r"^by: (contains an invisible character|must be a non-empty line of text)"
         ):
             await deciding
-    with pytest.raises(ValueError, match=r"^name: (contains an invisible character|must be a non-empty line of text)"):
+    with pytest.raises(
+        ValueError, match=r"^name: (contains an invisible character|must be a non-empty line of text)"
+    ):
         Operator(name=by)
 
 
