@@ -59,7 +59,7 @@ def test_an_http_status_is_shown_by_its_number():
 
 @pytest.mark.parametrize(
     ("amount", "told"),
-    [("1234567.10", "1,234,567.10 NGN"), ("0.00000001", "0.00000001 NGN"), ("1E+3", "1,000 NGN")],
+    [("1234567.10", "1,234,567.10 NGN"), ("0.00000001", "0.00000001 NGN"), ("1E+3", "1,000.00 NGN")],
 )
 def test_an_amount_shows_every_digit(amount: str, told: str):
     assert pending_keys.money(Decimal(amount), "NGN") == told

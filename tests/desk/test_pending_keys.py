@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from types import FrameType
 from typing import Any, Self
 
@@ -437,6 +438,23 @@ async def test_the_list_is_sorted_by_the_chosen_column(
     lines = listing(snapshot, Choice.of({"sort": sort, "turned": turned}, snapshot)).rows
 
     assert [value(line) for line in lines] == sorted(map(value, lines), reverse=bool(turned))
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "text"),
+    [
+        ("1250", "NGN", "1,250.00 NGN"),
+        ("1250.5", "NGN", "1,250.50 NGN"),
+        ("1250.125", "NGN", "1,250.125 NGN"),
+        ("1250.00", "JPY", "1,250 JPY"),
+        ("1250.5", "JPY", "1,250.5 JPY"),
+        ("1250.5", "KWD", "1,250.500 KWD"),
+        ("12345678901234567890123456789012.34", "NGN", "12,345,678,901,234,567,890,123,456,789,012.34 NGN"),
+        ("1250.5", "", "1,250.5"),
+    ],
+)
+def test_an_amount_has_its_currencys_decimals_and_loses_no_digit(amount: str, currency: str, text: str):
+    assert pending_keys.money(Decimal(amount), currency) == text
 
 
 async def test_a_reversed_order_of_the_form_is_the_turned_order(snapshot: PendingKeysSnapshot):

@@ -386,9 +386,20 @@ class Column:
     is_number: bool = False  # whether the cells are aligned like numbers
 
 
+_CODES = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+    3: "BHD IQD JOD KWD LYD OMR TND",
+    4: "CLF UYW",
+}
+_DECIMALS = {code: places for places, codes in _CODES.items() for code in codes.split()}
+"""The decimals of the currencies of ISO 4217 that do not have two."""
+
+
 def money(amount: Decimal, currency: str) -> str:
-    """Return an amount with all its digits, and with thousands separators."""
-    return f"{amount:,f} {currency}".rstrip()
+    """Return an amount with its currency's decimals and thousands separators; no digit is dropped."""
+    _, _, digits = f"{amount:f}".partition(".")
+    places = max(_DECIMALS.get(currency, 2), len(digits.rstrip("0"))) if currency else len(digits)
+    return f"{amount:,.{places}f} {currency}".rstrip()
 
 
 COLUMNS = (
