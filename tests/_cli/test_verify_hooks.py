@@ -66,7 +66,8 @@ def test_right_hooks_end_well():
 def test_broken_rules_are_listed_without_control_characters():
     told = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
 
-    assert told.startswith("BROKEN   One intent.id has one hold. A second call of place returns the same hold")
+    rule = "One intent.id has one hold. A second call of place returns the same hold"
+    assert told.startswith(f"BROKEN   {rule}")
     assert "saw    2 holds stand for A: H, H" in told
     assert "\x1b" not in told
 
