@@ -185,7 +185,10 @@ async def test_a_journal_that_cannot_be_opened_is_told_at_once(tmp_path: Path):
         (["--journal", "nowhere.db", "--scope", "live"], "desk: --journal: there is no file nowhere.db"),
         (["--journal", "{path}"], "desk: --scope: name it"),
         (["--journal", "{path}", "--scope", "live", "--may", "everything"], "desk: roles: must be among"),
-        (["--journal", "{path}", "--scope", "live", "--by", "two\nlines"], "desk: name: must be a non-empty line"),
+        (
+            ["--journal", "{path}", "--scope", "live", "--by", "two\nlines"],
+            "desk: name: must be a non-empty line",
+        ),
         (["--journal", "{path}", "--scope", "live", "--settle-after", "-1"], "desk: settle_after: "),
     ],
 )
