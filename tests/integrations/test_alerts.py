@@ -11,7 +11,7 @@ from transfer_async.integrations.opentelemetry.metrics import Instruments
 
 ALERTS = Path(__file__).parent.parent.parent / "docs" / "alerts"
 NAMED = re.compile(r"\btransfer_async_\w+")
-LABELS = {"transfer_async_outcome", "transfer_async_hook_name"}
+LABELS = {"transfer_async_outcome", "transfer_async_hook_name", "transfer_async_disposition"}
 
 
 class _Listing(NoOpMeter):

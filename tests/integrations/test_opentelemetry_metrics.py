@@ -320,6 +320,28 @@ async def test_watching_a_client_does_not_keep_it_alive(at_work: World, traced: 
     assert traced.points("transfer_async.retry_budget.left") == []
 
 
+# --- workers ------------------------------------------------------------------------------------
+
+
+async def test_commands_of_a_worker_are_counted_by_disposition_and_redelivery(traced: Traced):
+    for disposition, deliveries in [("ack", 1), ("ack", 2), ("dead_letter", 7)]:
+        traced.telemetry.command(disposition=disposition, deliveries=deliveries, seconds=0.25)
+
+    by_disposition = [
+        (2, {"transfer_async.disposition": "ack"}),
+        (1, {"transfer_async.disposition": "dead_letter"}),
+    ]
+    assert traced.points("transfer_async.commands") == by_disposition
+    assert traced.points("transfer_async.command.duration") == by_disposition
+    assert [point.sum for point in traced.points_of("transfer_async.command.duration")] == [0.5, 0.25]
+    assert traced.points("transfer_async.commands.redelivered") == [(2, {})]
+    assert traced.units() == {
+        "transfer_async.commands": "{command}",
+        "transfer_async.command.duration": "s",
+        "transfer_async.commands.redelivered": "{command}",
+    }
+
+
 # --- all of them --------------------------------------------------------------------------------
 
 

@@ -545,8 +545,11 @@ async def test_a_second_signal_cancels_the_worker(plan):
         await worker_process.work(plan, say=str, log=str, beside=beside)
 
 
-async def test_a_worker_with_telemetry_continues_the_messages_trace(there, plan):
+async def test_a_worker_with_telemetry_continues_the_messages_trace_and_counts_it(there, plan, monkeypatch):
     pytest.importorskip("opentelemetry", reason="it is an extra")
+    from transfer_async.integrations.opentelemetry.metrics import Instruments
+
+    monkeypatch.setattr(Instruments, "command", lambda _, **found: counted.append(found["disposition"]))
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
     async def beside(worker):
@@ -554,10 +557,11 @@ async def test_a_worker_with_telemetry_continues_the_messages_trace(there, plan)
         told.append(await there._next(there.settings.outcomes))
         stop()
 
-    told = []
+    told, counted = [], []
     await worker_process.work(attrs.evolve(plan, telemetry=True), say=str, log=str, beside=beside)
 
     assert told[0][1]["traceparent"].startswith(parent[:35])
+    assert counted == ["ack"]
 
 
 async def test_missing_telemetry_packages_are_reported_with_the_option(plan, monkeypatch):

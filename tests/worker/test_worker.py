@@ -222,6 +222,64 @@ async def test_a_trace_continues_from_the_message_to_the_call_and_the_outcome():
     assert desk.publisher.headers == [{"traceparent": "00-child"}]
 
 
+# --- measuring --------------------------------------------------------------------------------------
+
+
+class Measured:
+    """Notes the deliveries that are measured."""
+
+    def __init__(self, error=None):
+        self.error, self.found = error, []
+
+    def __call__(self, **found):
+        self.found.append(found)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("deliveries", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "disposition"),
+    [("acknowledged", "ack"), ("given back", "retry"), ("parked", "dead_letter"), ("left", "leave")],
+)
+async def test_each_delivery_is_measured_with_its_disposition_and_duration(name, disposition, deliveries):
+    measured = Measured()
+    desk = Desk(STEPS[name][0], measure=measured)
+    desk.delivery.deliveries = deliveries
+    async with desk.at("handle"):
+        desk.now += 2.5
+
+    assert measured.found == [{"disposition": disposition, "deliveries": deliveries, "seconds": 2.5}]
+
+
+@pytest.mark.parametrize("step", ["handle", "publish", "ack"])
+async def test_a_delivery_that_ends_in_an_error_is_measured_as_failed(step):
+    measured = Measured()
+    desk = Desk(measure=measured)
+    desk.log.after[step] = OSError("gone")
+    await desk.take()
+
+    assert [found["disposition"] for found in measured.found] == ["failed"]
+
+
+async def test_a_cancelled_delivery_is_not_measured():
+    measured = Measured()
+    desk = Desk(measure=measured)
+    with pytest.raises(asyncio.CancelledError):
+        async with desk.at("publish") as task:
+            task.cancel()
+
+    assert measured.found == []
+
+
+async def test_a_measurement_that_fails_changes_nothing_else(caplog):
+    desk = Desk(measure=Measured(OSError("s3cr3t")))
+
+    assert await desk.take() == ["handle", "publish", "ack"]
+    assert "a processed message could not be measured (OSError)" in caplog.text
+    assert "s3cr3t" not in caplog.text
+
+
 # --- readiness --------------------------------------------------------------------------------------
 
 

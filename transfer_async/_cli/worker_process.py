@@ -194,7 +194,7 @@ async def _client(
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry that ``plan`` asks for, if any, and how the worker passes on its context.
+    """Return the telemetry that ``plan`` asks for, if any, and the worker's arguments for it.
 
     Raises:
         ValueError: OpenTelemetry is not installed.
@@ -205,8 +205,12 @@ def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
         from transfer_async.integrations import opentelemetry  # needs an extra
     except ImportError as error:
         raise ValueError(f"--telemetry: {error}") from None
-    context = {"around": opentelemetry.context_from, "inject": opentelemetry.headers_of_context}
-    return opentelemetry.Telemetry(base_url=plan.base_url), context
+    telemetry = opentelemetry.Telemetry(base_url=plan.base_url)
+    return telemetry, {
+        "around": opentelemetry.context_from,
+        "inject": opentelemetry.headers_of_context,
+        "measure": telemetry.command,
+    }
 
 
 @contextmanager

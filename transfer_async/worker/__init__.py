@@ -4,7 +4,7 @@ This package may import the client and everything below it. What differs between
 from `transfer_async.integrations` or from a bank's own code.
 """
 
-from transfer_async.worker.consumer import Delivery, Health, Sweeper, Worker
+from transfer_async.worker.consumer import Delivery, Health, Measure, Sweeper, Worker
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 from transfer_async.worker.handler import Handled, Handler
 
@@ -16,6 +16,7 @@ __all__ = [
     "Handled",
     "Handler",
     "Health",
+    "Measure",
     "Sweeper",
     "Worker",
     "disposition",

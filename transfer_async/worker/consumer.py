@@ -46,6 +46,23 @@ Around = Callable[[Mapping[str, str]], AbstractContextManager[object]]
 Inject = Callable[[], Mapping[str, str]]
 """Return headers for the outcome, such as the trace context that ``Around`` opened."""
 
+
+class Measure(Protocol):
+    """Record one delivery that a worker has processed, for example as metrics."""
+
+    def __call__(self, *, disposition: str, deliveries: int, seconds: float) -> object:
+        """Record it.
+
+        Args:
+            disposition: the value of its `Action`; `FAILED` after an error, so that the broker redelivers it.
+            deliveries: the number of deliveries of the message, including this one.
+            seconds: the time from its delivery to the broker's confirmation.
+        """
+
+
+FAILED = "failed"
+"""The disposition of a delivery that ended in an error."""
+
 JITTER = 0.5
 """The largest random addition to a delay, as a share of it, so that messages that failed together spread."""
 
@@ -89,6 +106,7 @@ class Worker:
         health: records failures and recoveries.
         around: surrounds the handling of each message, see `Around`.
         inject: returns headers for the outcome; called within ``around``.
+        measure: records each delivery that was processed, see `Measure`.
         clock: time, sleeping and randomness; for tests.
 
     Raises:
@@ -104,6 +122,7 @@ class Worker:
         health: Health | None = None,
         around: Around | None = None,
         inject: Inject | None = None,
+        measure: Measure | None = None,
         clock: Clock | None = None,
     ) -> None:
         beat_every = positive_seconds("beat_every", beat_every)
@@ -111,6 +130,7 @@ class Worker:
         self.health: Health = health or Health()
         self._around: Around = around or (lambda _: contextlib.nullcontext())
         self._inject: Inject = inject or dict
+        self._measure = measure
         self._clock = clock or Clock()
         self._heartbeats = Heartbeats(every=beat_every, clock=self._clock)
         self._resumes = float("-inf")
@@ -121,12 +141,21 @@ class Worker:
         Raises:
             asyncio.CancelledError: the caller was cancelled. The broker received no reply.
         """
+        began, disposition = self._clock.now(), FAILED
         try:
             with self._around(delivery.headers):
-                await self._process(delivery)
+                disposition = (await self._process(delivery)).value
         except Exception as error:  # noqa: BLE001 - this message is redelivered; the next one must not suffer
             # The error's text and traceback may contain personal data.
             log.error("a message failed and will be redelivered (%s)", type(error).__name__)
+        self._record(delivery, disposition, seconds=self._clock.now() - began)
+
+    def _record(self, delivery: Delivery, disposition: str, *, seconds: float) -> None:
+        try:
+            if self._measure is not None:
+                self._measure(disposition=disposition, deliveries=delivery.deliveries, seconds=seconds)
+        except Exception as error:  # noqa: BLE001 - the message is processed already
+            log.warning("a processed message could not be measured (%s)", type(error).__name__)
 
     async def ready(self) -> None:
         """Return when the worker should take another message.
@@ -142,13 +171,14 @@ class Worker:
         """Seconds until `ready` returns."""
         return max(0.0, self._resumes - self._clock.now())
 
-    async def _process(self, delivery: Delivery) -> None:
+    async def _process(self, delivery: Delivery) -> Action:
         async with self._heartbeats.of(delivery):
             handled = await self._handler.handle(delivery.body, deliveries=delivery.deliveries)
             self._update_health(handled)
             if handled.disposition.action is Action.ACK:
                 await self._publish_outcome(handled)
         await self._reply(delivery, handled.disposition)
+        return handled.disposition.action
 
     async def _publish_outcome(self, handled: Handled) -> None:
         if handled.outcome is None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from transfer_async._support.util import log
 from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at, reason
-from transfer_async.worker.consumer import Around, Delivery, Health, Inject, Sweeper, Worker
+from transfer_async.worker.consumer import Around, Delivery, Health, Inject, Measure, Sweeper, Worker
 from transfer_async.worker.handler import Handler
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class OrderWorker:
         health: the health checks; see `Health`. The worker adds checks of the broker and the journal.
         around: a context manager around the handling of each message; see `transfer_async.worker.consumer`.
         inject: a function, called within ``around``, that returns headers for the outcomes.
+        measure: a function that records each delivery that was processed; see `Measure`.
 
     Attributes:
         started: an event that is set when the worker takes messages.
@@ -75,6 +76,7 @@ class OrderWorker:
         health: Health | None = None,
         around: Around | None = None,
         inject: Inject | None = None,
+        measure: Measure | None = None,
     ) -> None:
         self.health: Health = health or Health()
         self.line: Broker = line
@@ -88,6 +90,7 @@ class OrderWorker:
             health=self.health,
             around=around,
             inject=inject,
+            measure=measure,
         )
         self._sweeper = Sweeper(
             handler, line.publish, every=line.settings.sweep_every, health=self.health, inject=inject

@@ -96,11 +96,28 @@ class Instruments:
             description="Orders that may be a second payment.",
         )
 
+        self._commands = meter.create_counter(
+            "transfer_async.commands",
+            unit="{command}",
+            description="Deliveries of commands that a worker processed, by disposition.",
+        )
+        self._redelivered = meter.create_counter(
+            "transfer_async.commands.redelivered",
+            unit="{command}",
+            description="Processed deliveries that were not the first of their command.",
+        )
+
     def _measure_time(self, meter: Meter) -> None:
         self._order_seconds = meter.create_histogram(
             "transfer_async.order.duration",
             unit="s",
             description="Time from the call to its outcome.",
+            explicit_bucket_boundaries_advisory=ORDER_SECONDS,
+        )
+        self._command_seconds = meter.create_histogram(
+            "transfer_async.command.duration",
+            unit="s",
+            description="Time from a command's delivery to the broker's confirmation.",
             explicit_bucket_boundaries_advisory=ORDER_SECONDS,
         )
         self._wait_seconds = meter.create_histogram(
@@ -154,6 +171,14 @@ class Instruments:
     def duplicate(self) -> None:
         """Count a suspected duplicate."""
         self._duplicates.add(1, self._where)
+
+    def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
+        """Count a delivery that a worker has processed, and its duration."""
+        attributes = {**self._where, DISPOSITION: disposition}
+        self._commands.add(1, attributes)
+        self._command_seconds.record(seconds, attributes)
+        if deliveries > 1:
+            self._redelivered.add(1, self._where)
 
     # --- the journal, and the budget ----------------------------------------------------------------
 
@@ -209,6 +234,7 @@ KEY: Final = "transfer_async.key"
 INTENT_ID: Final = "transfer_async.intent_id"
 ORDER_ID: Final = "transfer_async.order_id"
 OUTCOME: Final = "transfer_async.outcome"
+DISPOSITION: Final = "transfer_async.disposition"
 TAKEN_OVER: Final = "transfer_async.taken_over"
 HOOK: Final = "transfer_async.hook.name"
 HOOK_DURATION: Final = "transfer_async.hook.duration"

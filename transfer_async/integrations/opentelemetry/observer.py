@@ -108,6 +108,10 @@ class Telemetry:
         """Observe ``client``'s retry budget, without keeping the client alive."""
         self._instruments.watch(client)
 
+    def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
+        """Record a delivery that a worker has processed: pass this method as the worker's ``measure``."""
+        self._instruments.command(disposition=disposition, deliveries=deliveries, seconds=seconds)
+
     def report(self, report: RecoveryReport) -> None:
         """Record the number of orders in doubt. Call this only if you do not use `journal`."""
         self._instruments.in_doubt(report.in_doubt)
