@@ -146,3 +146,14 @@ def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
 @pytest.mark.parametrize("file", [*LOCKS, ".ci/release.txt"])
 def test_a_lock_file_names_no_address(file: str) -> None:
     assert "://" not in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_a_release_is_published_without_a_password() -> None:
+    """The workflow itself cannot run here."""
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+
+    assert (jobs["publish"]["permissions"], jobs["publish"]["needs"]) == ({"id-token": "write"}, "build")
+    assert "secrets." not in text
+    assert {"run": "bash .ci/release dist"} in jobs["build"]["steps"]
+    assert (ROOT / ".ci/release").exists()
