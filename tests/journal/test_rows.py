@@ -175,3 +175,32 @@ def _claimed() -> Entry:
     return Entry(
         state=KeyState.CLAIMED, fingerprint="f", intent_id="intent-1", intent=intent(), claimed_at=0.0
     )
+
+
+STORED = {
+    2: {
+        "Attempt": "number seconds outcome status error request_id began",
+        "Cause": "kind status error candidate attempts",
+        "CauseKind": "abandoned closed cut_answer no_answer second_answer status superseded taken_back"
+        " unreadable_answer",
+        "Decision": "amend refute resolve waive",
+        "Ending": "outcome error status refused in_vain fields",
+        "Outcome": "created not_sent refused unknown",
+        "OutboxEntry": "intent_id outcome order_id error status since",
+        "Proposal": "id decision order_id by reason at undone",
+        "_Body": "fingerprint intent_id client_made epoch hooks claimed_at lease_until receipts held attempt"
+        " sent_until ending owed promised untold candidates cause laid_aside moves proposal four_eyes",
+        "_Persons": "order beneficiary",
+        "_StoredIntent": "id key order beneficiary held send_before",
+        "_StoredUndo": "intent hook receipt lease_until since",
+    }
+}
+"""The fields of each part of a record, and the words of each enumeration, by format."""
+
+
+def test_a_format_never_changes_what_it_stores():
+    """Two versions with one format run side by side: what one of them does not know, its next write drops."""
+    _, parts = msgspec.json.schema_components((rows._Body, rows._Persons))
+    stored = {name: " ".join(part.get("properties") or part["enum"]) for name, part in parts.items()}
+
+    assert stored == STORED[rows.VERSION]
