@@ -187,7 +187,7 @@ STORED = {
         "Ending": "outcome error status refused in_vain fields",
         "Outcome": "created not_sent refused unknown",
         "OutboxEntry": "intent_id outcome order_id error status since",
-        "Proposal": "id decision order_id by reason at undone",
+        "Proposal": "id decision by reason at order_id undone",
         "_Body": "fingerprint intent_id client_made epoch hooks claimed_at lease_until receipts held attempt"
         " sent_until ending owed promised untold candidates cause laid_aside moves proposal four_eyes",
         "_Persons": "order beneficiary",
