@@ -211,9 +211,11 @@ def test_fixtures_and_markers_are_listed_with_their_descriptions(installed):
     markers = run(installed, "--markers", test_it="")
 
     fixtures.stdout.fnmatch_lines(
-        ["transfer_sandbox*", "*A sandbox of the test's own, listening on loopback*"]
+        ["transfer_sandbox*", "*A new sandbox for the test, listening on loopback*"]
     )
-    markers.stdout.fnmatch_lines(["@pytest.mark.transfer_faults(*faults): run the test once for each fault*"])
+    markers.stdout.fnmatch_lines(
+        ["@pytest.mark.transfer_faults(*faults): run the test once for each of these*"]
+    )
 
 
 @pytest.mark.trial(ci=1, long=1)
