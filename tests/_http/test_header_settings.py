@@ -302,6 +302,11 @@ def test_an_own_header_with_an_invalid_name_is_refused(name: Any):
         TransferClient(BASE, "abc", headers={name: "x"})
 
 
+def test_one_idempotency_key_for_all_orders_is_refused():
+    with pytest.raises(ValueError, match=r"^headers: Idempotency-KEY would be the same for every order"):
+        TransferClient(BASE, "abc", headers={"Idempotency-KEY": "x"})
+
+
 @each("names", [("X-Tenant", "x-tenant"), ("x-request-ID",)])
 def test_a_header_given_twice_is_refused(names: tuple[str, ...]):
     with pytest.raises(ValueError, match=r"^headers: .* occurs twice or is the request_id_header"):

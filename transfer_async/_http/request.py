@@ -356,6 +356,11 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
     checked: dict[str, str] = {}
     for name, value in dict(headers or {}).items():
         checked[checked_header_name("headers", name)] = value
+        if name.lower() == "idempotency-key":
+            raise ValueError(
+                f"headers: {name} would be the same for every order, so a gateway that knows it could drop "
+                "all orders but the first; remove it"
+            )
         if name.lower() in names:
             raise ValueError(f"headers: {name} occurs twice or is the request_id_header; remove it")
         if not _is_header_value(value):
