@@ -241,7 +241,7 @@ def _plan_text(found: Upgrade) -> str:
     text += f": {states}" if states else ""
     if found.unreadable:
         text += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will stay corrupt"
-    return text
+    return "\n".join([text, *(f"connected to the database: {shown(user)}" for user in found.users)])
 
 
 def _result_text(made: Upgrade) -> str:

@@ -183,7 +183,7 @@ class HidesStored(msgspec.Struct, frozen=True):
         moves = property(attrgetter("version"))
 
 
-_HIDDEN = ("reply", "quarantined")
+_HIDDEN = ("reply", "quarantined", "unknown_members")
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -237,6 +237,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         version: counts the key's transitions, except looks and those that only take a lease.
         proposal: a person's proposal that waits for approval.
         four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
+        unknown_members: stored members that only a newer version knows, as JSON. They are stored again
+            unchanged, so that programs of both versions can share a journal.
     """
 
     state: KeyState
@@ -265,6 +267,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     version: int = 0
     proposal: Proposal | None = None
     four_eyes: bool | None = None
+    unknown_members: dict[str, bytes] | None = None
 
     @property
     def all_receipts(self) -> dict[str, str | None]:

@@ -132,6 +132,7 @@ class Demand(Move, frozen=True, kw_only=True):
                 version=1 if entry is None else entry.version + 1,
                 quarantined=damaged if entry is None else (*entry.quarantined, *damaged),
                 four_eyes=True,
+                unknown_members=None if entry is None else entry.unknown_members,
             )
             return TransitionResult(now=now, entry=made)
         if entry.four_eyes is None:

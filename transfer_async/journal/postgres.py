@@ -22,6 +22,7 @@ import msgspec
 
 from transfer_async._models.errors import JournalFailed, hides_arguments, without_frames
 from transfer_async._support.clock import Duration
+from transfer_async._support.util import VERSION as RELEASE
 from transfer_async._support.util import checked_database, positive_seconds
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
@@ -68,6 +69,9 @@ MAX_CONNECTIONS = CONCURRENT_COMMITS + 2
 
 HISTORY_PAGE = 100_000
 """The number of history lines that one statement searches; no index finds them by transition."""
+
+PROGRAM = f"transfer_async {RELEASE} format {VERSION}"
+"""The name of the connections in `pg_stat_activity`, unless the DSN sets `application_name`."""
 
 MAX_CLOCK_ERROR = 1.0
 """The maximum error of the estimated server time, in seconds; an older estimate is not used either."""
@@ -135,9 +139,11 @@ class PostgresJournal(DurableJournal):
         return self._sessions
 
     async def _connect(self, *, one_statement: float | None = None) -> Session:
+        named = {} if "application_name=" in self._dsn else {"application_name": PROGRAM}
         try:
             connection = await driver().connect(
                 self._dsn,
+                server_settings=named,
                 statement_cache_size=0,  # asyncpg's names could clash with another program's behind a proxy
                 timeout=self._timeout,
                 command_timeout=one_statement or self._timeout,
@@ -334,8 +340,13 @@ class PostgresJournal(DurableJournal):
     async def _session(self) -> AsyncIterator[Session]:
         sessions, asyncpg = await self._opened(), driver()
         unharmed = (Conflict, asyncpg.IntegrityConstraintViolationError)
-        async with sessions.one(unharmed_by=unharmed) as session:
-            yield session
+        try:
+            async with sessions.one(unharmed_by=unharmed) as session:
+                yield session
+        except asyncpg.UndefinedTableError:  # An upgrade renames the table.
+            async with sessions.one() as session:
+                refuse_another_version(self._name, await session.fetch_value(self._sql.version))
+            raise
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Session]:
@@ -464,6 +475,14 @@ LOCK_TIMEOUT = 3.0
 STATEMENT_TIMEOUT = 600.0
 """Seconds that one statement of an upgrade may take; it counts all keys of a large journal."""
 
+_USERS = """
+    SELECT count(*) || ' x ' || coalesce(nullif(application_name, ''), 'a program without a name')
+        || coalesce(' from ' || host(client_addr), '')
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND usename IS NOT NULL AND pid <> pg_backend_pid()
+    GROUP BY application_name, client_addr ORDER BY 1"""
+"""The other connections to the database; a program of 0.1.0 has no name."""
+
 _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL::bytea"
 
 
@@ -495,13 +514,19 @@ class UpgradableTables(Upgradable):
         sql = f'SELECT id, {_ROW} FROM "{self._schema}".{table} WHERE id > $1 ORDER BY id LIMIT {PAGE}'
         return [(number, EntryRow(*row)) for number, *row in await self._session.fetch(sql, after)]
 
+    async def users(self) -> list[str]:
+        """See `Upgradable`."""
+        return [name for (name,) in await self._session.fetch(_USERS)]
+
     async def carry_out(self, upgrade: Upgrade) -> bool:
         """See `Upgradable`; if it ends early, the session ends too, which rolls everything back."""
         asyncpg = driver()
         try:
             return await self._carried_out(upgrade)
         except asyncpg.LockNotAvailableError as error:
-            raise JournalFailed(f"the journal is in use: {STOP}") from error
+            await self._session.execute("ROLLBACK")
+            users = "; ".join(await self.users())
+            raise JournalFailed(f"the journal is in use: {STOP}. Connected: {users}") from error
         except asyncpg.InsufficientPrivilegeError as error:
             why = f"only the owner of the tables in the schema {self._schema} may upgrade them"
             raise JournalFailed(why) from error

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from attrs import frozen
+from attrs import field, frozen
 
 from transfer_async._converters import converter
 from transfer_async._models.errors import Cause, JournalFailed, TransferError
@@ -147,6 +147,7 @@ class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
 
 _encoder = msgspec.json.Encoder()
 _read_body = msgspec.json.Decoder(_Body).decode
+_read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_intent = msgspec.json.Decoder(_StoredIntent).decode
 _read_persons = msgspec.json.Decoder(_Persons).decode
 _read_reply = msgspec.json.Decoder(_Reply).decode
@@ -205,6 +206,7 @@ def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None 
             intent=None if row.intent is None else _intent_of(_read_intent(row.intent), seal, place),
             reply=opened_reply(seal, row.reply, row.order_id, place),
             pending_undos=tuple([_undo_of(undo, seal, place) for undo in body.pending_undos]),
+            unknown_members=_unknown(_read_members(row.body)),
             **{name: getattr(body, name) for name in _SAME_FIELDS},
         )
         _refuse_misplaced(entry)
@@ -254,6 +256,12 @@ def _listed(row: EntryRow, seal: Seal | None, place: RecordId) -> Entry:
 _SEALED = b'"' + MARK.encode()
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, TransferError)
 _SAME_FIELDS = tuple(name for name in _Body.__annotations__ if name != "pending_undos")
+_KNOWN_MEMBERS = frozenset(_Body.__struct_encode_fields__)
+
+
+def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
+    """Return the members that only a newer version knows."""
+    return {name: bytes(members[name]) for name in members.keys() - _KNOWN_MEMBERS} or None
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
@@ -288,6 +296,8 @@ def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, 
         body["proposal"] = entry.proposal
     if entry.four_eyes is not None:
         body["four_eyes"] = entry.four_eyes
+    if entry.unknown_members:
+        body |= {name: msgspec.Raw(value) for name, value in entry.unknown_members.items()}
     return body
 
 
@@ -413,6 +423,7 @@ def _readable_part(
         pending_undos=tuple(undo for undo in undos.values() if undo is not None),
         unread=unread,
         proposal=None,  # An approver could not see what the proposal was about.
+        unknown_members=_unknown(parts),
         **values,
     )
 
@@ -565,12 +576,15 @@ class Upgrade:
         version: the version after it, which is this program's; equal to ``found`` if there is nothing to do.
         states: the number of keys in each state, in all scopes; empty if there is nothing to do.
         unreadable: the number of corrupt records among them. They stay as they are, and stay unreadable.
+        users: the other connections to the database, each with its number, program and address. A connection
+            that is idle is listed, too. Empty for SQLite, which does not know.
     """
 
     found: int
     version: int = VERSION
     states: Mapping[str, int]
     unreadable: int
+    users: tuple[str, ...] = field(default=(), eq=False)
 
     @property
     def keys(self) -> int:
@@ -588,6 +602,10 @@ class Upgradable(abc.ABC):
     @abc.abstractmethod
     async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
         """Return up to `PAGE` entries with row numbers beyond ``after``, sorted by these; without replies."""
+
+    async def users(self) -> list[str]:
+        """Return the other users of the store, as far as it knows them."""
+        return []
 
     @abc.abstractmethod
     async def carry_out(self, upgrade: Upgrade) -> bool:
@@ -633,7 +651,8 @@ async def _counted(store: Upgradable, found: int) -> Upgrade:
         last = page[-1][0]
         states.update(row.state for _, row in page)
         unreadable += sum(map(_is_unreadable, (row for _, row in page)))
-    return Upgrade(found=found, states=dict(states), unreadable=unreadable)
+    users = tuple(await store.users())
+    return Upgrade(found=found, states=dict(states), unreadable=unreadable, users=users)
 
 
 def _is_unreadable(row: EntryRow) -> bool:
@@ -678,6 +697,6 @@ def refuse_another_version(what: str, found: int | None) -> None:
     if found is not None and found > VERSION:
         raise JournalFailed(
             f"{what} was written by a newer version of transfer_async {formats}: "
-            "use that version, or one that is newer still"
+            "stop this program, and start that version or a newer one"
         )
     raise JournalFailed(f"{what} has a format that no version of transfer_async is known to write {formats}")

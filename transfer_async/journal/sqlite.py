@@ -205,8 +205,10 @@ class SQLiteJournal(DurableJournal):
                 return work(file)
             finally:
                 file.refuse_if_moved()  # A commit to a file that was moved away would be lost.
-        except (sqlite3.Error, FileReplaced):
+        except (sqlite3.Error, FileReplaced) as error:
             self._close_file()  # Its state is unknown, so the next use opens it again.
+            if str(error).startswith("no such table"):  # An upgrade renames the table.
+                self._opened()
             raise
 
     async def _ask(self, work: Callable[[_File], T]) -> T:

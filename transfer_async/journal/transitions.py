@@ -888,6 +888,7 @@ class Claim(Move, frozen=True, kw_only=True):
             pending_notifications=before.pending_notifications if before else (),
             quarantined=before.quarantined if before else (),
             version=before.version + 1 if before else 1,
+            unknown_members=before.unknown_members if before else None,
         )
 
 
