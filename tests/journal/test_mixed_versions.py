@@ -41,6 +41,7 @@ from transfer_async import (
     Outcome,
     PostgresJournal,
 )
+from transfer_async._support.util import VERSION as RELEASE
 from transfer_async.journal import Ending, Entry, Move, OutboxEntry, Proposal, rows
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 
@@ -170,7 +171,7 @@ async def test_an_upgrade_names_the_programs_that_are_connected(database: str) -
         plan = await journal.planned_upgrade()
         await journal.close()
 
-    assert any(user.startswith(f"1 x transfer_async 0.1.0 format {VERSION}") for user in plan.users)
+    assert any(user.startswith(f"1 x transfer_async {RELEASE} format {VERSION}") for user in plan.users)
     assert any(user.startswith("1 x payroll") for user in plan.users)
 
 

@@ -415,7 +415,8 @@ async def test_an_upgrade_is_refused_while_an_old_transaction_is_open(
     before = await content(store)
     other = await asyncpg.connect(database)
     await other.execute("BEGIN; UPDATE transfer_async.keys SET token = token")
-    with pytest.raises(JournalFailed, match="the journal is in use: stop every program"):
+    users = "Connected: 1 x a program without a name"
+    with pytest.raises(JournalFailed, match=f"the journal is in use: stop every program.*{users}"):
         await upgrade(store)
     await other.close()
 

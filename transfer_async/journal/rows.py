@@ -549,6 +549,13 @@ def step_of(values: tuple[Any, ...]) -> HistoryEvent:
 # of another version reads the stored version and refuses. A program that was running during the upgrade no
 # longer finds its table: every transition fails, so it frees no key.
 #
+# Two releases of one version may run side by side, so a change without a new version must be harmless to
+# the older one. It may add a member to `_Body`, with a default: an older program stores the member again
+# unchanged, while it changes the rest (expand). If the member is only true for one state of the key, store
+# `Entry.version` in it and ignore it once the key has another one. Rely on the member in all records, or
+# stop writing what it replaces, only with a new version (contract). Everything else needs a new version:
+# members of nested objects, new values of enums, and rules that an older program would break.
+#
 # To raise `VERSION`: add the statements to `STEPS`, and test data of the new version to
 # ``tests/journal/released``. No statement may rewrite rows, because that takes long in a large journal.
 # Records of older versions stay as they are and stay readable: a field that they lack has a default.
