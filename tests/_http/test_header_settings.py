@@ -296,15 +296,17 @@ def test_a_header_that_the_client_or_http_sets_is_not_replaced(name: str):
         TransferClient(BASE, "abc", headers={name: "x"})
 
 
+@each("name", ["Idempotency-Key", "Idempotency-KEY", "X-IDEMPOTENCY-KEY", "X-Request-Id", "request-id"])
+def test_an_own_header_that_must_differ_from_order_to_order_is_refused(name: str):
+    with pytest.raises(ValueError, match=f"^headers: {name} would be the same for every order"):
+        TransferClient(BASE, "abc", headers={name: "x"})
+    TransferClient(BASE, "abc", request_id_header=name)
+
+
 @each("name", NO_NAMES)
 def test_an_own_header_with_an_invalid_name_is_refused(name: Any):
     with pytest.raises(ValueError, match=r"^headers: must be 1 to 100 letters"):
         TransferClient(BASE, "abc", headers={name: "x"})
-
-
-def test_one_idempotency_key_for_all_orders_is_refused():
-    with pytest.raises(ValueError, match=r"^headers: Idempotency-KEY would be the same for every order"):
-        TransferClient(BASE, "abc", headers={"Idempotency-KEY": "x"})
 
 
 @each("names", [("X-Tenant", "x-tenant"), ("x-request-ID",)])

@@ -310,6 +310,10 @@ _RESERVED = frozenset(
 )
 
 
+_OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")
+"""Headers whose value must differ from order to order."""
+
+
 def checked_name(setting: str, name: object) -> str:
     """Return ``name`` if it is a header name.
 
@@ -346,7 +350,8 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
     """Return a copy of the bank's own ``headers``, which must not contain ``request_id_header``.
 
     Raises:
-        ValueError: a header cannot be sent, or the client sets it; the text shows no value.
+        ValueError: a header cannot be sent, must not be the same for all orders, or is set by the client;
+            the text shows no value.
     """
     names = set()
     if request_id_header is not None:
@@ -356,13 +361,13 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
     checked: dict[str, str] = {}
     for name, value in dict(headers or {}).items():
         checked[checked_header_name("headers", name)] = value
-        if name.lower() == "idempotency-key":
-            raise ValueError(
-                f"headers: {name} would be the same for every order, so a gateway that knows it could drop "
-                "all orders but the first; remove it"
-            )
         if name.lower() in names:
             raise ValueError(f"headers: {name} occurs twice or is the request_id_header; remove it")
+        if _OF_ONE_REQUEST.fullmatch(name):
+            raise ValueError(
+                f"headers: {name} would be the same for every order, so a gateway that knows it could drop "
+                "all orders but the first; remove it, or pass its name as request_id_header"
+            )
         if not _is_header_value(value):
             raise ValueError(
                 f"headers: the value of {name} must be printable ASCII, not empty, with no blank at its ends"
