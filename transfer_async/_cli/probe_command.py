@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from attrs import evolve
 
 from transfer_async._cli import options
 from transfer_async._cli.output import complain, fail, failing, in_one_line, somebody_is_there, tell
@@ -18,7 +19,7 @@ from transfer_async._models.errors import JournalFailed
 from transfer_async._support.util import is_positive
 
 if TYPE_CHECKING:
-    from transfer_async._cli.probe_run import OrderSettings
+    from transfer_async._cli.probe_run import OrderSettings, ProbeRun
 
 MAX_PATIENCE = 300.0
 NOT_LIVE = (
@@ -65,6 +66,13 @@ def probe(
     apart: Annotated[
         str, typer.Option(help="Levels 1, 2: the difference of matcher_amount from one order to the next.")
     ] = "1",
+    hooks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FACTORY",
+            help="The function that you pass to worker; only its headers and request_id_header are used.",
+        ),
+    ] = None,
     network: options.Network,
 ) -> None:
     """Find out what a service's test environment really does.
@@ -103,6 +111,7 @@ def probe(
         settings = network()
         if settings.get("proxy", "").lower().startswith("https:"):
             raise ValueError("--proxy, or TRANSFER_PROXY: must be an http:// address for a probe")
+        factory = None if hooks is None else options.factory_named(hooks)
         requested = probe_run.ProbeRun(
             service=Service(base_url=base_url, token=token, timeout=patience, **settings),
             levels=levels,
@@ -112,7 +121,19 @@ def probe(
             say=tell,
             confirm=lambda question: yes or _confirmed(question),
         )
-        run(requested.run())
+        run(_probed(requested, factory))
+
+
+async def _probed(requested: ProbeRun, factory: Callable[[], object] | None) -> None:
+    """Run the probe with the headers that the bank's factory returns."""
+    async with await options.made_by(factory) as side:
+        own, id_header = side.settings.get("headers"), side.settings.get("request_id_header")
+        try:
+            headers = request.checked_headers(own, request_id_header=id_header)
+        except ValueError as error:
+            raise ValueError(f"--hooks: invalid setting returned by the factory: {error}") from None
+        service = evolve(requested.service, headers=headers, request_id_header=id_header)
+        await evolve(requested, service=service).run()
 
 
 def _message(error: Exception) -> str:

@@ -220,6 +220,8 @@ class Service:
     timeout: float  # see `Connection`
     proxy: str | None = field(default=None, repr=False)
     ssl: ssl.SSLContext | None = None
+    headers: Mapping[str, str] = field(factory=dict, repr=False)  # the bank's own, for every request
+    request_id_header: str | None = None  # carries the attempt id of an order
     clock: Clock = field(factory=Clock)  # measures responses, and waits
 
     def connection(self) -> Connection:
@@ -230,7 +232,7 @@ class Service:
         self, method: str, path: str, *, token: str | None = None, body: bytes | None = None
     ) -> Request:
         """Return a request with the headers of the specification (4.1, 4.2); ``""`` leaves the token out."""
-        headers = {"Accept": "application/json", "Accept-Encoding": ACCEPTED}
+        headers = {**self.headers, "Accept": "application/json", "Accept-Encoding": ACCEPTED}
         if token != "":
             headers["Authorization"] = f"Bearer {self.token if token is None else token}"
         if body is not None:

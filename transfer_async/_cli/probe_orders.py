@@ -471,6 +471,7 @@ def _client(address: str, service: Service, ledger: Ledger) -> TransferClient:
         retry=RetryPolicy(attempts=1, deadline=total),
         timeouts=Timeouts(sock_read=total, total=total),
         lease=1.5 * total,
+        request_id_header=service.request_id_header,
     )
 
 
@@ -542,7 +543,9 @@ class Relay:
         planned, self._armed = self._armed, None  # Before sending: no order passes twice.
         if planned is None or request.path != CREATE_ORDER or not self._is_authorized(request):
             return web.Response(status=404)
-        response = await self._forward(planned, body)
+        name = self._service.request_id_header
+        attempt_id = {} if name is None else {name: request.headers[name]}
+        response = await self._forward(planned, body, attempt_id)
         if not response.sent:
             return web.Response(status=_NEVER_SENT)
         if response.status is None or not response.intact:
@@ -557,8 +560,9 @@ class Relay:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, f"Bearer {self._service.token}".encode())
 
-    async def _forward(self, planned: PlannedOrder, body: bytes) -> Response:
+    async def _forward(self, planned: PlannedOrder, body: bytes, attempt_id: Mapping[str, str]) -> Response:
         request = self._service.request("POST", CREATE_ORDER, body=planned.body(validation.read(body)))
+        request = evolve(request, headers={**request.headers, **attempt_id})
         self._answer, self.response = SeenAnswer(order="unknown"), Response()
         response, seconds = await self._service.exchange(request, cut=planned.case.is_cut)
         found = find_order(response, self._known, sent=planned.order if planned.special is None else None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,32 @@ async def test_orders_are_sent_once_and_within_the_cap(sandbox):
     assert "3 requests; at most 3 orders, and 469725.75 NGN in total" in first.stdout
     assert "sent before: 3 orders, 469725.75 NGN" in again.stdout
     assert [one.path for one in sandbox.requests if one.method == "POST"] == [CREATE_ORDER_PATH] * 3
+
+
+def brings_headers() -> dict[str, Any]:
+    return {"hooks": [], "headers": {"X-Gateway-Key": "s3cr3t"}, "request_id_header": "X-Request-Id"}
+
+
+def brings_wrong_headers() -> dict[str, Any]:
+    return {"hooks": [], "headers": {"Host": "s3cr3t"}}
+
+
+async def test_every_request_has_the_banks_own_headers_and_an_order_its_attempt_id(sandbox):
+    hooks = ("--hooks", f"{__name__}:brings_headers")
+    for levels in (("--idle", "0"), ("--level", "1", *ORDERING)):
+        result = await asked("probe", NOT_LIVE, "--yes", *levels, *hooks)
+        assert "s3cr3t" not in result.output
+    orders = [one.headers for one in sandbox.requests if one.method == "POST"]
+
+    assert {one.headers["X-Gateway-Key"] for one in sandbox.requests} == {"s3cr3t"}
+    assert len({headers["X-Request-Id"] for headers in orders}) == len(orders) == 3
+
+
+async def test_invalid_headers_of_the_factory_are_a_usage_error(sandbox):
+    result = await asked("probe", NOT_LIVE, "--yes", "--hooks", f"{__name__}:brings_wrong_headers", code=2)
+
+    assert "--hooks: invalid setting returned by the factory: headers: Host is set by" in result.stderr
+    assert not sandbox.requests
 
 
 async def test_it_stops_if_the_valid_order_is_refused(sandbox):
