@@ -31,18 +31,9 @@ from tests.support.journalling import (
     undos,
     withdraw,
 )
-from transfer_async import (
-    Attempt,
-    Cause,
-    CauseKind,
-    Decision,
-    JournalFailed,
-    KeyState,
-    Outcome,
-    PostgresJournal,
-)
+from transfer_async import JournalFailed, KeyState, PostgresJournal
 from transfer_async._support.util import VERSION as RELEASE
-from transfer_async.journal import Ending, Entry, Move, OutboxEntry, Proposal, rows
+from transfer_async.journal import Entry, Move, rows
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 
 __all__ = ["maker"]  # a fixture
@@ -217,34 +208,6 @@ def test_a_corrupt_record_keeps_the_members_of_a_newer_version() -> None:
     assert entry.unread is not None
     assert entry.unknown_members == {"region": b"1"}
 
-
-def test_what_an_older_program_would_misread_needs_a_new_format() -> None:
-    """If this fails, raise `VERSION`: only the body's own unknown members are kept."""
-    stored = (rows._StoredIntent, rows._Persons, rows._StoredUndo)
-    kinds = (*stored, Ending, OutboxEntry, Proposal, Cause, Attempt)
-    found = {kind.__name__: " ".join(kind.__annotations__) for kind in kinds}
-    for values in (KeyState, Outcome, CauseKind, Decision):
-        found[values.__name__] = " ".join(one.value for one in values)
-
-    assert (VERSION, found) == (2, FORMAT_2)
-
-
-FORMAT_2 = {
-    "_StoredIntent": "id key order beneficiary held send_before",
-    "_Persons": "order beneficiary",
-    "_StoredUndo": "intent hook receipt lease_until since",
-    "Ending": "outcome error status refused in_vain fields",
-    "OutboxEntry": "intent_id outcome order_id error status since",
-    "Proposal": "id decision order_id by reason at undone",
-    "Cause": "kind status error candidate attempts",
-    "Attempt": "number seconds outcome status error request_id began",
-    "KeyState": "free claimed sending in_doubt created",
-    "Outcome": "not_sent refused created unknown",
-    "CauseKind": "no_answer cut_answer status unreadable_answer second_answer abandoned closed taken_back "
-    "superseded",
-    "Decision": "resolve refute amend waive",
-}
-"""The members and values that programs of format 2 know."""
 
 if __name__ == "__main__":
     asyncio.run(run(pickle.loads(bytes.fromhex(sys.argv[1])), globals()[sys.argv[2]]))
