@@ -84,6 +84,45 @@ async def test_the_probes_ask_paths_that_the_worker_serves() -> None:
     }
 
 
+def test_each_name_that_the_page_tells_an_operator_to_type_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\n   ", " ")
+    secret, values = re.findall(r"create secret generic ([\w-]+)((?: --from-literal=\w+=[^ `]+)+)", text)[0]
+    wanted = {(ref["name"], ref["key"]) for one in WORKER["env"] if (ref := secret_of(one))}
+    (desk,) = re.findall(r"kubectl exec -it POD -- transfer-async (.+)", text)
+    given = parsed(desk.split(), {"TRANSFER_BASE_URL": "b", "TRANSFER_JOURNAL": "j"}, monkeypatch)
+    exported = set(re.findall(r"(\w+)=any", text))
+
+    assert wanted == {(secret, name) for name in re.findall(r"--from-literal=(\w+)=", values)}
+    assert f"port-forward POD {given['port']}:{given['port']}" in text
+    assert f"app={DEPLOYMENT['metadata']['labels']['app']}" in text
+    assert exported == set(re.findall(r"\$\{(\w+):\?", str(COMPOSE)))  # those without which it does not start
+    assert {f"docs/deploy/{path.name}" for path in DEPLOY.iterdir()} == {
+        *re.findall(r"^\| `(docs/deploy/[\w.]+)`", text, re.MULTILINE),
+        "docs/deploy/README.md",
+    }
+
+
+def secret_of(variable: dict[str, Any]) -> dict[str, str]:
+    reference: dict[str, str] = variable.get("valueFrom", {}).get("secretKeyRef", {})
+    return reference
+
+
+def test_the_services_of_compose_refer_to_each_other_by_their_names() -> None:
+    services = COMPOSE["services"]
+    named = {name for one in services.values() for name in one.get("depends_on", ())}
+    mounted = {one.partition(":")[0] for service in services.values() for one in service.get("volumes", ())}
+    hosts = re.findall(r"(?:nats://|@)([a-z]+):", str(COMPOSE))
+
+    assert named | set(hosts) <= set(services)
+    assert mounted == set(COMPOSE["volumes"])
+    assert all("healthcheck" in services[name] for one in services.values() for name in healthy(one))
+
+
+def healthy(service: dict[str, Any]) -> list[str]:
+    waits = service.get("depends_on", {})
+    return [name for name, one in waits.items() if one["condition"] == "service_healthy"]
+
+
 # --- safety -------------------------------------------------------------------------------------
 
 
