@@ -14,7 +14,7 @@ from tests.desk.visitor import Desk
 from tests.support import chromium
 from tests.support.bank import World
 from tests.support.chromium import Browser, Tab
-from transfer_async import OutcomeUnknown, SQLiteJournal, UnreadableOrder
+from transfer_async import KeyState, OutcomeUnknown, SQLiteJournal, UnreadableOrder
 from transfer_async._cli import servers
 from transfer_async._pipeline.operators import Operators
 from transfer_async.desk import Operator, Role
@@ -87,7 +87,10 @@ async def test_two_people_end_a_doubt_by_keyboard(world: World, browser: Browser
         await ben.follow("payment-1", role="link")
         assert "Approving releases hold-731 of 155,025.00 NGN" in await ben.text()
         await ben.write("How do you know?", "I asked, too")
-        await ben.follow("Approve", role="button")
+        await ben.follow("Review, then approve", role="button")
+        assert "Approving releases hold-731 of 155,025.00 NGN" in await ben.text()
+        await ben.write("If you are certain that no order exists", "155,025.00 NGN")
+        await ben.follow("Approve: no order exists", role="button")
         assert "Approved: it is done." in await ben.text()
         assert ben.status == 200
 
@@ -140,6 +143,41 @@ async def test_the_back_button_returns_to_the_search_results(world: World, brows
 
         assert where == f"{desk.base}/found?key=payment-1&key=payment-2"
         assert "Found 2 keys" in await ada.text()
+
+
+@pytest.mark.trial(ci=1, long=1)
+async def test_a_refutation_is_reviewed_by_keyboard_at_any_width(world: World, browser: Browser, size: int):
+    world.bank.reference = "hold-731"
+    async with world.client() as client, Desk.of(client) as desk:
+        for width in (360, 1280):
+            key = f"payment-{width}"
+            await world.in_doubt(key)
+            world.time.pass_(600)
+            ada = await sits_down(browser, desk, "ada", Role.CHANGE)
+            await ada.look(width=width)
+            await ada.go(f"{desk.base}/key?key={key}")
+            await ada.reach("How do you know?")  # of the order that exists
+            await ada.write("How do you know?", "the service's support: none")
+            await ada.follow("Review: None exists", role="button")
+            await asserts_in_order(ada)
+            await ada.look(width=width)
+            place = "document.querySelector('button.final').getBoundingClientRect().bottom"
+            assert await ada.evaluate(place) < 1000, width
+            assert "This cannot be undone. Nothing is decided yet." in await ada.text()
+
+            await ada.write("If you are certain that no order exists", "155")
+            await ada.follow("None exists: release the hold", role="button")
+            assert "This is neither the amount nor the key." in await ada.text()
+            assert await ada.evaluate("[document.activeElement.id, document.activeElement.value].join()") == (
+                "typed,155"
+            )
+            assert (await world.entry(key)).state is KeyState.IN_DOUBT
+
+            await ada.write("If you are certain that no order exists", "155,025.00")
+            await ada.follow("None exists: release the hold", role="button")
+            assert "Saved: no order exists." in await ada.text()
+            assert (await world.entry(key)).state is KeyState.FREE
+            assert [trouble for trouble in ada.troubles if "422" not in str(trouble)] == []
 
 
 async def shown_pages(world: World, desk: Desk) -> list[str]:

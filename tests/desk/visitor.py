@@ -53,8 +53,12 @@ class Visitor:
         return await self.desk.asked("POST", path, who=self.name, data=fields, headers=headers)
 
     async def sends(self, page: Page, form: str, *, headers: Any = SAME, **fields: str) -> Answer:
-        """Fill in a form of a page, and send it."""
-        return await self.post(f"/{form}", {**page.forms[form], **fields}, headers=headers)
+        """Fill in a form of a page, and send it; if a review follows, confirm it by the key."""
+        answer = await self.post(f"/{form}", {**page.forms[form], **fields}, headers=headers)
+        review = answer.page.forms.get(form, {})
+        if answer.status != 200 or "typed" not in review:
+            return answer
+        return await self.post(f"/{form}", {**review, "typed": review["key"]}, headers=headers)
 
     async def does(self, form: str, *, key: str = "k", **fields: str) -> Answer:
         """Open the page of a key, and send a form of it."""

@@ -54,6 +54,21 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
     return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
 
 
+def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, ...]:
+    """Return the hooks that a person says were undone manually; empty if none needs it.
+
+    Raises:
+        ValueError: the person must undo hooks first, and ``undone`` does not say so.
+    """
+    by_hand = to_undo_by_hand(entry, refuting=refuting)
+    if by_hand is not None and not undone:
+        raise ValueError(
+            "undone: is required: the record cannot be read, so recover cannot undo its hooks "
+            f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
+        )
+    return by_hand or ()
+
+
 def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
     """Return whether recovery releases a hold after a refutation. ``holds`` are the names of hold hooks."""
     return any(item.hook in holds for item in undos_on_failure(view.entry))

@@ -24,7 +24,7 @@ from transfer_async._models.events import Event, Observer, Observers, OrderInDou
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.call import fresh_id
-from transfer_async._pipeline.decisions import DecisionRow, row_of, to_undo_by_hand, transition_of
+from transfer_async._pipeline.decisions import DecisionRow, checked_undone, row_of, transition_of
 from transfer_async._pipeline.key_views import (
     ApprovalRequired,
     ApproverIsProposer,
@@ -709,13 +709,7 @@ def _refuse_unreadable(
         )
     if entry.state is KeyState.CREATED:  # before anything is written
         _refuse_created(entry, order_id, proposing=proposing)
-    by_hand = to_undo_by_hand(entry, refuting=order_id is None)
-    if by_hand is not None and not undone:
-        raise ValueError(
-            "undone: is required: the record cannot be read, so recover cannot undo its hooks "
-            f"({', '.join(by_hand) or 'not known'}). Undo them manually first"
-        )
-    return by_hand or ()
+    return checked_undone(entry, refuting=order_id is None, undone=undone)
 
 
 def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:

@@ -15,7 +15,7 @@ from yarl import URL
 from transfer_async._client import TransferClient
 from transfer_async._http.urls import is_odd_host
 from transfer_async._models.errors import ClientClosed, JournalFailed
-from transfer_async._pipeline.decisions import DECISIONS, DecisionRow, approval
+from transfer_async._pipeline.decisions import DECISIONS, DecisionRow, approval, checked_undone
 from transfer_async._pipeline.hooks import USUAL_HOLD, is_hold
 from transfer_async._pipeline.key_views import (
     ApprovalRequired,
@@ -24,12 +24,22 @@ from transfer_async._pipeline.key_views import (
     KeyView,
     RecordSetAside,
     Sentence,
+    checked_text,
 )
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock
 from transfer_async._support.util import log
 from transfer_async.desk import views
-from transfer_async.desk.auth import Operator, Role, Who, checked_who, is_current, operator_of, since
+from transfer_async.desk.auth import (
+    Operator,
+    Role,
+    Who,
+    checked_who,
+    is_current,
+    operator_of,
+    reviewed_row,
+    since,
+)
 from transfer_async.desk.pending_keys import Choice, PendingKeysCache, began_at, next_after
 from transfer_async.desk.views import (
     OPERATOR,
@@ -39,11 +49,13 @@ from transfer_async.desk.views import (
     Views,
     address,
     fields_of,
+    is_confirmed,
     is_list,
     key_page,
     operator_at,
+    review_page,
 )
-from transfer_async.journal.model import FOUR_EYES, KeyState
+from transfer_async.journal.model import FOUR_EYES, KeyState, is_same_person
 from transfer_async.journal.operator_transitions import Demand, Waive
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -246,8 +258,13 @@ class Action:
         four_eyes = (await operators.four_eyes()).demanded
         if not self._is_current(form, view, four_eyes=four_eyes):
             return await self._stale(form)
+        if "back" in form.fields:  # from the review, with what was typed
+            return await self._refused(form, None, status=200)
         listed = await self._listed(form, view)
         try:
+            row = reviewed_row(form.name, view, four_eyes=four_eyes)
+            if row is not None and not is_confirmed(form["typed"], view):
+                return self._review(form, view, row)
             done = await self._change(operators, view, form, four_eyes)
         except (KeyChanged, ApprovalRequired):
             return await self._stale(form)
@@ -261,6 +278,22 @@ class Action:
         with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, even if this fails
             self._shared.cache.changed(await operators.view(view.key))
         raise web.HTTPSeeOther(address(view.key, done=done, **listed))
+
+    def _review(self, form: Form, view: KeyView, row: DecisionRow) -> web.Response:
+        """Return the page that shows a final decision once more; it decides and writes nothing.
+
+        Raises:
+            ApproverIsProposer: the operator approves their own proposal.
+            ValueError: a field of the first form is invalid.
+        """
+        checked_text("reason", form["reason"])
+        if view.proposal is None:
+            checked_undone(view.entry, refuting=row.frees_key, undone="undone" in form.fields)
+        elif is_same_person(view.proposal.by, form.operator.name):
+            raise ApproverIsProposer
+        return review_page(
+            self._shared, view, row, operator=form.operator, name=form.name, fields=form.fields
+        )
 
     async def _listed(self, form: Form, view: KeyView) -> dict[str, Any]:
         """Return what the address keeps of the list from which the operator came, and the key next in it."""
@@ -301,7 +334,7 @@ class Action:
         return await self._refused(form, problem, status=409, since=steps)
 
     async def _refused(
-        self, form: Form, problem: str | Sentence, *, status: int, **more: Any
+        self, form: Form, problem: str | Sentence | None, *, status: int, **more: Any
     ) -> web.Response:
         view = await self._shared.operators.view(form["key"])
         if status == 422:
@@ -325,7 +358,7 @@ def _deciding(row: DecisionRow) -> _Change:
     """Return what the form of a decision does: it makes the decision, or proposes it under dual control."""
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
-        if row.frees_key and "certain" not in form.fields:
+        if row.frees_key and four_eyes and "certain" not in form.fields:  # alone, it is reviewed
             raise ValueError("say that you are certain that no order exists")
         arguments: dict[str, Any] = {
             "seen": view.moves,

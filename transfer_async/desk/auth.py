@@ -117,6 +117,7 @@ class DecisionForm:
     effects: tuple[Sentence, ...]  # what it will cause
     not_before: datetime | None = None  # the earliest time for it, if that is in the future
     asks_undone: bool = False  # whether hooks must be undone manually first
+    is_reviewed: bool = False  # whether it leads to a review, where the decision is confirmed
 
     @property
     def name(self) -> str:
@@ -131,12 +132,17 @@ def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: dat
     """
     if view.proposal is not None or view.is_sealed:
         return []
-    return [_form(row, view, four_eyes, holds, now) for row in DECISIONS if row.is_offered(view)]
+    return [
+        form_for(row, view, four_eyes=four_eyes, holds=holds, now=now)
+        for row in DECISIONS
+        if row.is_offered(view)
+    ]
 
 
-def _form(
-    row: DecisionRow, view: KeyView, four_eyes: bool, holds: frozenset[str], now: datetime
+def form_for(
+    row: DecisionRow, view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime
 ) -> DecisionForm:
+    """Return the form for a decision about the key; it proposes the decision under dual control."""
     button = row.propose if four_eyes else row.button
     at = view.refutable_at if row.frees_key else None
     return DecisionForm(
@@ -145,7 +151,20 @@ def _form(
         effects=effects_of(view, row, holds=holds, verb="Approving this" if four_eyes else ""),
         not_before=at if at is not None and at > now else None,
         asks_undone=row.asks_undone(view),
+        is_reviewed=reviewed_row(row.name, view, four_eyes=four_eyes) is not None,
     )
+
+
+def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
+    """Return the decision that the form ``name`` makes, if nobody can undo it; otherwise None.
+
+    A refutation releases holds. A proposal to refute can be withdrawn, so its approval is reviewed instead.
+    """
+    if name == "approve":
+        row = None if view.proposal is None else proposed_row(view.proposal)
+    else:
+        row = None if four_eyes else next((row for row in DECISIONS if row.name == name), None)
+    return row if row is not None and row.frees_key else None
 
 
 def effects_of_proposal(view: KeyView, *, holds: frozenset[str]) -> tuple[Sentence, ...]:

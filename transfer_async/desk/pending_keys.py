@@ -609,7 +609,7 @@ def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
     line = f"\n{wanted}\n"
     if wanted and line in ids:
         return [row for row in rows if line in row.ids]
-    amount, currency = _amount_in(text)
+    amount, currency = amount_in(text)
     if amount is None:
         return [row for row, name in zip(rows, names, strict=True) if wanted in name]
     weight = float(amount)  # compared first, because it is faster
@@ -621,7 +621,7 @@ def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
     ]
 
 
-def _amount_in(text: str) -> tuple[Decimal | None, str]:
+def amount_in(text: str) -> tuple[Decimal | None, str]:
     """Return the amount in ``text`` and its currency, empty if not given; None if it is not an amount."""
     match = _AMOUNT.fullmatch(text)
     if match is None or (match["before"] and match["after"]):

@@ -18,11 +18,18 @@ from markupsafe import Markup, escape
 
 from transfer_async._models.requests import UNSEEN, OrderIntent
 from transfer_async._models.responses import Order, User
-from transfer_async._pipeline.decisions import DECISIONS, LOOK, approval, pending, proposed_row
+from transfer_async._pipeline.decisions import (
+    DECISIONS,
+    LOOK,
+    DecisionRow,
+    approval,
+    pending,
+    proposed_row,
+)
 from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
-from transfer_async.desk.auth import Operator, Role, effects_of_proposal, forms_for, token_of
+from transfer_async.desk.auth import Operator, Role, effects_of_proposal, form_for, forms_for, token_of
 from transfer_async.desk.pending_keys import (
     AGES,
     AMOUNTS,
@@ -33,6 +40,7 @@ from transfer_async.desk.pending_keys import (
     Choice,
     PendingKeysCache,
     PendingKeysSnapshot,
+    amount_in,
     began_at,
     found_by_text,
     kinds_of,
@@ -400,13 +408,59 @@ async def _following(
     return {"next": following, "is_last": is_last, "choice": choice, "list_query": query}
 
 
+_CARRIED = ("key", "stamp", "list", "proposal", "reason", "undone")
+"""The fields of a first form that its review sends again."""
+
+
+def review_page(
+    shared: Shared,
+    view: KeyView,
+    row: DecisionRow,
+    *,
+    operator: Operator,
+    name: str,
+    fields: Mapping[str, str],
+) -> web.Response:
+    """Return the second step of a decision that nobody can undo: what it causes, and a field to confirm it.
+
+    It sends the form of that ``name`` again, with the ``fields`` of the first step. If these contain
+    ``typed``, the confirmation was wrong.
+    """
+    form = form_for(row, view, four_eyes=False, holds=shared.holds, now=shared.clock.utc())
+    is_approval = view.proposal is not None
+    return shared.answer(
+        "review",
+        status=422 if "typed" in fields else 200,
+        operator=operator,
+        view=view,
+        row=row,
+        name=name,
+        button=f"Approve: {row.explained}" if is_approval else form.button,
+        effects=effects_of_proposal(view, holds=shared.holds) if is_approval else form.effects,
+        carried={field: fields[field] for field in _CARRIED if field in fields},
+        typed=fields.get("typed"),
+        reason=fields["reason"],
+    )
+
+
+def is_confirmed(text: str, view: KeyView) -> bool:
+    """Return whether ``text`` is the key, or the exact amount of its order (with or without the currency)."""
+    text = text.strip()
+    # Marked, because the page shows the key so, and it may be copied from there.
+    if text in (view.key.strip(), marked(view.key).strip()):
+        return True
+    amount, currency = amount_in(text)
+    order = view.order
+    return order is not None and amount == order.poster_amount and currency in ("", order.poster_currency)
+
+
 def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool) -> dict[str, Any]:
     proposal = view.proposal
     is_own = proposal is not None and is_same_person(proposal.by, operator.name)
     return {
         "forms": forms_for(view, four_eyes=four_eyes, holds=shared.holds, now=shared.clock.utc()),
         "token": token_of(view, operator.name, four_eyes=four_eyes, holds=shared.holds),
-        "proposed": None if proposal is None else proposed_row(proposal).explained,
+        "proposed": None if proposal is None else proposed_row(proposal),
         "proposal_effects": effects_of_proposal(view, holds=shared.holds),
         "is_own": is_own,
         "may_change": operator.may(Role.CHANGE),
@@ -611,8 +665,10 @@ def shown(value: object) -> object:
 _STYLE = _read("desk.css")
 ICON = _read("icon.svg")
 
+_NAMES = ("base.html", "list.html", "key.html", "review.html", "message.html")
+
 _environment = Environment(
-    loader=DictLoader({name: _read(name) for name in ("base.html", "list.html", "key.html", "message.html")}),
+    loader=DictLoader({name: _read(name) for name in _NAMES}),
     autoescape=True,
     finalize=shown,
     undefined=StrictUndefined,
@@ -638,9 +694,9 @@ _environment.globals.update(
     kinds=KIND_LABELS,
     kinds_explained=KIND_HELP,
 )
-_TEMPLATES = {name: _environment.get_template(f"{name}.html") for name in ("list", "key", "message")}
+_TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for name in _NAMES[1:]}
 
 
 def page(template: str, **given: Any) -> str:
-    """Return a page of HTML, from the template ``list``, ``key`` or ``message``."""
+    """Return a page of HTML, from the template ``list``, ``key``, ``review`` or ``message``."""
     return _TEMPLATES[template].render(given)

@@ -1,0 +1,160 @@
+"""The second step of a decision that nobody can undo: it is shown once more, and confirmed by typing."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.desk.visitor import Answer, Desk, Visitor, where_to
+from tests.support.bank import World, owed_hooks
+from transfer_async import KeyState
+from transfer_async.desk import Role
+from transfer_async.journal import Unread
+
+
+async def reviewed(visitor: Visitor, *, form: str = "refute", key: str = "k", **fields: str) -> Answer:
+    """Send the first form of a decision, and return what the page answers."""
+    given = (await visitor.key(key)).page.forms[form]
+    return await visitor.post(f"/{form}", {**given, "reason": "asked the service", **fields})
+
+
+async def test_a_refutation_is_shown_once_more_before_anything_is_written(world: World, desk: Desk):
+    world.bank.reference = "hold-731"
+    await world.in_doubt()
+    world.time.pass_(600)
+    before = await world.told()
+
+    review = await reviewed(desk.visitor())
+
+    assert review.status == 200
+    assert "This cannot be undone. Nothing is decided yet." in review.text
+    assert "Refuting releases hold-731 of 155,025.00 NGN, at the next recovery" in review.text
+    assert "asked the service" in review.text
+    assert set(review.page.forms) == {"find", "refute"}
+    assert await world.told() == before
+
+
+@pytest.mark.parametrize("typed", ["k", " k ", "155025", "155,025.00", "155025.00 NGN", "NGN 155,025"])
+async def test_the_amount_or_the_key_confirms_it(doubted: World, desk: Desk, typed: str):
+    ada = desk.visitor()
+    review = await reviewed(ada)
+
+    answer = await ada.post("/refute", {**review.page.forms["refute"], "typed": typed})
+
+    assert where_to(answer) == ("/key", {"key": "k", "done": "refuted"})
+    assert owed_hooks(await doubted.entry()) == ["funds_hold"]
+    (step,) = [step for step in await doubted.journal.history(doubted.scope, "k") if step.move == "refute"]
+    assert (step.by, step.reason) == ("ada", "asked the service")
+
+
+@pytest.mark.parametrize("typed", ["", "K", "k2", "155,024.00", "155025 USD", "yes", "1 55025", "15502"])
+async def test_another_text_decides_nothing_and_is_kept_with_an_error_at_its_field(
+    doubted: World, desk: Desk, typed: str
+):
+    ada, before = desk.visitor(), await doubted.told()
+    review = await reviewed(ada)
+
+    answer = await ada.post("/refute", {**review.page.forms["refute"], "typed": typed})
+
+    assert answer.status == 422
+    (field,) = [values for tag, values in answer.page.tags if values.get("name") == "typed"]
+    assert (field["value"], field["aria-invalid"], field["aria-describedby"]) == (
+        typed,
+        "true",
+        "error-typed",
+    )
+    assert "This is neither the amount nor the key." in answer.text
+    assert answer.page.forms["refute"]["reason"] == "asked the service"
+    assert await doubted.told() == before
+
+
+async def test_one_can_go_back_from_the_review_with_what_one_typed(doubted: World, desk: Desk):
+    ada, before = desk.visitor(), await doubted.told()
+    review = await reviewed(ada)
+
+    answer = await ada.post("/refute", {**review.page.forms["refute"], "typed": "k", "back": "1"})
+
+    assert answer.status == 200
+    assert answer.page.forms["refute"]["reason"] == "asked the service"
+    assert await doubted.told() == before
+
+
+async def test_a_decision_during_the_review_is_not_overwritten(doubted: World, desk: Desk):
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    review = await reviewed(ada)
+    await ben.does("resolve", order_id="tx-abc", reason="on the statement")
+
+    answer = await ada.post("/refute", {**review.page.forms["refute"], "typed": "k"})
+
+    assert answer.status == 409
+    assert "the order was recorded as existing by ben tx-abc" in answer.text
+    assert (await doubted.entry()).state is KeyState.CREATED
+
+
+async def test_a_resolution_needs_no_review_and_does_not_look_like_a_refutation(doubted: World, desk: Desk):
+    ada = desk.visitor()
+    shown = await ada.key()
+
+    classes = [
+        (tag, values["class"])
+        for tag, values in shown.page.tags
+        if tag in ("article", "button") and values.get("class")
+    ]
+    assert classes == [
+        ("article", "action"),
+        ("button", "main"),
+        ("article", "action danger"),
+        ("button", "careful"),
+    ]
+    assert (await reviewed(ada, form="resolve", order_id="tx-abc")).status == 303
+
+
+async def test_a_proposal_needs_no_review_but_the_approval_of_a_refutation_does(world: World):
+    await world.in_doubt()
+    world.time.pass_(600)
+    async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
+        ada, ben = desk.visitor("ada", [Role.CHANGE]), desk.visitor("ben", [Role.APPROVE])
+        uncertain = await reviewed(ada)
+        proposed = await reviewed(ada, certain="1")
+        proposal = (await ben.key()).page
+        review = await reviewed(ben, form="approve")
+        entry = await world.entry()
+        wrong = await ben.post("/approve", {**review.page.forms["approve"], "typed": "yes"})
+        done = await ben.post("/approve", {**review.page.forms["approve"], "typed": "155,025.00 NGN"})
+
+    assert (uncertain.status, proposed.status, review.status, wrong.status) == (422, 303, 200, 422)
+    assert "Say that you are certain" in uncertain.text
+    assert "Review, then approve" in proposal.text
+    assert "Proposed by ada: asked the service" in review.text
+    assert "Approve: no order exists, and none can appear" in review.text
+    assert (entry.state, entry.proposal is not None) == (KeyState.IN_DOUBT, True)
+    assert where_to(done) == ("/key", {"key": "k", "done": "approved"})
+
+
+async def test_the_proposer_is_refused_before_the_review(world: World):
+    await world.in_doubt()
+    world.time.pass_(600)
+    async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
+        ada = desk.visitor("ada")
+        await reviewed(ada, certain="1")
+        page = (await ada.key()).page
+        fields = {**page.forms["withdraw"], "reason": "I asked, too"}
+        answer = await ada.post("/approve", fields)
+
+    assert answer.status == 403
+    assert "another person must approve it" in answer.text
+
+
+async def test_hooks_that_must_be_undone_manually_are_asked_for_before_the_review(doubted: World, desk: Desk):
+    entries = doubted.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
+    entries[doubted.scope, "k"] = replace(entries[doubted.scope, "k"], intent=None, unread=unread)
+    ada = desk.visitor()
+
+    refused = await reviewed(ada)
+    review = await reviewed(ada, undone="1")
+    by_amount = await ada.post("/refute", {**review.page.forms["refute"], "typed": "155025"})
+    by_key = await ada.post("/refute", {**review.page.forms["refute"], "typed": "k"})
+
+    assert (refused.status, review.status, by_amount.status, by_key.status) == (422, 200, 422, 303)
+    assert "(funds_hold)" in refused.text
+    assert "type the key, as shown above" in review.text
+    assert "This is not the key." in by_amount.text
