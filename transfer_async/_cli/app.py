@@ -69,6 +69,12 @@ def desk(
     colour: Annotated[
         str | None, typer.Option(metavar="#RRGGBB", help="The colour of the band with the label.")
     ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The address of your own look-up, with {order_id} or another field."
+        ),
+    ] = None,
     settle_after: options.SettleAfter = SETTLE_AFTER,
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
@@ -79,6 +85,7 @@ def desk(
 
     ROLE is change (end doubts), approve (approve what another operator proposed) or parties (see who pays
     whom).
+    The fields of --link are {key}, {order_id}, {request_id}, {intent_id} and {attempt_id}.
     Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 wrong usage.
     """
     with failing("desk", {ImportError: USAGE}):
@@ -91,7 +98,7 @@ def desk(
         where, store = scope_of(scope, base_url), journal_named(journal)
         operator = Operator(by, may or ())
         operators = Operators(store, where, settle_after=settle_after)
-        style = PageStyle(label=label, colour=colour)
+        style = PageStyle(label=label, colour=colour, link=link)
     served = servers.serve_desk(operators, store, operator, port=port, say=tell, style=style)
     with failing("desk", {TransferError: FAILED, OSError: FAILED}, words=lambda error: _why(error, port)):
         run(served)

@@ -41,6 +41,21 @@ CAUSES = {
 }
 """The causes of doubts, in two or three words each."""
 
+NEXT_STEPS = {
+    CauseKind.NO_ANSWER: "Most such orders exist: find it at the service",
+    CauseKind.CUT_ANSWER: "Most such orders exist: find it at the service",
+    CauseKind.STATUS: "Ask the service, with the request id",
+    CauseKind.UNREADABLE_ANSWER: "Find the candidate at the service",
+    CauseKind.SECOND_ANSWER: "Ask the service, with the request id",
+    CauseKind.ABANDONED: "Make sure that its process is gone: one that is only stopped may still send. "
+    "Then find the order at the service",
+    CauseKind.CLOSED: "Most such orders exist: find it at the service",
+    CauseKind.TAKEN_BACK: "The history says why the id was taken back. Find the right order at the service",
+    CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: that of the first "
+    "may be gone, or still open",
+}
+"""What an operator does first about each cause of a doubt; `docs/operations.md` has the same texts."""
+
 
 @frozen(kw_only=True)
 class KeyView:

@@ -71,6 +71,7 @@ def desk(
     origin: str | None = None,
     label: str = "",
     colour: str | None = None,
+    link: str | None = None,
 ) -> web.Application:
     """Make the operators' page: mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
@@ -86,6 +87,10 @@ def desk(
         label: the environment, as ``live`` or ``test``, of at most 40 characters; it stands on a band above
             each page, and in its title.
         colour: the band's colour, as ``#8a0000``.
+        link: the address of the bank's own look-up, as ``https://office.bank.example/orders?id={order_id}``.
+            Its fields are ``{key}``, ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``;
+            their values are quoted. A key's page has a link for each value on record, at most 10, in a new
+            tab; without a value it has none.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -95,7 +100,7 @@ def desk(
         raise ValueError(f"client: must be a TransferClient, not a {type(client).__name__}")  # noqa: TRY004 - as every wrong setting
     context = client._context
     holds = frozenset(hook.name for hook in context.hooks if is_hold(hook))
-    style = PageStyle(label=label, colour=colour)
+    style = PageStyle(label=label, colour=colour, link=link)
     return application(
         client.operators, who=who, origin=origin, style=style, holds=holds, clock=context.clock
     )
@@ -114,9 +119,7 @@ def application(
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
     style = style or PageStyle()
-    shared = Shared(
-        operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD}, label=style.label
-    )
+    shared = Shared(operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD}, style=style)
     auth = _AuthMiddleware(shared, who=checked_who(who), origin=checked_origin(origin))
 
     app = web.Application(middlewares=[auth.answer])

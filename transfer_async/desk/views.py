@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice, product
 from operator import attrgetter
 from pathlib import Path
+from string import Formatter
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from aiohttp import web
 from attrs import evolve, frozen
@@ -26,7 +28,7 @@ from transfer_async._pipeline.decisions import (
     pending,
     proposed_row,
 )
-from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
+from transfer_async._pipeline.key_views import NEXT_STEPS, KeyView, Sentence, only_scopes
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role, effects_of_proposal, form_for, forms_for, token_of
@@ -253,6 +255,12 @@ LONGEST_LABEL = 40
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
+_LINK = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+/[!-~]*", re.IGNORECASE)
+"""A template of a link: no field may change its scheme or its host."""
+
+MAX_LINKS = 10
+"""The maximum number of links that a key's page has."""
+
 
 @frozen(kw_only=True)
 class PageStyle:
@@ -264,8 +272,14 @@ class PageStyle:
 
     label: str = ""
     colour: str | None = None
+    link: str | None = None
 
     def __attrs_post_init__(self) -> None:
+        if self.link is not None and not _is_link(self.link):
+            raise ValueError(
+                "link: must be an http or https address with a path, and at least one of the fields "
+                f"{', '.join(f'{{{name}}}' for name in LINK_FIELDS)}"
+            )
         is_label = isinstance(self.label, str) and self.label.isprintable()
         if not is_label or len(self.label) > LONGEST_LABEL:
             raise ValueError(f"label: must be at most {LONGEST_LABEL} printable characters")
@@ -285,6 +299,51 @@ class PageStyle:
         return f"{_STYLE}\n:root {{ --band: {self.colour}; --on-band: {text}; }}\n"
 
 
+LINK_FIELDS: dict[str, Callable[[KeyView], Iterable[str | None]]] = {
+    "key": lambda view: [view.key],
+    "order_id": lambda view: [view.order_id] if view.order_id else view.candidates,
+    "request_id": lambda view: (
+        () if view.cause is None else [item.request_id for item in view.cause.attempts]
+    ),
+    "intent_id": lambda view: [view.intent_id],
+    "attempt_id": lambda view: [view.attempt_id],
+}
+"""The fields of the link's template, each with the values that a key's record has for it."""
+
+
+def _is_link(link: object) -> bool:
+    if not isinstance(link, str) or not _LINK.fullmatch(link):
+        return False
+    try:
+        has_host = bool(urlsplit(link).hostname)
+        parts = [part[1:] for part in Formatter().parse(link) if part[1] is not None]
+    except ValueError:
+        return False
+    return (
+        has_host and bool(parts) and all(part in [(name, "", None) for name in LINK_FIELDS] for part in parts)
+    )
+
+
+def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
+    """Return the bank's own look-up addresses for a key, each with the values in it; empty without a value.
+
+    A value of dots only is left out, because a browser would follow it to another path.
+    """
+    if link is None:
+        return []
+    names = list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(link) if name))
+    found = [[value for value in dict.fromkeys(LINK_FIELDS[name](view)) if value] for name in names]
+    usable = [[value for value in values if value.strip(".")] for values in found]
+    chosen = islice(product(*usable), MAX_LINKS)
+    return [
+        (
+            link.format(**{name: quote(value, safe="") for name, value in zip(names, values, strict=True)}),
+            ", ".join(values),
+        )
+        for values in chosen
+    ]
+
+
 def _linear(part: float) -> float:
     """Return a part of an sRGB colour as the intensity of its light."""
     return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)
@@ -298,11 +357,11 @@ class Shared:
     cache: PendingKeysCache  # the list of keys that need attention
     clock: Clock  # the clock for ages
     holds: frozenset[str]  # the names of hooks that place a hold
-    label: str  # the environment, as ``live``; empty if it was not given
+    style: PageStyle  # what the bank gave to its pages: the environment's label, the look-up link
 
     def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:
         """Return a page as a response; every page says where the operator is, and how many keys wait."""
-        where = {"scope": self.operators.scope, "label": self.label, "waiting": self.cache.waiting}
+        where = {"scope": self.operators.scope, "label": self.style.label, "waiting": self.cache.waiting}
         return web.Response(text=page(template, **where, **given), content_type="text/html", status=status)
 
 
@@ -375,6 +434,8 @@ async def key_page(
         "earlier": len(steps) - len(shown),
         "pending": pending(view, holds=shared.holds),
         "nothing_to_do": nothing_to_do(view),
+        "next_step": next_step(view),
+        "links": links_of(shared.style.link, view),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
         "done": confirmed,
         **await _following(shared, operator, view, listed, is_done=confirmed is not None),
@@ -577,6 +638,17 @@ def nothing_to_do(view: KeyView) -> str:
     if view.state is KeyState.CLAIMED:
         return "Nothing, because nothing was sent: a new delivery or the next recovery continues it."
     return "Nothing: it has ended."
+
+
+def next_step(view: KeyView) -> str | None:
+    """Return what to do first about a key in doubt; None if it is not in doubt."""
+    if view.state is not KeyState.IN_DOUBT or view.is_sealed:
+        return None
+    return (
+        "Find out at the service whether the order exists"
+        if view.cause is None
+        else NEXT_STEPS[view.cause.kind]
+    )
 
 
 def problem_text(error: Exception) -> str:
