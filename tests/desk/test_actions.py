@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from tests.desk.visitor import SAME, Desk, where_to
+from tests.desk.visitor import SAME, Answer, Desk, where_to
 from tests.support.bank import World, owed_hooks
 from transfer_async import KeyState
 from transfer_async.desk import Role
@@ -147,6 +147,60 @@ async def test_an_invalid_field_is_reported_on_the_page_and_keeps_its_text(
     assert told in answer.text
     assert answer.page.forms[form].get("order_id", "") == fields.get("order_id", "")
     assert decisions(await doubted.told()) == []
+
+
+@pytest.mark.parametrize(
+    ("form", "field", "fields"),
+    [
+        ("resolve", "order_id", {"order_id": "no id"}),
+        ("resolve", "reason", {"order_id": "tx-abc", "reason": " "}),
+        ("refute", "reason", {"reason": " "}),
+        ("parties", "reason", {"reason": " "}),
+    ],
+)
+async def test_an_error_is_shown_at_its_field_to_which_the_alert_leads(
+    doubted: World, desk: Desk, form: str, field: str, fields: dict[str, str]
+):
+    shown = (await desk.visitor().does(form, **fields)).page
+
+    (wrong,) = [values for _, values in shown.tags if "aria-invalid" in values]
+    (text,) = [values for tag, values in shown.tags if tag == "span" and values.get("class") == "error"]
+    assert (wrong["id"], wrong["name"], "autofocus" in wrong) == (f"{field}-{form}", field, True)
+    assert wrong["aria-errormessage"] == text["id"]
+    assert f"#{field}-{form}" in shown.links
+
+
+async def test_an_error_at_one_form_keeps_its_ticks_and_a_changed_key_clears_them(world: World):
+    await old_doubt(world)
+    async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
+        ada = desk.visitor()
+        page = (await ada.key()).page
+        refused = await ada.sends(page, "refute", certain="1", reason=" ")
+        await desk.visitor("ben").does("refute", certain="1")
+        await desk.visitor("ben").does("withdraw")
+        outdated = await ada.sends(page, "refute", certain="1", reason="none there")
+
+    def ticked(answer: Answer) -> list[bool]:
+        return ["checked" in values for _, values in answer.page.tags if values.get("type") == "checkbox"]
+
+    assert (refused.status, ticked(refused)) == (422, [True])
+    assert (outdated.status, ticked(outdated)) == (409, [False])
+    assert outdated.page.forms["refute"]["reason"] == "none there"
+
+
+async def test_the_loser_of_a_race_sees_who_decided_what_and_keeps_what_they_typed(
+    doubted: World, desk: Desk
+):
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    old = (await ben.key()).page
+    await ada.does("resolve", order_id="tx-abc", reason="on the statement")
+
+    answer = await ben.sends(old, "resolve", order_id="tx-other", reason="the customer said so")
+
+    assert answer.status == 409
+    assert "At 2024-05-06 12:10:00 UTC ada decided: the order exists" in answer.text
+    assert "You had typed: tx-other the customer said so" in answer.text
+    assert "resolve" not in answer.page.forms
 
 
 @pytest.mark.parametrize("form", ["resolve", "refute", "approve", "parties"])

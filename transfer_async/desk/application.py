@@ -55,7 +55,7 @@ from transfer_async.desk.views import (
     operator_at,
     review_page,
 )
-from transfer_async.journal.model import FOUR_EYES, KeyState, is_same_person
+from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_same_person
 from transfer_async.journal.operator_transitions import Demand, Waive
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -277,7 +277,8 @@ class Action:
         except ApproverIsProposer:
             return await self._refused(form, views.OWN_PROPOSAL, status=403)
         except ValueError as error:
-            return await self._refused(form, views.problem_text(error), status=422)
+            wrong = views.field_of(error)
+            return await self._refused(form, views.problem_text(error), status=422, wrong=wrong)
         with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, even if this fails
             self._shared.cache.changed(await operators.view(view.key))
         raise web.HTTPSeeOther(address(view.key, done=done, **listed))
@@ -323,11 +324,17 @@ class Action:
             problem = Sentence(
                 "Nothing was changed. This page is out of date, or was made for another operator."
             )
+        made = next(
+            ((row, step) for step in reversed(steps) for row in DECISIONS if row.name == step.move), None
+        )
+        if made is not None:
+            row, step = made
+            at = views.time_text(views.moment(step.at))
+            problem = Sentence(f"{problem.text}. At {at} {{}} decided: {row.explained}", (_who(step, form),))
         approved = approval(history)
         if form.name in ("approve", "withdraw") and approved in steps and approved is not None:
-            who = "you" if approved.by == form.operator.name else approved.by or "somebody"
             at = views.time_text(views.moment(approved.at))
-            problem = Sentence(f"Nothing was changed: {{}} approved it at {at}", (who,))
+            problem = Sentence(f"Nothing was changed: {{}} approved it at {at}", (_who(approved, form),))
         four_eyes = (await operators.four_eyes()).demanded
         if self._is_current(form, view, four_eyes=not four_eyes):
             why = "dual control is required now" if four_eyes else "one person is enough now"
@@ -344,11 +351,17 @@ class Action:
             four_eyes = (await self._shared.operators.four_eyes()).demanded
             if not self._is_current(form, view, four_eyes=four_eyes):
                 return await self._stale(form)  # that is why it was refused
-        tried = {"tried": form.name, "reason": form["reason"], "order_id": form["order_id"]}
+        tried: dict[str, Any] = {"tried": form.name, "reason": form["reason"], "order_id": form["order_id"]}
+        if status != 409:  # after a change the boxes are ticked anew, because the effects may differ
+            tried["ticked"] = form.fields
         listed = dict(parse_qsl(form["list"]))
         return await key_page(
             self._shared, form.operator, view, status=status, problem=problem, listed=listed, **tried, **more
         )
+
+
+def _who(step: HistoryEvent, form: Form) -> str:
+    return "you" if step.by == form.operator.name else step.by or "a program"
 
 
 # --- what each form does ------------------------------------------------------------------------
@@ -362,7 +375,7 @@ def _deciding(row: DecisionRow) -> _Change:
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # alone, it is reviewed
-            raise ValueError("say that you are certain that no order exists")
+            raise ValueError("certain: must be ticked: propose this only if you are certain")
         arguments: dict[str, Any] = {
             "seen": view.moves,
             **form.attribution,

@@ -185,8 +185,16 @@ class Views:
                 view.key, by=operator.name, reason=fields.get("reason", "")
             )
         except ValueError as error:
-            more = {"problem": problem_text(error), "tried": "parties", "reason": fields.get("reason", "")}
-            return await key_page(self._shared, operator, view, status=422, listed=listed, **more)
+            more = {"problem": problem_text(error), "wrong": field_of(error), "tried": "parties"}
+            return await key_page(
+                self._shared,
+                operator,
+                view,
+                status=422,
+                listed=listed,
+                reason=fields.get("reason", ""),
+                **more,
+            )
         return await key_page(self._shared, operator, view, listed=listed, parties=list(_parties(found)))
 
     async def _nothing(self, request: web.Request) -> web.Response:
@@ -399,8 +407,8 @@ async def fields_of(request: web.Request) -> dict[str, str]:
 _NOT_LISTED: Mapping[str, str] = {}
 
 _NOTHING_TRIED = {
-    **dict.fromkeys(("problem", "since", "tried", "parties")),
-    **dict.fromkeys(("reason", "order_id"), ""),
+    **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
+    **dict.fromkeys(("reason", "order_id", "ticked"), ""),
 }
 """The values of a key's page before the operator has tried anything."""
 
@@ -419,7 +427,7 @@ async def key_page(
 
     What the address says was ``done`` is shown only if it is on record. ``listed`` has the fields of the list
     from which the operator came. ``more`` is the result of what the operator tried: ``problem``, ``since``,
-    ``tried``, ``parties`` …
+    ``tried``, ``wrong`` (the field at fault), ``parties`` …
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
@@ -660,6 +668,12 @@ def problem_text(error: Exception) -> str:
     if rest and argument.isidentifier():  # a field of the form; what follows may name a hook
         text = f"{argument.replace('_', ' ')}: {rest}"
     return text[:1].upper() + text[1:]
+
+
+def field_of(error: ValueError) -> str | None:
+    """Return the field of the form that an error is about; None if it is about the key."""
+    name = str(error).partition(": ")[0]
+    return name if name in ("reason", "order_id", "undone", "certain") else None
 
 
 def moment(since_1970: float) -> datetime:
