@@ -195,6 +195,7 @@ async def shown_pages(world: World, desk: Desk) -> list[str]:
     return [
         "/",
         "/?live=1&kind=doubt",
+        "/?wall=1",
         "/key?key=payment-1",
         "/key?key=payment-2",
         "/key?key=owed",

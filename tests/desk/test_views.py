@@ -132,14 +132,35 @@ async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: De
     ada = desk.visitor()
 
     still, live = await ada.get(), await ada.get(live="1", currency="NGN")
+    others = [await ada.key(), await ada.get("/found", key="k"), await ada.get("/nothing-here")]
 
-    assert "Refresh" not in still.headers
+    assert all("Refresh" not in page.headers for page in (still, *others))
     assert {"find", "./"} <= set(still.page.forms)
     assert "./?live=1" in still.page.links
     assert live.headers["Refresh"] == "30"
     assert live.page.forms == {}
     assert "Only NGN." in live.text
     assert "./?currency=NGN" in live.page.links
+
+
+async def test_a_wall_view_refreshes_itself_and_has_no_forms(world: World, desk: Desk):
+    await world.in_doubt()
+    ada = desk.visitor()
+
+    still = await ada.get(currency="NGN")
+    (link,) = [link for link in still.page.links if "wall=1" in link]
+    wall = await ada.get(f"/{link.removeprefix('./')}")
+    filtered = [item for item in wall.page.links if "kind=doubt" in item]
+
+    assert (wall.headers["Refresh"], wall.page.forms) == ("30", {})
+    assert not {"input", "button", "select"} & {tag for tag, _ in wall.page.tags}
+    assert ("body", {"class": "wall"}) in wall.page.tags
+    assert "k in doubt 155,025.00 NGN" in wall.text
+    assert all("wall=1" in item for item in filtered)
+    assert filtered
+    assert "./?currency=NGN" in wall.page.links
+    assert not any("wall=1" in item for item in wall.page.links if item.startswith("key?"))
+    assert (await ada.get(wall="1")).page.forms == {}
 
 
 async def test_a_live_page_keeps_refreshing_while_the_journal_is_unreachable(world: World, desk: Desk):
@@ -149,8 +170,9 @@ async def test_a_live_page_keeps_refreshing_while_the_journal_is_unreachable(wor
         raise OSError("disk gone")
 
     world.journal.work = gone  # type: ignore[assignment,method-assign] # a store that is gone
-    shown = await ada.get(live="1")
+    shown, wall = await ada.get(live="1"), await ada.get(wall="1")
 
+    assert (wall.status, wall.headers["Refresh"], wall.page.forms) == (503, "30", {})
     assert (shown.status, shown.headers["Refresh"]) == (503, "30")
     assert shown.page.forms == {}
     assert "Refresh" not in (await ada.get("/found")).headers

@@ -475,7 +475,8 @@ class Choice:
     sort: str = _DEFAULT
     turned: bool = False
     page: int = 1
-    live: bool = False
+    live: bool = False  # whether the page refreshes itself, and has no field
+    wall: bool = False  # whether it is for a wall: live, in large letters
     me: str = ""  # the reader, for `PROPOSALS`; no part of an address
     minute: int = 0  # the time now, in minutes since 1970, for `AGES`; no part of an address
 
@@ -508,7 +509,8 @@ class Choice:
             sort=_among(sort.removeprefix("-"), SORTS) or _DEFAULT,
             turned=sort.startswith("-") or query.get("turned") == "1",
             page=int(page) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
-            live=query.get("live") == "1",
+            live="1" in (query.get("live"), query.get("wall")),
+            wall=query.get("wall") == "1",
             me=me.name if me and proposal in ("approve", "mine") else "",
             minute=int(now // 60) if older else 0,
         )
@@ -527,7 +529,7 @@ class Choice:
     @property
     def for_a_key(self) -> dict[str, Any]:
         """The fields that a key's address carries, so that the next key comes from the same list."""
-        return self.query(page=1, live=False)
+        return self.query(page=1, live=False, wall=False)
 
     @property
     def filters(self) -> list[str]:

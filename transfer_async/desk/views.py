@@ -95,6 +95,7 @@ class Views:
             four_eyes_key=FOUR_EYES,
             every=REFRESH,
             live=choice.live,
+            wall=choice.wall,
         )
         if choice.live:  # such a page has no field: a reload would erase it
             response.headers["Refresh"] = str(REFRESH)
@@ -185,7 +186,11 @@ class Views:
                 view.key, by=operator.name, reason=fields.get("reason", "")
             )
         except ValueError as error:
-            more = {"problem": problem_text(error), "wrong": field_of(error), "tried": "parties"}
+            more: dict[str, Any] = {
+                "problem": problem_text(error),
+                "wrong": field_of(error),
+                "tried": "parties",
+            }
             return await key_page(
                 self._shared,
                 operator,
