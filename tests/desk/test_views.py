@@ -143,6 +143,14 @@ async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: De
     assert "./?currency=NGN" in live.page.links
 
 
+async def test_a_page_in_the_banks_application_offers_no_sign_out(desk: Desk):
+    """Its sessions are the bank's own."""
+    ada = desk.visitor()
+
+    assert "sign-out" not in (await ada.get()).page.forms
+    assert (await ada.post("/sign-out", {})).status == 404
+
+
 async def test_a_wall_view_refreshes_itself_and_has_no_forms(world: World, desk: Desk):
     await world.in_doubt()
     ada = desk.visitor()

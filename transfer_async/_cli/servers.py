@@ -20,6 +20,7 @@ from aiohttp import web
 from transfer_async._cli.output import Say, logged, shown
 from transfer_async._cli.process import on_signals
 from transfer_async._pipeline.operators import Operators
+from transfer_async._support.clock import Clock
 from transfer_async.desk import Operator
 from transfer_async.desk.application import HEADERS, application
 from transfer_async.desk.views import PageStyle
@@ -137,19 +138,26 @@ def announcement(sandbox: Sandbox) -> list[str]:
 # The page is served on loopback, to the one browser that opens the printed address.
 
 HOST = "127.0.0.1"
+
+IDLE_END = 1_800.0
+"""Seconds without a request after which the browser is signed out."""
+
+_NEW_ADDRESS = "The terminal that runs the command desk shows a new address."
 _USED = (
     "This address admits one browser, once, and was used already. Start the command desk again for a new one."
 )
 
 
 class Entrance:
-    """Exchanges the one-time token of the printed address for a cookie."""
+    """Exchanges the one-time token of the printed address for a cookie, until sign-out or the idle end."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, *, clock: Clock | None = None, say: Say = lambda _: None) -> None:
         self._operator = operator
+        self._clock = clock or Clock()
+        self._say = say
         self._hosts: frozenset[str] = frozenset()
-        self._token: str | None = secrets.token_urlsafe(32)
-        self._session = secrets.token_urlsafe(32)
+        self._token: str | None = None
+        self._begin_session()
         # The path of the page is random, because cookies ignore ports: a server on another port of this
         # machine receives the cookies of every path that it can guess.
         self.mount = f"/{secrets.token_urlsafe(32)}"
@@ -159,7 +167,24 @@ class Entrance:
         """Return the address to print, and accept requests for ``port`` under these host names only."""
         # Any other host name may belong to a page that resolves it to this machine (DNS rebinding).
         self._hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
-        return f"http://{HOST}:{port}/enter?token={self._token}"
+        self._port = port
+        return self._address
+
+    @property
+    def _address(self) -> str:
+        return f"http://{HOST}:{self._port}/enter?token={self._token}"
+
+    def _begin_session(self) -> None:
+        """Make another token and another session; those before are invalid from now on."""
+        self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._used_at = self._clock.now()
+
+    def end(self, why: str = "signed out") -> str:
+        """End the session, print a new address, and return what the browser shows."""
+        self._begin_session()
+        self._say(f"{why}; this address admits one browser, once:")
+        self._say(self._address)
+        return f"{why.capitalize()}. {_NEW_ADDRESS}"
 
     async def enter(self, request: web.Request) -> web.Response:
         """Admit the browser that has the token, once. A ``HEAD`` request or a prefetch does not use it up."""
@@ -169,15 +194,30 @@ class Entrance:
         if request.host not in self._hosts or self._token is None or not _is_same(given, self._token):
             return web.Response(status=403, text=_USED)
         self._token = None
+        self._used_at = self._clock.now()
         response = web.Response(status=303, headers={"Location": f".{self.mount}/"})
         response.set_cookie(self._cookie, self._session, path=self.mount, httponly=True, samesite="Strict")
         return response
 
     def who(self, request: web.Request) -> Operator | None:
-        """Return the operator if the request has the cookie, and None otherwise."""
+        """Return the operator if the request has the cookie, and None otherwise.
+
+        A list that refreshes itself does not prolong the session, because nobody may be there.
+
+        Raises:
+            HTTPUnauthorized: the session was idle for too long, and has ended.
+        """
         given = request.cookies.get(self._cookie, "")
         is_let_in = request.host in self._hosts and _is_same(given, self._session)
-        return self._operator if is_let_in else None
+        if not is_let_in:
+            return None
+        now = self._clock.now()
+        if now - self._used_at >= IDLE_END:
+            why = self.end(f"signed out after {IDLE_END / 60:.0f} minutes without use")
+            raise web.HTTPUnauthorized(reason=why)
+        if "1" not in (request.query.get("live"), request.query.get("wall")):
+            self._used_at = now
+        return self._operator
 
 
 def _is_same(given: str, wanted: str) -> bool:
@@ -197,6 +237,7 @@ async def serve_desk(
     port: int,
     say: Say,
     style: PageStyle | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Serve the page until SIGINT or SIGTERM, then close the journal.
 
@@ -204,10 +245,13 @@ async def serve_desk(
         OSError: the port cannot be listened on.
         JournalFailed: the journal could not be read.
     """
-    stop, entrance, app = asyncio.Event(), Entrance(operator), web.Application()
+    stop, app = asyncio.Event(), web.Application()
+    entrance = Entrance(operator, clock=clock, say=say)
     app.on_response_prepare.append(_add_headers)
     app.router.add_get("/enter", entrance.enter)
-    app.add_subapp(entrance.mount, application(operators, who=entrance.who, style=style))
+    app.add_subapp(
+        entrance.mount, application(operators, who=entrance.who, style=style, sign_out=entrance.end)
+    )
     runner = web.AppRunner(app, access_log=None)
     try:
         await operators.four_eyes()  # fails at once if the journal cannot be used

@@ -114,12 +114,24 @@ def application(
     style: PageStyle | None = None,
     holds: frozenset[str] = frozenset(),
     clock: Clock | None = None,
+    sign_out: Callable[[], str] | None = None,
 ) -> web.Application:
-    """Make the same page for `Operators`; ``holds`` are the names of hooks that place a hold."""
+    """Make the same page for `Operators`.
+
+    ``holds`` are the names of hooks that place a hold. ``sign_out`` ends the only session and returns a text
+    for the browser; without it, the page offers no sign-out, because the session belongs to the bank.
+    """
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
     style = style or PageStyle()
-    shared = Shared(operators=operators, cache=cache, clock=clock, holds=holds | {USUAL_HOLD}, style=style)
+    shared = Shared(
+        operators=operators,
+        cache=cache,
+        clock=clock,
+        holds=holds | {USUAL_HOLD},
+        style=style,
+        signs_out=sign_out is not None,
+    )
     auth = _AuthMiddleware(shared, who=checked_who(who), origin=checked_origin(origin))
 
     app = web.Application(middlewares=[auth.answer])
@@ -130,6 +142,8 @@ def application(
     app.router.add_post("/find", pages.find)
     app.router.add_get("/found", pages.found)
     app.router.add_post("/parties", pages.parties)
+    if sign_out is not None:
+        app.router.add_post("/sign-out", _signing_out(shared, sign_out))
     for name, (roles, change) in _CHANGES.items():
         app.router.add_post(f"/{name}", Action(shared, name, roles, change).answer)
     app[_FILES] = {
@@ -140,6 +154,13 @@ def application(
         app.router.add_get(f"/{name}", _file)
     app.on_cleanup.append(lambda _: cache.close())
     return app
+
+
+def _signing_out(shared: Shared, end: Callable[[], str]) -> Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return shared.answer("message", title="Signed out", text=end(), operator=None)
+
+    return answer
 
 
 async def _file(request: web.Request) -> web.Response:

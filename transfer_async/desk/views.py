@@ -372,10 +372,16 @@ class Shared:
     holds: frozenset[str]  # the names of hooks that place a hold
     style: PageStyle  # what the bank gave to its pages: the environment's label, the look-up link
 
+    signs_out: bool = False  # whether the page has a sign-out; the bank's own sessions have their own
+
     def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:
         """Return a page as a response; every page says where the operator is, and how many keys wait."""
         where = {"scope": self.operators.scope, "label": self.style.label, "waiting": self.cache.waiting}
-        return web.Response(text=page(template, **where, **given), content_type="text/html", status=status)
+        return web.Response(
+            text=page(template, signs_out=self.signs_out, **where, **given),
+            content_type="text/html",
+            status=status,
+        )
 
 
 def operator_at(request: web.Request) -> Operator:

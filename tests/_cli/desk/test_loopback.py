@@ -19,7 +19,7 @@ from yarl import URL
 from tests.desk.visitor import SAME
 from tests.support.bank import World
 from tests.support.commands import asked, invoke
-from tests.support.pages import Page
+from tests.support.pages import ELSEWHERE, Page
 from transfer_async import JournalFailed, Operators, SQLiteJournal
 from transfer_async._cli import servers
 from transfer_async.desk import Operator, Role
@@ -65,7 +65,15 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         operator = Operator("ada", [Role.CHANGE])
         style = PageStyle(label="live", colour="#8a0000")
         serving = asyncio.create_task(
-            servers.serve_desk(operators, journal, operator, port=0, say=lines.put_nowait, style=style)
+            servers.serve_desk(
+                operators,
+                journal,
+                operator,
+                port=0,
+                say=lines.put_nowait,
+                style=style,
+                clock=world.time.clock,
+            )
         )
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
             made = Served(http, lines, world)
@@ -161,6 +169,81 @@ async def test_what_is_decided_there_is_in_the_journal(served: Served):
 
     assert "Saved: the order exists." in text
     assert (await served.world.entry("payment-1")).order_id == "tx-abc"
+
+
+async def new_address(served: Served) -> str:
+    """The address that the command prints when a session has ended."""
+    served.address = await served.lines.get()
+    return served.address
+
+
+async def test_after_sign_out_the_cookie_is_worthless_and_a_new_address_is_printed(served: Served):
+    desk = await served.enters()
+    page = Page((await served.get(desk))[1])
+    assert "sign-out" in page.forms
+    async with served.http.post(f"{desk}sign-out", headers=SAME) as answer:
+        status, text = answer.status, await answer.text()
+
+    outside = await served.get(desk)
+    said = await served.lines.get()
+    again = await served.get(await served.enters()) if await new_address(served) else None
+
+    assert (status, outside[0]) == (200, 403)
+    assert "Signed out. The terminal that runs the command desk shows a new address." in text
+    assert "payment-1" not in text + outside[1]
+    assert said == "signed out; this address admits one browser, once:"
+    assert again is not None
+    assert again[0] == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_no_other_page_signs_the_operator_out(served: Served, method: str):
+    desk = await served.enters()
+    statuses = set()
+    for headers in ELSEWHERE if method == "POST" else [SAME]:
+        given = {name: value.format(host=URL(desk).authority) for name, value in headers.items()}
+        async with served.http.request(method, f"{desk}sign-out", headers=given) as answer:
+            statuses.add(answer.status)
+
+    assert statuses == {403 if method == "POST" else 405}
+    assert (await served.get(desk))[0] == 200
+
+
+async def test_a_browser_that_is_not_used_is_signed_out(served: Served):
+    desk, pass_ = await served.enters(), served.world.time.pass_
+    used = []
+    for _ in range(3):
+        pass_(servers.IDLE_END - 1)
+        used.append((await served.get(desk))[0])
+    pass_(servers.IDLE_END)
+    ended, after = await served.get(desk), await served.get(desk)
+    said = await served.lines.get()
+    await new_address(served)
+
+    assert (used, ended[0], after[0]) == ([200, 200, 200], 401, 403)
+    assert "Signed out after 30 minutes without use." in ended[1]
+    assert "payment-1" not in ended[1] + after[1]
+    assert said == "signed out after 30 minutes without use; this address admits one browser, once:"
+    assert (await served.get(await served.enters()))[0] == 200
+
+
+@pytest.mark.parametrize("query", ["?live=1", "?wall=1", "?live=1&wall=1"])
+async def test_a_list_that_refreshes_itself_does_not_prolong_the_session(served: Served, query: str):
+    desk, pass_ = await served.enters(), served.world.time.pass_
+    statuses = []
+    for _ in range(2):
+        pass_(servers.IDLE_END / 2)
+        statuses.append((await served.get(f"{desk}{query}"))[0])
+    said = [await served.lines.get(), await served.lines.get()]
+
+    assert statuses == [200, 401]
+    assert len(said) == 2
+
+
+async def test_the_address_is_valid_however_late_it_is_opened(served: Served):
+    served.world.time.pass_(10 * servers.IDLE_END)
+
+    assert (await served.get(await served.enters()))[0] == 200
 
 
 async def test_only_this_machine_can_reach_it(served: Served):
