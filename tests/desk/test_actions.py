@@ -203,6 +203,23 @@ async def test_the_loser_of_a_race_sees_who_decided_what_and_keeps_what_they_typ
     assert "resolve" not in answer.page.forms
 
 
+async def test_the_loser_of_a_race_sees_every_decision_in_its_order(doubted: World, desk: Desk):
+    ada, ben = desk.visitor("ada"), desk.visitor("ben")
+    old = (await ben.key()).page
+    await ada.does("resolve", order_id="tx-abc")
+    doubted.time.pass_(60)
+    await ben.does("takeback")
+
+    answer = await ben.sends(old, "resolve", order_id="tx-other", reason="the customer said so")
+
+    assert answer.status == 409
+    decided = (
+        "At 2024-05-06 12:10:00 UTC ada decided: the order exists. At 2024-05-06 12:11:00 UTC you decided"
+    )
+    assert f"{decided}: the order's id is withdrawn" in answer.text
+    assert answer.page.forms["resolve"]["order_id"] == "tx-other"
+
+
 @pytest.mark.parametrize("form", ["resolve", "refute", "approve", "parties"])
 async def test_a_key_that_is_not_on_record_is_not_found(desk: Desk, form: str):
     answer = await desk.visitor().post(f"/{form}", {"key": "nobody knows it", "reason": "seen"})

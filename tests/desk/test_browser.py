@@ -168,9 +168,8 @@ async def test_a_refutation_is_reviewed_by_keyboard_at_any_width(world: World, b
             await ada.write("If you are certain that no order exists", "155")
             await ada.follow("None exists: release the hold", role="button")
             assert "This is neither the amount nor the key." in await ada.text()
-            assert await ada.evaluate("[document.activeElement.id, document.activeElement.value].join()") == (
-                "typed,155"
-            )
+            kept = "document.querySelector('#typed[aria-invalid][autofocus]').value"
+            assert await ada.evaluate(kept) == "155"
             assert (await world.entry(key)).state is KeyState.IN_DOUBT
 
             await ada.write("If you are certain that no order exists", "155,025.00")
@@ -178,6 +177,25 @@ async def test_a_refutation_is_reviewed_by_keyboard_at_any_width(world: World, b
             assert "Saved: no order exists." in await ada.text()
             assert (await world.entry(key)).state is KeyState.FREE
             assert [trouble for trouble in ada.troubles if "422" not in str(trouble)] == []
+
+
+@pytest.mark.trial(ci=1, long=1)
+async def test_a_print_has_the_record_and_the_history_and_no_form(world: World, browser: Browser, size: int):
+    async with world.client(four_eyes=True) as client, Desk.of(client, label="live") as desk:
+        await world.in_doubt("payment-1")
+        world.time.pass_(600)
+        await desk.visitor("ben").does("refute", key="payment-1", certain="1", reason="none there")
+        ada = await sits_down(browser, desk, "ada", *Role)
+        await ada.go(f"{desk.base}/key?key=payment-1")
+        await ada.ask("Emulation.setEmulatedMedia", media="print")
+        tree = await ada.tree()
+        text = " ".join(node["name"] for node in tree if node["role"] == "StaticText")
+        chosen = "getComputedStyle(document.querySelector('dd code')).userSelect"
+
+        assert not {node["role"] for node in tree} & {"button", "textbox", "searchbox", "checkbox", "form"}
+        for part in ("live", "ada", "155,025.00 NGN", "What happened", "none there", "ben", "Made"):
+            assert part in text, part
+        assert await ada.evaluate(chosen) == "all"
 
 
 async def shown_pages(world: World, desk: Desk) -> list[str]:

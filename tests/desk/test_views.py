@@ -2,7 +2,9 @@
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from msgspec.structs import replace
@@ -12,9 +14,11 @@ from tests.support.bank import World
 from transfer_async import OutcomeUnknown, PersonName, UnreadableOrder
 from transfer_async.desk import Role, pending_keys, views
 from transfer_async.desk import desk as make_desk
-from transfer_async.desk.views import PageStyle
+from transfer_async.desk.views import PageStyle, time_text
 from transfer_async.journal import Look, Unread, transitions
 from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
+
+LAGOS = ZoneInfo("Africa/Lagos")
 
 PERSONAL = ("ada.eze", "ben.okri", "example.com", "Okri")
 
@@ -141,6 +145,53 @@ async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: De
     assert live.page.forms == {}
     assert "Only NGN." in live.text
     assert "./?currency=NGN" in live.page.links
+
+
+@pytest.mark.parametrize(
+    ("when", "text"),
+    [
+        (datetime(2024, 5, 6, 12, 5, tzinfo=UTC), "2024-05-06 12:05:00 UTC (13:05:00 WAT)"),
+        (datetime(2024, 5, 6, 23, 30, tzinfo=UTC), "2024-05-06 23:30:00 UTC (2024-05-07 00:30:00 WAT)"),
+        (datetime(9999, 12, 31, 23, 30, tzinfo=UTC), "9999-12-31 23:30:00 UTC"),
+    ],
+)
+def test_a_time_in_a_zone_names_its_day_if_it_is_another(when: datetime, text: str):
+    assert time_text(when, LAGOS) == text
+
+
+@pytest.mark.parametrize("zone", ["Africa/Lagos", LAGOS])
+async def test_times_are_shown_in_the_banks_zone_beside_utc(world: World, zone: Any):
+    await world.in_doubt()
+    async with world.client() as client, Desk.of(client, zone=zone) as desk:
+        ada = desk.visitor("ada")
+        old = (await ada.key()).page
+        young, listed = await ada.key(), await ada.get()
+        world.time.pass_(600)
+        _, query = where_to(await desk.visitor("ben").does("resolve", order_id="tx-abc"))
+        late = await ada.sends(old, "resolve", order_id="tx-abc", reason="seen")
+        await desk.visitor("ada").does("takeback")
+        since = await desk.visitor("ben").key(**query)
+
+    assert "Not before 2024-05-06 12:05:00 UTC (13:05:00 WAT)" in young.text
+    assert "As of 2024-05-06 12:00:00 UTC (13:00:00 WAT)" in listed.text
+    assert "At 2024-05-06 12:10:00 UTC (13:10:00 WAT) ben decided: the order exists" in late.text
+    assert "Saved at 2024-05-06 12:10:00 UTC (13:10:00 WAT)" in since.text
+    assert 'datetime="2024-05-06T12:05:00Z"' in young.html
+
+
+@pytest.mark.parametrize("zone", ["", "Lagos", "../etc/passwd", "Africa", "/etc/localtime", 7, "a\0b"])
+def test_an_unknown_zone_is_refused(zone: Any):
+    with pytest.raises(ValueError, match=r"^zone: must be in the time zone database"):
+        PageStyle(zone=zone)
+
+
+async def test_every_page_says_when_it_was_made(world: World, desk: Desk):
+    """A print must show of which moment it is."""
+    await world.in_doubt()
+    ada = desk.visitor()
+
+    for shown in (await ada.get(), await ada.key(), await ada.get("/nothing-here")):
+        assert "Made 2024-05-06 12:00:00 UTC" in shown.text
 
 
 async def test_a_page_in_the_banks_application_offers_no_sign_out(desk: Desk):

@@ -75,6 +75,10 @@ def desk(
             metavar="URL", help="The address of your own look-up, with {order_id} or another field."
         ),
     ] = None,
+    zone: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Your time zone, such as Africa/Lagos; times are in UTC, too."),
+    ] = None,
     settle_after: options.SettleAfter = SETTLE_AFTER,
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
@@ -98,7 +102,7 @@ def desk(
         where, store = scope_of(scope, base_url), journal_named(journal)
         operator = Operator(by, may or ())
         operators = Operators(store, where, settle_after=settle_after)
-        style = PageStyle(label=label, colour=colour, link=link)
+        style = PageStyle(label=label, colour=colour, link=link, zone=zone)
     served = servers.serve_desk(operators, store, operator, port=port, say=tell, style=style)
     with failing("desk", {TransferError: FAILED, OSError: FAILED}, words=lambda error: _why(error, port)):
         run(served)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+from zoneinfo import ZoneInfo
 
 from aiohttp import web
 from attrs import field, frozen
@@ -72,6 +73,7 @@ def desk(
     label: str = "",
     colour: str | None = None,
     link: str | None = None,
+    zone: str | ZoneInfo | None = None,
 ) -> web.Application:
     """Make the operators' page: mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
@@ -91,6 +93,7 @@ def desk(
             Its fields are ``{key}``, ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``;
             their values are quoted. A key's page has a link for each value on record, at most 10, in a new
             tab; without a value it has none.
+        zone: the bank's time zone, as ``Africa/Lagos``. Every time is shown in UTC and in this zone.
 
     Raises:
         ValueError: names the argument and the rule.
@@ -100,7 +103,7 @@ def desk(
         raise ValueError(f"client: must be a TransferClient, not a {type(client).__name__}")  # noqa: TRY004 - as every wrong setting
     context = client._context
     holds = frozenset(hook.name for hook in context.hooks if is_hold(hook))
-    style = PageStyle(label=label, colour=colour, link=link)
+    style = PageStyle(label=label, colour=colour, link=link, zone=zone)
     return application(
         client.operators, who=who, origin=origin, style=style, holds=holds, clock=context.clock
     )
@@ -345,17 +348,15 @@ class Action:
             problem = Sentence(
                 "Nothing was changed. This page is out of date, or was made for another operator."
             )
-        made = next(
-            ((row, step) for step in reversed(steps) for row in DECISIONS if row.name == step.move), None
-        )
-        if made is not None:
-            row, step = made
-            at = views.time_text(views.moment(step.at))
-            problem = Sentence(f"{problem.text}. At {at} {{}} decided: {row.explained}", (_who(step, form),))
+        time, decided = self._shared.time, {row.name: row.explained for row in DECISIONS}
+        for step in steps:
+            if step.move in decided:
+                text = f"{problem.text}. At {time(step.at)} {{}} decided: {decided[step.move]}"
+                problem = Sentence(text, (*problem.values, _who(step, form)))
         approved = approval(history)
         if form.name in ("approve", "withdraw") and approved in steps and approved is not None:
-            at = views.time_text(views.moment(approved.at))
-            problem = Sentence(f"Nothing was changed: {{}} approved it at {at}", (_who(approved, form),))
+            text = f"Nothing was changed: {{}} approved it at {time(approved.at)}"
+            problem = Sentence(text, (_who(approved, form),))
         four_eyes = (await operators.four_eyes()).demanded
         if self._is_current(form, view, four_eyes=not four_eyes):
             why = "dual control is required now" if four_eyes else "one person is enough now"

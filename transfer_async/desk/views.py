@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from itertools import islice, product
 from operator import attrgetter
 from pathlib import Path
-from string import Formatter
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
+from zoneinfo import ZoneInfo
 
 from aiohttp import web
-from attrs import evolve, frozen
-from jinja2 import DictLoader, Environment, StrictUndefined
+from attrs import evolve, field, frozen
+from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from transfer_async._models.requests import UNSEEN, OrderIntent
@@ -153,9 +154,7 @@ class Views:
             ended=ended,
             is_partial=is_partial,
             caption=caption,
-            nothing=""
-            if ended or is_partial
-            else "No such key, and no listed key has this text, id or amount.",
+            nothing="" if ended or is_partial else NOTHING_FOUND,
         )
 
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
@@ -268,11 +267,37 @@ LONGEST_LABEL = 40
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
-_LINK = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+/[!-~]*", re.IGNORECASE)
-"""A template of a link: no field may change its scheme or its host."""
+LINK_FIELDS: dict[str, Callable[[KeyView], Iterable[str | None]]] = {
+    "key": lambda view: [view.key],
+    "order_id": lambda view: [view.order_id] if view.order_id else view.candidates,
+    "request_id": lambda view: (
+        () if view.cause is None else [item.request_id for item in view.cause.attempts]
+    ),
+    "intent_id": lambda view: [view.intent_id],
+    "attempt_id": lambda view: [view.attempt_id],
+}
+"""The fields of the link's template, each with the values that a key's record has for it."""
+
+_LINK = re.compile(
+    r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?/[!-z|~]*"
+    rf"(\{{({'|'.join(LINK_FIELDS)})\}}[!-z|~]*)+",
+    re.IGNORECASE,
+)
+"""The template of a link: no field may change its scheme or its host."""
 
 MAX_LINKS = 10
 """The maximum number of links that a key's page has."""
+
+
+def _checked_zone(zone: object) -> ZoneInfo | None:
+    if zone is None or isinstance(zone, ZoneInfo):
+        return zone
+    try:
+        return ZoneInfo(zone)  # type: ignore[arg-type] # a TypeError says that it is no text
+    except (KeyError, ValueError, TypeError, OSError):
+        raise ValueError(
+            "zone: must be in the time zone database, as Africa/Lagos; if the system has none, install tzdata"
+        ) from None
 
 
 @frozen(kw_only=True)
@@ -286,9 +311,10 @@ class PageStyle:
     label: str = ""
     colour: str | None = None
     link: str | None = None
+    zone: ZoneInfo | None = field(default=None, converter=_checked_zone)
 
     def __attrs_post_init__(self) -> None:
-        if self.link is not None and not _is_link(self.link):
+        if self.link is not None and not (isinstance(self.link, str) and _LINK.fullmatch(self.link)):
             raise ValueError(
                 "link: must be an http or https address with a path, and at least one of the fields "
                 f"{', '.join(f'{{{name}}}' for name in LINK_FIELDS)}"
@@ -312,31 +338,6 @@ class PageStyle:
         return f"{_STYLE}\n:root {{ --band: {self.colour}; --on-band: {text}; }}\n"
 
 
-LINK_FIELDS: dict[str, Callable[[KeyView], Iterable[str | None]]] = {
-    "key": lambda view: [view.key],
-    "order_id": lambda view: [view.order_id] if view.order_id else view.candidates,
-    "request_id": lambda view: (
-        () if view.cause is None else [item.request_id for item in view.cause.attempts]
-    ),
-    "intent_id": lambda view: [view.intent_id],
-    "attempt_id": lambda view: [view.attempt_id],
-}
-"""The fields of the link's template, each with the values that a key's record has for it."""
-
-
-def _is_link(link: object) -> bool:
-    if not isinstance(link, str) or not _LINK.fullmatch(link):
-        return False
-    try:
-        has_host = bool(urlsplit(link).hostname)
-        parts = [part[1:] for part in Formatter().parse(link) if part[1] is not None]
-    except ValueError:
-        return False
-    return (
-        has_host and bool(parts) and all(part in [(name, "", None) for name in LINK_FIELDS] for part in parts)
-    )
-
-
 def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
     """Return the bank's own look-up addresses for a key, each with the values in it; empty without a value.
 
@@ -344,7 +345,7 @@ def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
     """
     if link is None:
         return []
-    names = list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(link) if name))
+    names = dict.fromkeys(re.findall(r"{(\w+)}", link))
     found = [[value for value in dict.fromkeys(LINK_FIELDS[name](view)) if value] for name in names]
     usable = [[value for value in values if value.strip(".")] for values in found]
     chosen = islice(product(*usable), MAX_LINKS)
@@ -376,12 +377,14 @@ class Shared:
 
     def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:
         """Return a page as a response; every page says where the operator is, and how many keys wait."""
-        where = {"scope": self.operators.scope, "label": self.style.label, "waiting": self.cache.waiting}
-        return web.Response(
-            text=page(template, signs_out=self.signs_out, **where, **given),
-            content_type="text/html",
-            status=status,
-        )
+        where: dict[str, Any] = {"scope": self.operators.scope, "label": self.style.label}
+        where |= {"waiting": self.cache.waiting, "signs_out": self.signs_out}
+        where |= {"zone": self.style.zone, "made_at": self.clock.utc()}
+        return web.Response(text=page(template, **where, **given), content_type="text/html", status=status)
+
+    def time(self, seconds: float) -> str:
+        """Return seconds since 1970 as a page shows them."""
+        return time_text(moment(seconds), self.style.zone)
 
 
 def operator_at(request: web.Request) -> Operator:
@@ -442,7 +445,7 @@ async def key_page(
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
-    confirmed = confirmation(done, view, steps, by=operator.name)
+    confirmed = confirmation(done, view, steps, by=operator.name, zone=shared.style.zone)
     given = {
         "operator": operator,
         "view": view,
@@ -613,7 +616,9 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 """What the address of a key's page may say was done: its line in the history, and the confirmation."""
 
 
-def confirmation(name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str) -> str | None:
+def confirmation(
+    name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str, zone: ZoneInfo | None = None
+) -> str | None:
     """Return the confirmation of a change, if it is on record; otherwise None.
 
     The address that has the ``name`` proves nothing, because anybody can type it.
@@ -628,7 +633,9 @@ def confirmation(name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by:
     if made is None:
         return None
     if made is not changes[-1] or made.state is not view.state:
-        return f"Saved at {time_text(moment(made.at))}. The key has changed since then: see what happened."
+        return (
+            f"Saved at {time_text(moment(made.at), zone)}. The key has changed since then: see what happened."
+        )
     return text
 
 
@@ -710,9 +717,20 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-def time_text(when: datetime) -> str:
-    """Return a time in UTC, to the second."""
-    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
+    """Return a time in UTC, to the second; and in ``zone``, with its date if that is another day."""
+    utc = when.astimezone(UTC)
+    text = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+    with contextlib.suppress(OverflowError):  # the first and the last day that a datetime can have
+        local = when.astimezone(zone or UTC)
+        day = "" if local.date() == utc.date() else f"{local:%Y-%m-%d} "
+        return f"{text} ({day}{local:%H:%M:%S %Z})" if zone else text
+    return text
+
+
+@pass_context
+def _time(context: Context, when: datetime) -> str:
+    return time_text(when, context.get("zone"))
 
 
 def machine_time(when: datetime) -> str:
@@ -779,7 +797,7 @@ _environment.filters.update(
     exact=escape,  # without marks, for a field that the browser sends back unchanged
     machine_time=machine_time,
     move=move_text,
-    time=time_text,
+    time=_time,
 )
 _environment.globals.update(
     own_proposal=OWN_PROPOSAL,
