@@ -258,6 +258,20 @@ async def test_axe_finds_no_accessibility_problem(world: World, browser: Browser
                     await ada.look(width=width, dark=dark)
                     await ada.go(desk.base + address)
                     assert await ada.evaluate(f"{axe};{run}") == [], (address, width, dark)
+        for dark in (False, True):
+            await ada.look(width=1600, dark=dark)
+            await ada.go(f"{desk.base}/key?key=payment-1")
+            await ada.write("The order's id", "no id")
+            await ada.write("How do you know?", "asked")
+            await ada.follow("It exists", role="button")
+            assert await ada.evaluate(f"{axe};{run}") == [], dark
+            await ada.write("How do you know?", "asked")
+            await ada.write("How do you know?", "asked")
+            await ada.follow("Review", role="button")
+            assert await ada.evaluate(f"{axe};{run}") == [], dark
+            await ada.write("If you are certain", "155")
+            await ada.follow("None exists", role="button")
+            assert await ada.evaluate(f"{axe};{run}") == [], dark
 
 
 @pytest.mark.trial(ci=1, long=1)
