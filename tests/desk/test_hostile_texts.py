@@ -41,7 +41,8 @@ async def test_hostile_texts_are_escaped_on_every_page(world: World, hostile: st
     await world.in_doubt(hostile, hooks=[*hooks, world.bank.hold])
     await world.move(suspicion("tx-abc", hostile), hostile)
     world.time.pass_(600)
-    async with world.client() as client, Desk.of(client) as made:
+    link = "https://office.bank.example/?of={key}"
+    async with world.client() as client, Desk.of(client, link=link) as made:
         eve = made.visitor("eve")
         made.operators["eve"] = Operator(hostile, EVERY_ROLE)
         pages = [
@@ -50,12 +51,17 @@ async def test_hostile_texts_are_escaped_on_every_page(world: World, hostile: st
             await eve.post("/find", {"text": hostile[:5]}),
             await eve.does("resolve", key=hostile, order_id=hostile, reason=hostile),
             await eve.does("parties", key=hostile, reason=hostile),
+            await eve.get(wall="1"),
         ]
+        review = await eve.post("/refute", {**pages[1].page.forms["refute"], "reason": hostile})
+        wrong = {**review.page.forms["refute"], "typed": f"{hostile}?"}
+        pages += [review, await eve.post("/refute", wrong)]
         gone_on = await eve.does("resolve", key=hostile, order_id="tx-abc", reason=hostile)
-        pages.append(await eve.key(hostile))
+        outdated = await eve.post("/resolve", {**pages[1].page.forms["resolve"], "reason": hostile})
+        pages += [await eve.key(hostile), outdated]
 
     for answer in pages:
-        assert answer.status in (200, 303, 422)
+        assert answer.status in (200, 303, 409, 422)
         tags = [name for name, _ in answer.page.tags]
         assert tags.count("title") == (answer.status != 303)
         assert not {"script", "svg", "img", "textarea"} & set(tags)
@@ -105,6 +111,11 @@ async def test_no_foreign_text_reverses_an_amount_beside_it(world: World, desk: 
         await ada.key(),
         await ada.key("held"),
         await ada.does("resolve", order_id=TURNING),
+    ]
+    typed = {**pages[1].page.forms["refute"], "reason": TURNING.replace("\0\x1b", "")}
+    pages += [
+        await ada.post("/refute", typed | {"reason": "a \u05e9 b"}),
+        await ada.post("/resolve", typed | {"stamp": ""}),
     ]
 
     for answer in pages:

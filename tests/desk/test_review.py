@@ -158,3 +158,16 @@ async def test_hooks_that_must_be_undone_manually_are_asked_for_before_the_revie
     assert "(funds_hold)" in refused.text
     assert "type the key, as shown above" in review.text
     assert "This is not the key." in by_amount.text
+
+
+@pytest.mark.parametrize("key", ['"><b>', "مرحبا key", "100", "a  b", "é" * 100])
+async def test_any_key_can_be_confirmed_as_the_page_shows_it(world: World, desk: Desk, key: str):
+    await world.in_doubt(key)
+    world.time.pass_(600)
+    ada = desk.visitor()
+    review = await reviewed(ada, key=key)
+
+    answer = await ada.post("/refute", {**review.page.forms["refute"], "typed": key})
+
+    assert answer.status == 303
+    assert (await world.entry(key)).state is KeyState.FREE
