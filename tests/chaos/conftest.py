@@ -7,6 +7,12 @@ import pytest
 from tests.support.postgres import PostgresServer, is_installed
 
 
+_END_OTHER_SESSIONS = """
+    SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
 @pytest.fixture(scope="package")
 def restartable() -> Iterator[PostgresServer]:
     """A server of the package's own."""
@@ -24,6 +30,10 @@ def one_database(restartable: PostgresServer) -> str:
 
 @pytest.fixture
 def database(restartable: PostgresServer, one_database: str) -> str:
-    """Its address, once what another test had there is gone."""
+    """Its address, once what another test had there is gone.
+
+    A session whose connection a test has cut may still be committing; it would block the deletion.
+    """
+    restartable.say(one_database, _END_OTHER_SESSIONS)
     restartable.say(one_database, "DROP SCHEMA IF EXISTS transfer_async CASCADE")
     return one_database
