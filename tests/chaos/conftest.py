@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.postgres import PostgresServer, is_installed
 
-
 _END_OTHER_SESSIONS = """
     SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
