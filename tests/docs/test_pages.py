@@ -94,6 +94,7 @@ def _an_operators_day(story: Story, sandbox: Sandbox, where: Path) -> None:
 
 BEFORE: dict[str, Callable[[Story, Sandbox, Path], None]] = {
     "operations.md": _an_operators_day,
+    "upgrading.md": _an_operators_day,
 }
 """What a page begins with, beside the bank of the tutorial."""
 
