@@ -161,7 +161,7 @@ async def test_of_two_concurrent_approvals_exactly_one_succeeds(
 async def test_a_decision_that_another_person_made_first_raises_key_changed(world: World):
     await world.in_doubt()
     desk = operators(world)
-    seen = (await desk.view("k")).moves
+    seen = (await desk.view("k")).version
     world.meanwhile(Resolve, lambda: desk.resolve("k", order_id="tx-1", by="cleo", reason="first"))
     with pytest.raises(KeyChanged):
         await desk.resolve("k", order_id="tx-1", seen=seen, **ADA)
@@ -236,9 +236,9 @@ async def test_an_approval_after_a_transition_is_void_and_names_the_new_state(wo
         desk.approve("k", proposal=proposal.id, **BEN), KeyChanged, match=r"it is created \(tx-2\)"
     )
 
-    assert (moved.state, moved.moves) == (KeyState.CREATED, (await world.entry()).version)
+    assert (moved.state, moved.version) == (KeyState.CREATED, (await world.entry()).version)
     for again in (copy.copy(moved), pickle.loads(pickle.dumps(moved))):
-        assert (str(again), again.state, again.moves) == (str(moved), moved.state, moved.moves)
+        assert (str(again), again.state, again.version) == (str(moved), moved.state, moved.version)
 
 
 async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
@@ -290,7 +290,7 @@ async def test_a_decision_on_an_outdated_view_is_refused(world: World):
     await world.in_doubt()
     world.time.pass_(300.0)
     desk = operators(world)
-    seen = (await desk.view("k")).moves
+    seen = (await desk.view("k")).version
     await desk.propose("k", Decision.RESOLVE, order_id="tx-1", **BEN)
     for stale in (
         desk.resolve("k", order_id="tx-1", **ADA, seen=seen),
@@ -316,7 +316,7 @@ async def test_an_operator_can_resolve_a_dead_workers_request_as_seen(world: Wor
     await world.abandoned(Create)
     desk = operators(world)
     view = await desk.view("k")
-    record = await desk.resolve("k", order_id="tx-1", **ADA, seen=view.moves)
+    record = await desk.resolve("k", order_id="tx-1", **ADA, seen=view.version)
 
     assert (view.state, record.state) == (KeyState.SENDING, KeyState.CREATED)
 

@@ -365,7 +365,7 @@ async def test_a_proposal_for_a_key_that_changes_meanwhile_is_refused(world: Wor
     await world.in_doubt()
     async with world.client() as client:
         operators = client.operators
-        seen = (await operators.view("k")).moves
+        seen = (await operators.view("k")).version
 
         async def change():
             await world.move(
@@ -377,3 +377,16 @@ async def test_a_proposal_for_a_key_that_changes_meanwhile_is_refused(world: Wor
             await operators.propose(
                 "k", Decision.RESOLVE, order_id="tx-1", by="ada", reason="seen", seen=seen
             )
+
+
+async def test_fields_of_a_view_can_be_read_by_their_former_names(world: World):
+    await world.in_doubt()
+    view = await operators(world).view("k")
+
+    assert (view.owed, view.untold, view.moves) == (  # type: ignore[attr-defined] # hidden from type checkers
+        view.pending_undos,
+        view.pending_notifications,
+        view.version,
+    )
+    assert KeyChanged(view.entry).moves == view.version  # type: ignore[attr-defined] # hidden from them
+    assert view.version

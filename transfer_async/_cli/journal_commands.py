@@ -349,7 +349,7 @@ def _register(decision: Decision) -> None:
             confirmed(f"{effects_text(view, row)} Are you certain?", yes=yes)
         record = target.with_journal(
             lambda operators: operators.decide(
-                key, decision, order_id=order_id, undone=undone, seen=view.moves, **attribution
+                key, decision, order_id=order_id, undone=undone, seen=view.version, **attribution
             ),
             settle_after=settle_after,
         )
@@ -462,7 +462,7 @@ def propose(
     attribution = person.attribution()
     proposal = target.with_journal(
         lambda operators: operators.propose(
-            key, wanted, order_id=order_id, undone=undone, seen=view.moves, **attribution
+            key, wanted, order_id=order_id, undone=undone, seen=view.version, **attribution
         ),
         settle_after=settle_after,
     )

@@ -66,7 +66,7 @@ from transfer_async.journal.transitions import Claim, Move
 
 @frozen(kw_only=True)
 class FileDecision:
-    """A row: a decision, the reason for it, and the version of the key (``moves``) that the person saw."""
+    """A row: a decision, the reason for it, and the version of the key that the person saw."""
 
     key: str
     decision: Decision
@@ -292,7 +292,7 @@ class DecisionRun:
         if self.command != "approve":
             make = operators.propose if self.command == "propose" else operators.decide
             await make(wanted.key, wanted.decision, order_id=wanted.order_id, seen=wanted.seen, **said)
-        elif view.moves != wanted.seen:
+        elif view.version != wanted.seen:
             raise KeyChanged(view.entry)
         elif view.proposal is not None:
             await operators.approve(wanted.key, proposal=view.proposal.id, **said)

@@ -95,7 +95,7 @@ def _time(before: str | None, older_than: str | None, *, now: datetime) -> datet
 
 def _left(view: KeyView) -> list[str]:
     """Return what is pending: undos, notifications, and a proposal to approve."""
-    left = [*map(shown, view.owed), *(f"notification: {end}" for end in view.untold)]
+    left = [*map(shown, view.pending_undos), *(f"notification: {end}" for end in view.pending_notifications)]
     return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
 
@@ -143,8 +143,8 @@ def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> l
         "lease until": iso(view.lease_until),
         "ended in": None if ending is None else _ending_text(ending),
         "receipts": ", ".join(f"{name}: {receipt}" for name, receipt in entry.all_receipts.items()) or None,
-        "pending": ", ".join(view.owed) or None,
-        "to publish": ", ".join(view.untold) or None,
+        "pending": ", ".join(view.pending_undos) or None,
+        "to publish": ", ".join(view.pending_notifications) or None,
     }
     return [f"{name:<12}{shown(value)}" for name, value in fields.items()]
 
@@ -232,7 +232,7 @@ def view_json(view: KeyView) -> dict[str, Any]:
         "ended_in": None if entry.ending is None else entry.ending.error,
         "cause": None if cause is None else _cause_json(cause),
         "proposal": None if proposal is None else proposal_json(proposal),
-        "moves": view.moves,
+        "moves": view.version,
     }
 
 
@@ -276,7 +276,7 @@ def totals(views: Sequence[KeyView]) -> dict[str, Any]:
     return {
         "keys": len(views),
         "states": Counter(view.entry.state.value for view in views),
-        "undos_owed": sum(len(view.owed) for view in views),
+        "undos_owed": sum(len(view.pending_undos) for view in views),
         "in_doubt": amounts,
     }
 

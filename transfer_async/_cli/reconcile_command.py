@@ -155,7 +155,7 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
                     order_id=match.order_id,
                     by=by,
                     reason=reason,
-                    seen=view.moves,
+                    seen=view.version,
                 )
                 count += 1
             except ValueError as error:

@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
@@ -127,12 +128,12 @@ class KeyView:
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property
-    def owed(self) -> tuple[str, ...]:
+    def pending_undos(self) -> tuple[str, ...]:
         """The hooks with pending undos."""
         return tuple(undo.hook for undo in self.entry.pending_undos)
 
     @property
-    def untold(self) -> tuple[str, ...]:
+    def pending_notifications(self) -> tuple[str, ...]:
         """The outcomes with pending notifications."""
         return tuple(item.outcome.value for item in self.entry.pending_notifications)
 
@@ -163,7 +164,7 @@ class KeyView:
         return self.entry.proposal
 
     @property
-    def moves(self) -> int:
+    def version(self) -> int:
         """The key's version. Pass it as ``seen``, so that a decision is valid for this version only."""
         return self.entry.version
 
@@ -181,6 +182,12 @@ class KeyView:
     def amendable(self) -> bool:
         """Whether the order's id can be amended: a person, or the bank's own ``resolve``, gave it."""
         return self.entry.is_amendable
+
+    if not TYPE_CHECKING:
+        # The former names, until version 1.0.
+        owed = property(attrgetter("pending_undos"))
+        untold = property(attrgetter("pending_notifications"))
+        moves = property(attrgetter("version"))
 
 
 @frozen(kw_only=True)
@@ -354,16 +361,19 @@ class KeyChanged(ValueError):
     def __init__(self, entry: Entry) -> None:
         super().__init__(f"key: has changed since it was read; it is {state_text(entry)}")
         self.state: KeyState = entry.state
-        self.moves: int = entry.version
+        self.version: int = entry.version
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception is pickled by its `args`, which differ from the arguments of `__init__` here.
-        return _key_changed, (str(self), self.state, self.moves)
+        return _key_changed, (str(self), self.state, self.version)
+
+    if not TYPE_CHECKING:
+        moves = property(attrgetter("version"))  # The former name, until version 1.0.
 
 
-def _key_changed(text: str, state: KeyState, moves: int) -> KeyChanged:
+def _key_changed(text: str, state: KeyState, version: int) -> KeyChanged:
     made = KeyChanged.__new__(KeyChanged, text)
-    made.args, made.state, made.moves = (text,), state, moves
+    made.args, made.state, made.version = (text,), state, version
     return made
 
 

@@ -83,7 +83,7 @@ class OperatorDecision:
     Args:
         by: the person who decides.
         reason: the evidence for the decision.
-        seen: the entry's version (``moves``) that they saw; None to accept any version.
+        seen: the entry's version that they saw; None to accept any version.
         proposal: the id of the proposal that this decision approves, or None.
     """
 
@@ -260,7 +260,7 @@ class Operators:
             reason: how they know; it is kept in the key's history.
             undone: confirms that the undos of an earlier intent were done manually. It is required if such an
                 undo is pending and cannot be read.
-            seen: the key's version (``moves``) that the person saw. If it has changed, the decision is
+            seen: the key's version that the person saw. If it has changed, the decision is
                 refused.
 
         Returns:

@@ -399,7 +399,7 @@ def _deciding(row: DecisionRow) -> _Change:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # alone, it is reviewed
             raise ValueError("certain: must be ticked: propose this only if you are certain")
         arguments: dict[str, Any] = {
-            "seen": view.moves,
+            "seen": view.version,
             **form.attribution,
             "undone": "undone" in form.fields,
         }

@@ -190,9 +190,9 @@ def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)
     promised = [(four_eyes, form.name, form.button, *_read(form.effects), form.asks_undone) for form in forms]
     approving = _read(effects_of_proposal(view, holds=holds))
-    state = (entry.state.value, entry.intent_id, entry.epoch, entry.attempt, view.moves)
+    state = (entry.state.value, entry.intent_id, entry.epoch, entry.attempt, view.version)
     about = (view.key, name, *state, promised, approving)
-    return f"{view.moves}.{hashlib.sha256(repr(about).encode()).hexdigest()}"
+    return f"{view.version}.{hashlib.sha256(repr(about).encode()).hexdigest()}"
 
 
 def _read(effects: Sequence[Sentence]) -> list[str]:
@@ -209,6 +209,6 @@ def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[His
     """Return what happened since the page with ``token`` was made; empty if that is unknown."""
     moves = [step for step in steps if step.move != LOOK]
     number = token.partition(".")[0]
-    seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.moves
-    new = max(0, view.moves - seen)
+    seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version
+    new = max(0, view.version - seen)
     return tuple(moves[-new:]) if new else ()

@@ -349,9 +349,9 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
     return _kinds(
         view.state is KeyState.IN_DOUBT,
         view.proposal is not None,
-        bool(view.owed),
+        bool(view.pending_undos),
         view.state in (KeyState.CLAIMED, KeyState.SENDING),
-        bool(view.untold),
+        bool(view.pending_notifications),
         not view.readable,
     )
 

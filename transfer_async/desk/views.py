@@ -659,7 +659,7 @@ def nothing_to_do(view: KeyView) -> str:
         return "Nothing here: use transfer-async journal four-eyes."
     if view.is_sealed:
         return "Nothing here: its record is encrypted. Start the page with its encryption key."
-    if view.owed:
+    if view.pending_undos:
         return "Nothing: the next recovery runs the pending undos."
     if view.state is KeyState.CLAIMED:
         return "Nothing, because nothing was sent: a new delivery or the next recovery continues it."

@@ -45,7 +45,7 @@ class Propose(Move, frozen=True, kw_only=True):
         said: how that person knows.
         undone: whether undos that recovery cannot run were done manually.
         settle_after: for a refutation: the seconds after the last possible send from which it is accepted.
-        seen: the entry's version (``moves``) that the person saw; None to accept any version.
+        seen: the entry's version that the person saw; None to accept any version.
     """
 
     name: ClassVar[str] = "propose"
