@@ -151,6 +151,14 @@ class KeyView:
         return "" if cause is None else CAUSES[cause.kind]
 
     @property
+    def next_step(self) -> str | None:
+        """What an operator does first about the key; None if it is not in doubt, or encrypted."""
+        if self.state is not KeyState.IN_DOUBT or self.is_sealed:
+            return None
+        cause = self.cause
+        return "Find out at the service whether the order exists" if cause is None else NEXT_STEPS[cause.kind]
+
+    @property
     def sender_reported(self) -> bool:
         """Whether the sender itself reported the doubt. After its report it does not send.
 

@@ -29,7 +29,7 @@ from transfer_async._pipeline.decisions import (
     pending,
     proposed_row,
 )
-from transfer_async._pipeline.key_views import NEXT_STEPS, KeyView, Sentence, only_scopes
+from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role, effects_of_proposal, form_for, forms_for, token_of
@@ -456,7 +456,7 @@ async def key_page(
         "earlier": len(steps) - len(shown),
         "pending": pending(view, holds=shared.holds),
         "nothing_to_do": nothing_to_do(view),
-        "next_step": next_step(view),
+        "next_step": view.next_step,
         "links": links_of(shared.style.link, view),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
         "done": confirmed,
@@ -664,17 +664,6 @@ def nothing_to_do(view: KeyView) -> str:
     if view.state is KeyState.CLAIMED:
         return "Nothing, because nothing was sent: a new delivery or the next recovery continues it."
     return "Nothing: it has ended."
-
-
-def next_step(view: KeyView) -> str | None:
-    """Return what to do first about a key in doubt; None if it is not in doubt."""
-    if view.state is not KeyState.IN_DOUBT or view.is_sealed:
-        return None
-    return (
-        "Find out at the service whether the order exists"
-        if view.cause is None
-        else NEXT_STEPS[view.cause.kind]
-    )
 
 
 def problem_text(error: Exception) -> str:

@@ -114,6 +114,16 @@ async def test_an_end_that_nobody_was_told_of_is_listed(world: World):
     assert "to publish  created" in lines
 
 
+async def test_a_doubt_is_shown_with_its_next_step(world: World):
+    await world.in_doubt("doubt")
+    before = (await asked("show", "doubt")).stdout.splitlines()
+    await world.resolve("tx-seen", "doubt")
+    after = (await asked("show", "doubt")).stdout
+
+    assert "next step   Most such orders exist: find it at the service" in before
+    assert "next step   -" in after.splitlines()
+
+
 async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(operators, "PAGE", 2)
     for number in range(5):
