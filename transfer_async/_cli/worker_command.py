@@ -229,7 +229,7 @@ def _command(number: int, line: bytes) -> OrderCommand:
 async def publish(
     broker: str, commands: list[OrderCommand], settings: WorkerSettings, *, patience: float = SEND_TIMEOUT
 ) -> None:
-    """Send ``commands`` in this order; return when the broker has them all.
+    """Send ``commands`` in the order given; return when the broker has them all.
 
     The broker may take ``patience`` seconds to connect, and to accept one command.
 

@@ -62,7 +62,7 @@ _DOUBLED = 4800.0
 def questions_due(age: float) -> float:
     """Return the number of questions that were due about a doubt since it was `ALWAYS_ASKED` old.
 
-    The pause between two questions is the age that the doubt has then, but at most an hour. A run asks if a
+    After each question comes a pause as long as the doubt is old, but at most an hour. A run asks if a
     question was due since the last run. So the journal need not record when a doubt was asked about.
 
     Args:

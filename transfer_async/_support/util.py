@@ -175,7 +175,7 @@ def must_propagate(error: BaseException) -> bool:
 
 
 def is_end(error: BaseException) -> bool:
-    """Return whether ``error`` ends the program, or the coroutine, which then runs in no task."""
+    """Return whether ``error`` ends the program, or closes a coroutine that no task runs."""
     kind = type(error)
     return issubclass(kind, ENDS_THE_PROGRAM) or (issubclass(kind, GeneratorExit) and _running_task() is None)
 

@@ -144,7 +144,7 @@ class DurableJournal(abc.ABC):
         await self.close()
 
     async def close(self) -> None:
-        """Wait for the writes in progress, then close the journal; its contents stay."""
+        """Wait for the writes in progress, then close the journal; its contents are kept."""
         if self._is_forked:
             self._closed = True  # The open store belongs to the parent process.
             return

@@ -332,7 +332,7 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of a transition.
 
     Args:
-        entry: the entry after the transition, or unchanged if it was rejected.
+        entry: the entry after the transition; if that was rejected, the unchanged entry.
         denial: the reason for the rejection; None if the transition was made.
         found_doubt: whether a claim found a dead worker's request and recorded the doubt.
         now: the time of the decision, in seconds on the journal's clock.

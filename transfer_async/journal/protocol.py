@@ -79,7 +79,7 @@ class Journal(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the journal; its contents stay."""
+        """Close the journal; its contents are kept."""
         ...
 
     async def now(self) -> float:

@@ -244,7 +244,7 @@ class HookHarness:
     # --- calls --------------------------------------------------------------------------------------
 
     async def place(self, intent: OrderIntent, *, rule: HookRule | None = None) -> str:
-        """Place a hold, which must succeed. If ``place`` raises, ``rule`` is broken."""
+        """Place a hold, and report ``rule`` as broken if ``place`` raises."""
         said = f"place({self.named(intent)})"
         rule = rule or (rules.ASKED_AGAIN if intent in self.asked else rules.PLACES)
         self.asked.append(intent)
