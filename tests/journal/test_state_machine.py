@@ -500,6 +500,8 @@ def test_a_long_history_drops_lines_without_a_decision_first():
     steps = [step(move, at) for at, move in enumerate(names)]
 
     assert latest(steps, 7) == steps
+    assert latest(steps, 6) == [steps[0], *steps[2:]]
+    assert latest([steps[0], steps[2], steps[4]], 2) == [steps[0], steps[4]]
     assert [one.move for one in latest(steps, 5)] == ["claim", "resolve", "look", "takeback", "look"]
     assert [one.move for one in latest(steps, 3)] == ["resolve", "takeback", "look"]
 
