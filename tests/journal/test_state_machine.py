@@ -163,54 +163,6 @@ def test_a_corrupt_record_binds_its_key_for_every_transition(kind: type, state: 
     assert (verdict.denial, verdict.entry) == (Rejection.UNREAD, entry)
 
 
-@pytest.mark.parametrize(("state", "denial"), [(KeyState.CLAIMED, Rejection.BUSY), (KeyState.FREE, None)])
-def test_a_corrupt_record_is_quarantined_once_no_worker_uses_it(state: KeyState, denial: Rejection | None):
-    entry = replace(entry_in(state), unread=UNREAD)
-
-    assert judged(entry, j.quarantine()).denial is denial
-    assert judged(replace(entry, unread=None), j.quarantine()).denial is Rejection.LOST
-
-
-def test_a_quarantined_claim_is_an_ordinary_doubt():
-    claimed = replace(entry_in(KeyState.CLAIMED), unread=UNREAD)
-    aside = judged(claimed, j.quarantine(), now=NOW + j.LEASE)
-    early = judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER - 1.0)
-
-    assert (aside.entry.intent, aside.entry.quarantined) == (None, ("{",))
-    assert early.denial is Rejection.TOO_EARLY
-    assert judged(aside.entry, j.refute(""), now=NOW + j.LEASE + j.SETTLE_AFTER).denial is None
-
-
-@each(
-    ("state", "later", "denial"),
-    [
-        (KeyState.CLAIMED, 0.0, Rejection.BUSY),
-        (KeyState.SENDING, 0.0, Rejection.BUSY),
-        (KeyState.SENDING, 10_000.0, Rejection.IN_DOUBT),
-        (KeyState.IN_DOUBT, 0.0, Rejection.IN_DOUBT),
-        (KeyState.IN_DOUBT, 10_000.0, Rejection.IN_DOUBT),
-        (KeyState.CREATED, 0.0, Rejection.CREATED),
-        (KeyState.CREATED, 10_000.0, Rejection.CREATED),
-    ],
-)
-def test_a_rejected_claim_gives_the_reason(state: KeyState, later: float, denial: Rejection):
-    assert judged(entry_in(state), j.claim(2), now=NOW + later).denial is denial
-
-
-@pytest.mark.parametrize("state", [KeyState.FREE, KeyState.CREATED, KeyState.CLAIMED], ids=named)
-def test_an_answer_with_another_keys_order_id_is_foreign_in_every_state(state: KeyState):
-    assert judged(entry_in(state), j.create(), id_taken=True).denial is Rejection.FOREIGN
-
-
-def test_a_release_compares_the_epoch_before_sending_and_the_attempt_after():
-    claimed, sending = entry_in(KeyState.CLAIMED), entry_in(KeyState.SENDING)
-
-    assert judged(claimed, j.release("whatever", epoch=1)).denial is None
-    assert judged(claimed, j.release("whatever", epoch=2)).denial is Rejection.LOST
-    assert judged(sending, j.release("a", epoch=7)).denial is None
-    assert judged(sending, j.release(None, epoch=1)).denial is Rejection.LOST
-
-
 BEN = PersonName("Ben", "Okri")
 SAID: dict[str, Any] = {"beneficiary": BEN, "held": "H1"}
 
@@ -252,14 +204,6 @@ def test_a_call_with_the_same_details_continues_a_dead_workers_claim():
 
 def test_an_entry_without_an_intent_needs_no_undos():
     assert model.undos_on_failure(entry_in(KeyState.CREATED)) == ()
-
-
-def test_a_late_undo_without_a_receipt_keeps_the_recorded_receipt():
-    entry = replace(entry_in(KeyState.FREE), pending_undos=j.undos("hold"))
-    nothing_known = tuple(attrs.evolve(one, receipt=None) for one in j.undos("hold", "check"))
-    owing = judged(entry, transitions.AddPendingUndos(pending_undos=nothing_known, lease=j.LEASE)).entry
-
-    assert {one.hook: one.receipt for one in owing.pending_undos} == {"hold": "r-hold", "check": None}
 
 
 # --- random transitions -------------------------------------------------------------------------
@@ -411,74 +355,6 @@ def test_a_final_refusal_of_the_same_order_rejects_a_claim_with_once(
     assert verdict.denial is (Rejection.REFUSED if is_answer else None)
     assert (verdict.entry is entry) is is_answer
     assert judged(entry, j.claim(2)).denial is None
-
-
-def test_a_refusal_of_another_order_does_not_reject_a_claim():
-    entry = ended_in("Refused", 422)
-
-    assert judged(entry, j.claim(2, fingerprint="other", once=True)).denial is None
-
-
-# --- what is still to be told ---------------------------------------------------------------------
-
-
-def after(*made: Move) -> Entry:
-    """Return the entry after a doubt and these transitions."""
-    return gone(*j.WAYS[KeyState.IN_DOUBT], *made)
-
-
-LATER = NOW + j.WINDOW + j.SETTLE_AFTER
-
-
-def test_the_end_of_a_doubt_is_a_pending_notification_if_requested():
-    assert after(j.request_notification(), j.resolve()).pending_notifications == (j.created_later(),)
-    assert after(j.request_notification(), j.create()).pending_notifications == (j.created_later(),)
-    (refused,) = after(j.request_notification(), j.release()).pending_notifications
-    assert (refused.outcome, refused.error, refused.status) == (Outcome.REFUSED, "Refused", 422)
-    doubted = after(j.request_notification())
-    assert judged(doubted, j.refute(), now=LATER).entry.pending_notifications == (j.refuted_later(),)
-
-
-def test_the_end_of_a_doubt_needs_no_notification_unless_requested():
-    assert after(j.resolve()).pending_notifications == ()
-    assert after(j.release()).pending_notifications == ()
-
-
-def test_a_notification_can_be_requested_only_for_the_intent_in_doubt():
-    assert judged(after(), j.request_notification(2)).denial is Rejection.LOST
-
-
-def test_a_pending_notification_keeps_the_key_and_counts_as_work():
-    entry = after(j.request_notification(), j.resolve())
-
-    assert not state_machine.is_ended(entry)
-    assert state_machine.is_waiting(entry, NOW)
-    told = judged(entry, j.mark_notified()).entry
-    assert told.pending_notifications == ()
-    assert state_machine.is_ended(told)
-    assert state_machine.due_at(told) is None
-
-
-def test_a_pending_notification_outlives_the_next_intent():
-    free = judged(after(j.request_notification()), j.refute(), now=LATER).entry
-    claimed = judged(free, j.claim(2), now=LATER).entry
-
-    assert claimed.pending_notifications == (j.refuted_later(),)
-    assert not claimed.notification_requested
-    assert judged(claimed, j.mark_notified(j.refuted_later()), now=LATER).entry.pending_notifications == ()
-
-
-def test_an_order_that_appears_after_its_refutation_is_notified_too():
-    free = judged(after(j.request_notification()), j.refute(), now=LATER).entry
-    created = judged(free, j.create(), now=LATER).entry
-
-    assert created.pending_notifications == (j.refuted_later(), j.created_later())
-
-
-def test_every_candidate_order_is_kept_once():
-    named_ones = (transitions.GoInDoubt(attempt="a", candidate=one) for one in ("tx-1", "tx-2", "tx-1"))
-
-    assert after(*named_ones).candidates == ("tx-1", "tx-2")
 
 
 def test_intents_do_not_share_receipts():

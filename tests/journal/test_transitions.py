@@ -82,6 +82,7 @@ FAR = START + LATER[0] + BELIEVED
 SITUATIONS: dict[str, Entry | None] = {
     "no record": None,
     "claimed": CLAIMED,
+    "claimed, and another key has the order's id": CLAIMED,
     "claimed, with a hold of the bank's own and a receipt": after(
         j.claim(intent=HELD), j.renew(hold="r-hold")
     ),
@@ -136,7 +137,7 @@ SITUATIONS: dict[str, Entry | None] = {
             RELEASED,
             fingerprint="",
             intent_id="",
-            pending_undos=(*j.undos("hold", number=7), *RELEASED.pending_undos[:1]),
+            pending_undos=(*j.undos("hold", "check", number=7), *RELEASED.pending_undos[:1]),
             pending_notifications=(
                 j.refuted_later(7),
                 j.refuted_later(),
@@ -162,17 +163,21 @@ SITUATIONS: dict[str, Entry | None] = {
     ),
     "claimed, with the latest times that are believed": replace(
         CLAIMED,
-        lease_until=FAR + 1,
+        lease_until=FAR,
         pending_undos=tuple(attrs.evolve(undo, lease_until=FAR) for undo in j.undos("hold", number=7)),
     ),
-    "sending, with the latest times that are believed": replace(SENDING, lease_until=FAR, sent_until=FAR),
+    "sending, with the latest times that are believed": replace(
+        SENDING,
+        sent_until=FAR,
+        pending_undos=tuple(attrs.evolve(undo, lease_until=FAR) for undo in j.undos("hold", number=7)),
+    ),
     "in doubt, last sent by a clock that was far ahead": replace(DOUBT, sent_until=START + 400 * DAY),
 }
 
 RULES: dict[str, Entry] = {"in doubt, under dual control": DEMANDED}
 """The scope's own entry in a situation."""
 
-TAKEN = {"in doubt, and another key has the order's id"}
+TAKEN = {f"{state}, and another key has the order's id" for state in ("claimed", "in doubt")}
 """The situations in which the id of a transition is taken."""
 
 MOVES: dict[str, Move] = {
@@ -181,6 +186,7 @@ MOVES: dict[str, Move] = {
     "claim once, with the same hold": j.claim(2, once=True, intent=NEXT_HELD),
     "claim with fewer hooks": j.claim(2, hooks=("check",), client_made=True),
     "claim another order": j.claim(intent=OTHER, fingerprint=fingerprint(OTHER_ORDER)),
+    "claim another order, once": j.claim(intent=OTHER, fingerprint=fingerprint(OTHER_ORDER), once=True),
     "renew": j.renew(check="r-check"),
     "renew, of the next intent": j.renew(number=2),
     "take over": j.take_over(),
@@ -197,6 +203,8 @@ MOVES: dict[str, Move] = {
     "release": j.release(
         pending_undos=tuple(attrs.evolve(undo, since=START - 1) for undo in j.undos("hold"))
     ),
+    "release, of another attempt": j.release("z"),
+    "release, of an earlier claim": j.release(None, epoch=0),
     "release, of the next intent": j.release(None, number=2, pending_undos=j.undos("hold", number=2)),
     "doubt": j.doubt(),
     "doubt, with a candidate": j.doubt(candidate="tx-8", cause=CUT),
@@ -217,6 +225,10 @@ MOVES: dict[str, Move] = {
     "mark undone": j.mark_undone("hold", lease_until=RELEASED.pending_undos[0].lease_until),
     "mark undone, under another lease": j.mark_undone("hold"),
     "add undos": j.add_undos("hold", "late"),
+    "add undos without receipts": msgspec.structs.replace(
+        j.add_undos(),
+        pending_undos=tuple(attrs.evolve(undo, receipt=None) for undo in j.undos("hold", "late")),
+    ),
     "take the lease": j.acquire_lease(),
     "release the lease": j.acquire_lease(0.0),
     "release a lease that is over": msgspec.structs.replace(j.acquire_lease(0.0), ends=1.0),
@@ -230,6 +242,7 @@ MOVES: dict[str, Move] = {
     "quarantine": j.quarantine(),
     "quarantine, for a proposal": Quarantine(by="ada", reason="bad", proposing=True, order_may_exist=True),
     "request a notification": j.request_notification(),
+    "request a notification, of the next intent": j.request_notification(2),
     "mark notified": j.mark_notified(),
     "mark notified, as read": j.mark_notified(OutboxEntry(
         intent_id="intent-1", outcome=Outcome.CREATED, order_id="tx-1", since=START
@@ -261,10 +274,16 @@ def shown(value: object, now: float) -> str:
             more = {"held": value.held, "send_before": value.send_before}
             return " ".join([value.id + same, *(f"{name}={one}" for name, one in more.items() if one)])
         case PendingUndo():
-            lease, since = clock(value.lease_until, now), clock(value.since, now)
+            lease, since = clock(value.lease_until, now), clock_of_start(value.since, now)
             return f"{value.intent.id}.{value.hook} receipt={value.receipt} lease={lease} since={since}"
         case OutboxEntry():
-            facts = (value.outcome.value, value.order_id, value.error, value.status, clock(value.since, now))
+            facts = (
+                value.outcome.value,
+                value.order_id,
+                value.error,
+                value.status,
+                clock_of_start(value.since, now),
+            )
             return f"{value.intent_id}: " + " ".join(map(str, facts))
         case Cause():
             return f"{value.kind.value} with {len(value.attempts)} attempts"
@@ -294,6 +313,11 @@ TIMES = {"claimed_at", "lease_until", "sent_until", "at"}
 
 def clock(time: float | None, now: float) -> str:
     return str(time) if not time else f"now{time - now:+.0f}" if time != now else "now"
+
+
+def clock_of_start(time: float | None, now: float) -> str:
+    """Return a time that may be of long ago: it does not change while time passes."""
+    return clock(time, now) if time in (None, now) else f"start{time - START:+.0f}"
 
 
 def field_shown(name: str, value: Any, now: float) -> str:

@@ -292,11 +292,7 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
     """Return the pending undos of other intents: the order of this intent exists, so its hold stays."""
-    return (
-        tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
-        if entry.pending_undos
-        else ()
-    )
+    return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
 
 def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
@@ -756,7 +752,7 @@ class RequestNotification(Move, frozen=True, kw_only=True):
         return None if entry.intent_id == self.intent_id else Rejection.LOST
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        return entry if entry.notification_requested else replace(entry, notification_requested=True)
+        return replace(entry, notification_requested=True)
 
 
 class MarkNotified(Move, frozen=True, kw_only=True):
