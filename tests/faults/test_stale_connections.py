@@ -106,6 +106,9 @@ SPOILS = {
     "408": says(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"),
     "200": says(http(200, b"{}")),
     "401": says(http(401, b'{"message": "Unauthorized"}')),
+    "the first byte of a response": says(b"H"),
+    "the first bytes of a response": says(b"HTTP/1.1 422 Unproc"),
+    "a response without its end": says(b"HTTP/1.1 422 No\r\nContent-Length: 9\r\n\r\n{"),
     "garbage": says(b"\x00\x01\x02\r\n\r\n"),
     "FIN": at_once(Connection.close),
     "RST": at_once(Connection.reset),
@@ -141,12 +144,6 @@ async def test_a_connection_with_unasked_bytes_or_closed_is_left_for_another(
     bank: Bank, sides: Any, spoil: Callable[[Connection], None], busy: bool, monkeypatch: pytest.MonkeyPatch
 ):
     await is_left_for_another(bank, sides, spoil, busy=monkeypatch if busy else None)
-
-
-async def test_a_connection_with_one_unasked_byte_is_left_for_another(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-):
-    await is_left_for_another(bank, (None, {}), says(b"H"), busy=monkeypatch)
 
 
 async def test_a_408_on_an_idle_connection_says_nothing_about_a_read_either(bank: Bank):
@@ -190,6 +187,35 @@ async def test_an_answer_that_comes_with_another_ones_tail_is_not_kept_for_the_n
 
     assert server.accepted == 3
     assert set(server.count.values()) == {1}
+
+
+PARTS = {
+    "in the version": b"HTTP/1",
+    "in the status": b"HTTP/1.1 42",
+    "in the reason": b"HTTP/1.1 422 Unproc",
+    "in the name of a header": b"HTTP/1.1 422 No\r\nX-Tr",
+    "in the value of a header": b"HTTP/1.1 422 No\r\nX-Trace: a",
+    "after a header": b"HTTP/1.1 422 No\r\nX-Trace: a\r\n",
+    "in the body": b"HTTP/1.1 422 No\r\nContent-Length: 9\r\n\r\n{",
+}
+"""Beginnings of a refusal that nobody asked for. What follows completes it."""
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+async def test_a_part_of_another_response_makes_no_refusal_of_the_orders_own(
+    bank: Bank, sides: Any, part: bytes
+):
+    async def answer_after_a_part(connection: Connection) -> None:
+        while request := await connection.request():
+            connection.send(part + order_reply(request))
+
+    tls, trust = sides
+    async with serving(answer_after_a_part, tls=tls) as server:
+        error = await bank.try_order(server.url, retry=ONCE, **trust)
+
+    assert error.outcome is Outcome.UNKNOWN
+    assert bank.funds.state == "kept"
+    assert len(server.requests) == 1
 
 
 async def test_many_connections_that_went_bad_together_are_all_left(bank: Bank):

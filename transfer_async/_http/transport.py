@@ -39,6 +39,7 @@ from transfer_async._http.write_guard import (
     GuardedBody,
     GuardedRequest,
     WriteGuard,
+    is_of_two,
 )
 from transfer_async._models.errors import bare_alone, is_a, without_frames
 from transfer_async._support.clock import NEVER, in_seconds
@@ -373,7 +374,7 @@ class Transport:
         alone = True
         if not is_order or response.status // 100 != 2 or len(content) < SHORT:
             try:
-                alone = await connection.is_alone(whole=whole)
+                alone = not is_of_two(response) and await connection.is_alone(whole=whole)
             except asyncio.CancelledError as cancelled:
                 alone, error = False, cancelled
         if not is_order:  # An order's response is judged by its contents.

@@ -12,6 +12,7 @@ nothing is awaited until the bytes are written.
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 import socket
 import sys
@@ -160,22 +161,29 @@ async def _no_trace(*_: object) -> None:
 
 async def _is_stale(transport: Any, protocol: Any) -> bool:
     """Return whether a connection is closing, or has received bytes before the request."""
-    if transport is None or transport.is_closing() or (protocol is not None and protocol.should_close):
+    if transport is None or _is_spoiled(transport, protocol):
         return True
     socket = transport.get_extra_info("socket")
     if socket is None or not _is_readable(socket):
         return False
     if transport.get_extra_info("sslcontext") is None:
         return True
-    # Over TLS the waiting bytes may be a session ticket: let the loop process it, then check again. Bytes of
-    # a response set `should_close` as soon as they are decrypted.
+    # Over TLS the waiting bytes may be a session ticket: let the loop process it, then check again.
     for _ in range(_TLS_TURNS):
         await asyncio.sleep(0)
-        if transport.is_closing() or (protocol is not None and protocol.should_close):
+        if _is_spoiled(transport, protocol):
             return True
         if not _is_readable(socket):
             return False
     return True
+
+
+def _is_spoiled(transport: Any, protocol: Any) -> bool:
+    """Return whether a connection is closing, or its parser has read a response or a part of one."""
+    if transport.is_closing() or protocol is None:
+        return bool(transport.is_closing())
+    # A whole response sets `should_close`. A part of one would be completed by the response to the request.
+    return bool(protocol.should_close) or _has_begun(getattr(protocol, "_parser", None))
 
 
 def _is_readable(socket: Any) -> bool:
@@ -191,10 +199,11 @@ def _is_readable(socket: Any) -> bool:
 #
 # A reused connection may deliver an unsolicited response that was still in transit during the check before
 # the first byte. The real response arrives after it. If the unsolicited response is a refusal and is taken
-# for the real one, an existing order counts as refused. So a refusal is accepted only under two conditions:
+# for the real one, an existing order counts as refused. So a refusal is accepted only under three conditions:
 #
 # * Nothing arrived after it: no further message in aiohttp's buffers and no byte in the socket. This is
 #   checked at once, and again just before a retry of the order.
+# * Its head is not made of two: a part of another response, completed by the status line of the real one.
 # * It did not arrive before the request was received. A peer that responds has received the request, and its
 #   TCP segments acknowledge that. If no byte of the request is acknowledged, the response is to another
 # request.
@@ -217,9 +226,10 @@ class ConnectionState:
         trusted: whether the response belonged to the request, so that the connection may be reused.
     """
 
-    __slots__ = ("__weakref__", "_protocol", "_size", "_transport", "trusted")
+    __slots__ = ("__weakref__", "_parser", "_protocol", "_size", "_transport", "trusted")
 
     def __init__(self) -> None:
+        self._parser: Any = None
         self._protocol: Any = None
         self._transport: Any = None
         self._size = 0
@@ -227,9 +237,12 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether a connection may be reused: its last response belonged to its request."""
+        """Return whether a connection may be reused.
+
+        Its last response must belong to its request, and no part of another response may have come since.
+        """
         last = None if protocol is None else _LAST.get(protocol)
-        return last is None or last.trusted
+        return last is None or (last.trusted and not _has_begun(last._parser))
 
     def take(self, transport: Any, protocol: Any) -> None:
         """Record that this connection carries the request. It must be trusted again before it is reused."""
@@ -245,6 +258,8 @@ class ConnectionState:
     def trust(self) -> None:
         """Record that the response belonged to the request, so the connection may be reused."""
         self.trusted = True
+        # It reads what arrives while the connection is idle; aiohttp makes another one for the next request.
+        self._parser = getattr(self._protocol, "_parser", None)
 
     def distrust(self) -> None:
         """Close the connection after an improper response, unless it carries another request already."""
@@ -286,6 +301,14 @@ class ConnectionState:
         return _bytes_waiting(self._transport, self._protocol) <= (_LONGEST_ALERT if over_tls else 0)
 
 
+_STATUS_LINE = re.compile(r"HTTP/\d(\.\d)? \d{3}")
+
+
+def is_of_two(response: aiohttp.ClientResponse) -> bool:
+    """Return whether a status line stands within the head: the response completes a part of another one."""
+    return any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values())))
+
+
 def _holds_another(protocol: Any) -> bool:
     """Return whether aiohttp has buffered another head, or unreadable bytes, after the response."""
     try:
@@ -302,6 +325,16 @@ def _is_amid_another(protocol: Any) -> bool:
         parser = protocol._parser
         if parser is None:  # The connection is lost; its error shows whether a message had begun.
             return not isinstance(getattr(error, "message", ""), str)
+    except AttributeError:  # an unknown version of aiohttp
+        return True
+    return _has_begun(parser)
+
+
+def _has_begun(parser: Any) -> bool:
+    """Return whether a parser has read a part of a message. It must not be used after that."""
+    if parser is None:
+        return False
+    try:
         # Between two messages this does nothing. Within a message it returns, or keeps, the part received.
         return parser.feed_eof() is not None or bool(getattr(parser, "_lines", ()))
     except Exception:  # noqa: BLE001 - within a body, or with an unknown version of aiohttp
