@@ -197,6 +197,9 @@ PARTS = {
     "in the value of a header": b"HTTP/1.1 422 No\r\nX-Trace: a",
     "after a header": b"HTTP/1.1 422 No\r\nX-Trace: a\r\n",
     "in the body": b"HTTP/1.1 422 No\r\nContent-Length: 9\r\n\r\n{",
+    "in a long body": b"HTTP/1.1 422 No\r\nContent-Length: 90000\r\n\r\n{",
+    "in a body that ends with the connection": b"HTTP/1.1 422 No\r\nConnection: close\r\n\r\n{",
+    "in a chunk": b"HTTP/1.1 422 No\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n{",
 }
 """Beginnings of a refusal that nobody asked for. What follows completes it."""
 
@@ -206,8 +209,10 @@ async def test_a_part_of_another_response_makes_no_refusal_of_the_orders_own(
     bank: Bank, sides: Any, part: bytes
 ):
     async def answer_after_a_part(connection: Connection) -> None:
-        while request := await connection.request():
-            connection.send(part + order_reply(request))
+        request = await connection.request()
+        assert request is not None
+        connection.send(part + order_reply(request))
+        connection.close()
 
     tls, trust = sides
     async with serving(answer_after_a_part, tls=tls) as server:

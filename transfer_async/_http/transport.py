@@ -374,7 +374,7 @@ class Transport:
         alone = True
         if not is_order or response.status // 100 != 2 or len(content) < SHORT:
             try:
-                alone = not is_of_two(response) and await connection.is_alone(whole=whole)
+                alone = not is_of_two(response, content) and await connection.is_alone(whole=whole)
             except asyncio.CancelledError as cancelled:
                 alone, error = False, cancelled
         if not is_order:  # An order's response is judged by its contents.

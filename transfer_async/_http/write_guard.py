@@ -203,7 +203,7 @@ def _is_readable(socket: Any) -> bool:
 #
 # * Nothing arrived after it: no further message in aiohttp's buffers and no byte in the socket. This is
 #   checked at once, and again just before a retry of the order.
-# * Its head is not made of two: a part of another response, completed by the status line of the real one.
+# * It is not made of two: a part of another response, completed by the real one.
 # * It did not arrive before the request was received. A peer that responds has received the request, and its
 #   TCP segments acknowledge that. If no byte of the request is acknowledged, the response is to another
 # request.
@@ -302,11 +302,14 @@ class ConnectionState:
 
 
 _STATUS_LINE = re.compile(r"HTTP/\d(\.\d)? \d{3}")
+_HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")  # a body may quote a status line
 
 
-def is_of_two(response: aiohttp.ClientResponse) -> bool:
-    """Return whether a status line stands within the head: the response completes a part of another one."""
-    return any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values())))
+def is_of_two(response: aiohttp.ClientResponse, content: bytes) -> bool:
+    """Return whether a response contains another one's head: it began as a part of another response."""
+    if any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values()))):
+        return True
+    return _HEAD.search(content) is not None
 
 
 def _holds_another(protocol: Any) -> bool:
