@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from operator import attrgetter
+from random import Random
 from types import FrameType
 from typing import Any, Self
 
@@ -296,6 +299,7 @@ async def test_a_decision_changes_one_row_without_reading_the_journal_again():
     many = Many(6_000)
     made = board_of(many)
     whole = await made.shown()
+    listing(whole, Choice(sort="amount"))
     asked = len(many.pages)
     for number in range(20):
         ended = view(number)
@@ -303,16 +307,71 @@ async def test_a_decision_changes_one_row_without_reading_the_journal_again():
         made.changed(ended)
         with Calls() as calls:
             following = next_after(await made.at_hand(), ended.key, since=pending_row(view(number)).since)  # type: ignore[union-attr]
+            listing(await made.at_hand(), Choice(sort="amount"))
 
         assert following is not None
         assert calls.number < 200
     after = await made.shown()
 
     assert len(many.pages) == asked
-    assert (len(after.rows), after.counts["doubt"]) == (5_980, 5_980)
-    assert after.stakes["NGN"]["doubt"] == whole.stakes["NGN"]["doubt"] - sum(
+    assert (len(after.rows), after.totals.counts["doubt"]) == (5_980, 5_980)
+    assert after.totals.stakes["NGN"]["doubt"] == whole.totals.stakes["NGN"]["doubt"] - sum(
         one.amount for one in whole.rows if one.key < "payment-000020" and one.amount is not None
     )
+
+
+CHOICES = [
+    Choice(sort=sort, turned=turned, **filters)
+    for sort in pending_keys.SORTS
+    for turned in (False, True)
+    for filters in (
+        {},
+        {"kind": "proposed"},
+        {"currency": "USD"},
+        {"cause": "no answer", "least": "1000"},
+        {"proposal": "approve", "me": "ada"},
+        {"proposal": "no", "older": "1d", "minute": 2_000},
+    )
+]
+
+
+async def test_decisions_leave_the_lists_and_sums_as_a_new_reading_would(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pending_keys, "CACHED_CHOICES", len(CHOICES))
+    random = Random(1)
+    before = await board_of(Many(300)).shown()
+    for choice in CHOICES:
+        listing(before, choice)
+    changed = before
+    for _ in range(150):
+        row = random.choice(changed.rows)
+        amount = random.choice([None, Decimal(random.randrange(5_000))])
+        new = evolve(
+            row,
+            key=random.choice([row.key, f"new-{random.random()}"]),
+            kinds=random.choice([("doubt",), ("doubt", "proposed"), ("owed",)]),
+            since=float(random.randrange(200_000)),
+            amount=amount,
+            weight=float(amount or 0),
+            currency=random.choice(["USD", "NGN", ""]),
+            cause=random.choice(["", "no answer", "abandoned"]),
+            by=random.choice([None, "ada", "ben"]),
+        )
+        changed = changed.changed(new.key, random.choice([None, new, new]))
+    fresh = PendingKeysSnapshot(rows=changed.rows.copy(), read_at=NOON)
+
+    assert changed.rows == sorted(changed.rows, key=attrgetter("since"))
+    assert changed.totals.counts == fresh.totals.counts
+    assert changed.totals.stakes == fresh.totals.stakes
+    assert changed.totals.causes == fresh.totals.causes
+    assert +changed.totals.proposals == fresh.totals.proposals
+    for choice in CHOICES:
+        assert choice in changed.chosen
+        made, read = (pending_keys._chosen(snapshot, choice) for snapshot in (changed, fresh))
+        assert Counter(made) == Counter(read), choice  # rows that are equal in the order may change places
+        in_order = [[(row.currency, choice.value(row)) for row in rows] for rows in (made, read)]
+        if choice.sort != "amount":
+            in_order = [[value for _, value in rows] for rows in in_order]
+        assert in_order[0] == in_order[1], choice
 
 
 async def test_a_keys_page_does_not_wait_for_the_journal_to_be_read():

@@ -15,7 +15,7 @@ import copy
 import math
 import re
 import sys
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
@@ -44,7 +44,7 @@ PAGES_AT_ONCE, PAUSE = 20, 0.01
 """The number of pages after which the reading pauses, and the seconds between two pages from then on."""
 
 MAX_ROWS = 250_000
-"""The maximum number of listed keys, some 100 MB; the others are only counted."""
+"""The maximum number of listed keys, some 130 MB; twice that during a reading. The others are only counted."""
 
 READ_TIMEOUT = 1.0
 """Seconds that a request waits for a reading before it shows what has been read so far."""
@@ -71,10 +71,10 @@ _AMOUNT = re.compile(
     r"\s*(?P<after>[A-Za-z]{3,10})?",
     re.ASCII,
 )
-_SINCE = attrgetter("since")
+_SINCE, _CURRENCY = attrgetter("since"), attrgetter("currency")
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False)  # rows are compared by identity: there are many
 class KeyRow:
     """A key that needs attention, as the list shows it."""
 
@@ -99,7 +99,55 @@ class KeyRow:
         return math.isfinite(self.since)
 
 
-@define(kw_only=True, eq=False, slots=False)  # without slots for the cached properties
+class Totals:
+    """The sums over the listed keys. A decision changes them by one row.
+
+    Attributes:
+        counts: the number of keys for each reason.
+        proposals: the number of proposals of each person.
+    """
+
+    def __init__(self, rows: Collection[KeyRow]) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.proposals: Counter[str] = Counter()
+        self._sums: dict[str, dict[str, Decimal]] = {}  # by currency and reason
+        self._amounts: Counter[str] = Counter()  # their number, by currency
+        self._causes: Counter[str] = Counter()
+        for row in rows:
+            self.add(row, 1)
+
+    @property
+    def causes(self) -> list[str]:
+        """The causes of all doubts, without duplicates."""
+        return sorted(+self._causes)
+
+    @property
+    def stakes(self) -> dict[str, dict[str, Decimal]]:
+        """The amounts at stake, by currency and reason."""
+        return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
+
+    def by_me(self, me: str) -> set[str]:
+        """Return the proposers whose names are, or look like, ``me``: ``me`` cannot approve for them."""
+        return {by for by in self.proposals if is_same_person(by, me)}
+
+    def add(self, row: KeyRow, number: int) -> None:
+        """Add a row; or take it away, if ``number`` is -1."""
+        for kind in row.kinds:
+            self.counts[kind] += number
+        if row.cause:
+            self._causes[row.cause] += number
+        if row.by is not None:
+            self.proposals[row.by] += number
+        if row.amount is not None:
+            self._amounts[row.currency] += number
+            sums = self._sums.get(row.currency)
+            if sums is None:
+                sums = self._sums[row.currency] = dict.fromkeys(KINDS, _NOTHING)
+            for kind in row.kinds:
+                sums[kind] += number * row.amount
+
+
+@define(kw_only=True, eq=False, slots=False)  # without slots for the cached property
 class PendingKeysSnapshot:
     """The keys that needed attention when the journal was read."""
 
@@ -111,62 +159,30 @@ class PendingKeysSnapshot:
     """When the reading began."""
     is_complete: bool = True
     """Whether the reading is finished."""
-    chosen: dict[object, list[KeyRow]] = field(factory=dict, init=False)
+    totals: Totals = field(init=False)
+    """The sums over `rows`: computed in the background, not during a request."""
+    chosen: dict[Choice, list[KeyRow]] = field(factory=dict, init=False)
     """The rows of the latest choices: see `listing`."""
 
     def __attrs_post_init__(self) -> None:
-        _ = (
-            self.counts,
-            self.stakes,
-            self.causes,
-            self.proposals,
-        )  # counted in the background, not during a request
+        self.totals = Totals(self.rows)
 
     def changed(self, key: str, row: KeyRow | None) -> PendingKeysSnapshot:
-        """Return a copy with ``row`` in place of the key's; its sums are computed only when needed."""
+        """Return a copy with ``row`` in place of the key's; no list is filtered or sorted again."""
+        old = next((item for item in self.rows if item.key == key), None)
         made = copy.copy(self)
-        for name in ("counts", "stakes", "causes", "proposals", "search_texts"):
-            made.__dict__.pop(name, None)
-        made.rows = [item for item in self.rows if item.key != key]
-        if row is not None:
-            insort(made.rows, row, key=_SINCE)
-        made.chosen = {}
+        made.__dict__.pop("search_texts", None)
+        made.totals = copy.deepcopy(self.totals)
+        for item, number in ((old, -1), (row, 1)):
+            if item is not None:
+                made.totals.add(item, number)
+        made.rows = _exchanged(self.rows, old, row, choice=Choice())
+        new = [] if row is None else [row]
+        made.chosen = {
+            choice: _exchanged(rows, old, *_wanted(new, made.totals, choice), choice=choice)
+            for choice, rows in self.chosen.items()
+        }
         return made
-
-    @cached_property
-    def counts(self) -> dict[str, int]:
-        """The number of keys for each reason."""
-        counts = dict.fromkeys(KINDS, 0)
-        for row in self.rows:
-            for kind in row.kinds:
-                counts[kind] += 1
-        return counts
-
-    @cached_property
-    def stakes(self) -> dict[str, dict[str, Decimal]]:
-        """The amounts at stake, by currency and reason."""
-        stakes: dict[str, dict[str, Decimal]] = {}
-        for row in self.rows:
-            if row.amount is not None:
-                sums = stakes.setdefault(row.currency, dict.fromkeys(KINDS, _NOTHING))
-                for kind in row.kinds:
-                    sums[kind] += row.amount
-        return dict(sorted(stakes.items()))
-
-    @cached_property
-    def causes(self) -> tuple[str, ...]:
-        """The causes of all doubts, without duplicates."""
-        return tuple(sorted({row.cause for row in self.rows} - {""}))
-
-    @cached_property
-    def proposals(self) -> dict[str, int]:
-        """The number of proposals of each person."""
-        found = Counter([row.by for row in self.rows])
-        return {by: number for by, number in found.items() if by is not None}
-
-    def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose names are, or look like, ``me``: ``me`` cannot approve for them."""
-        return {by for by in self.proposals if is_same_person(by, me)}
 
     @cached_property
     def search_texts(self) -> tuple[list[str], str]:
@@ -501,8 +517,8 @@ class Choice:
         older = _among(query.get("older"), AGES)
         return cls(
             kind=_among(query.get("kind"), KINDS),
-            currency=_among(query.get("currency"), snapshot.stakes),
-            cause=_among(query.get("cause"), snapshot.causes),
+            currency=_among(query.get("currency"), snapshot.totals.stakes),
+            cause=_among(query.get("cause"), snapshot.totals.causes),
             proposal=proposal,
             older=older,
             least=_among(query.get("least"), AMOUNTS),
@@ -537,6 +553,16 @@ class Choice:
         age = AGES[self.older][0] if self.older else ""
         texts = (self.currency, self.cause, PROPOSALS.get(self.proposal), age, AMOUNTS.get(self.least))
         return [text for text in texts if text]
+
+    @property
+    def value(self) -> Callable[[KeyRow], Any]:
+        """What the rows are sorted by."""
+        return SORTS[self.sort].sort or _SINCE
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether the rows' values decrease."""
+        return self.turned != SORTS[self.sort].largest_first
 
     @property
     def is_descending(self) -> bool:
@@ -637,23 +663,47 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
     if which not in kept:
         if len(kept) >= CACHED_CHOICES:
             del kept[next(iter(kept))]
-        rows, column = _wanted(snapshot, choice), SORTS[choice.sort]
-        rows.sort(key=column.sort, reverse=choice.turned != column.largest_first)
+        rows = _wanted(snapshot.rows, snapshot.totals, choice)
+        rows.sort(key=choice.value, reverse=choice.is_reversed)
         if choice.sort == "amount":  # amounts of two currencies are not compared
-            rows.sort(key=attrgetter("currency"))
+            rows.sort(key=_CURRENCY)
         kept[which] = rows
     return kept[which]
 
 
-def _wanted(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
-    """Return the rows that the filters leave, as a new list."""
-    rows, kind, currency, cause = snapshot.rows, choice.kind, choice.currency, choice.cause
+def _exchanged(
+    rows: list[KeyRow], old: KeyRow | None, new: KeyRow | None = None, *, choice: Choice
+) -> list[KeyRow]:
+    """Return the sorted rows of ``choice`` without ``old``, and with ``new`` at its place."""
+    left = rows.copy()
+    if old is not None:
+        with contextlib.suppress(ValueError):  # the filters had left it out
+            left.remove(old)
+    if new is None:
+        return left
+    begin, end = 0, len(left)
+    if choice.sort == "amount":
+        begin, end = (find(left, new.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))
+    value, wanted = choice.value, choice.value(new)
+    while begin < end:  # as bisect_right, which knows no descending order
+        middle = (begin + end) // 2
+        if value(left[middle]) >= wanted if choice.is_reversed else value(left[middle]) <= wanted:
+            begin = middle + 1
+        else:
+            end = middle
+    left.insert(begin, new)
+    return left
+
+
+def _wanted(rows: list[KeyRow], totals: Totals, choice: Choice) -> list[KeyRow]:
+    """Return the rows that the filters leave, as a new list; ``rows`` are sorted by age."""
+    kind, currency, cause = choice.kind, choice.currency, choice.cause
     if choice.older:
         rows = rows[: bisect_right(rows, choice.minute * 60 - AGES[choice.older][1], key=_SINCE)]
     if choice.proposal == "no":
         rows = [row for row in rows if row.by is None]
     elif choice.proposal:
-        mine, others = snapshot.by_me(choice.me) if choice.me else set(), snapshot.proposals.keys()
+        mine, others = totals.by_me(choice.me) if choice.me else set(), totals.proposals.keys()
         wanted = {"yes": others, "approve": others - mine, "mine": mine}[choice.proposal]
         rows = [row for row in rows if row.by in wanted]
     if kind:

@@ -90,7 +90,7 @@ class Views:
             choice=choice,
             page=page,
             rows=page.rows,
-            shown_kinds=[kind for kind in KINDS if snapshot.counts[kind]],
+            shown_kinds=[kind for kind in KINDS if snapshot.totals.counts[kind]],
             proposals=_proposals_for(snapshot, me),
             four_eyes=await self._shared.operators.four_eyes(),
             four_eyes_key=FOUR_EYES,
@@ -210,9 +210,9 @@ class Views:
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
     """Return how many proposals the reader may approve, and how many are the reader's own."""
-    mine = snapshot.by_me(me.name)
+    mine = snapshot.totals.by_me(me.name)
     numbers = {True: 0, False: 0}
-    for by, number in snapshot.proposals.items():
+    for by, number in snapshot.totals.proposals.items():
         numbers[by in mine] += number
     return {"mine": numbers[True]} | ({"approve": numbers[False]} if me.may(Role.APPROVE) else {})
 
