@@ -44,7 +44,7 @@ PAGES_AT_ONCE, PAUSE = 20, 0.01
 """The number of pages after which the reading pauses, and the seconds between two pages from then on."""
 
 MAX_ROWS = 250_000
-"""The maximum number of listed keys, some 130 MB; twice that during a reading. The others are only counted."""
+"""The maximum number of listed keys, some 130 MB, and twice that while they are read; others are counted."""
 
 READ_TIMEOUT = 1.0
 """Seconds that a request waits for a reading before it shows what has been read so far."""
