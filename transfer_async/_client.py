@@ -246,10 +246,12 @@ class TransferClient:
         a ``postgresql://`` address; the client closes this journal when it is closed. ``TRANSFER_SEAL`` may
         name a `KeySeal` key file, with which the journal encrypts personal data. ``TRANSFER_PROXY`` may hold
         a proxy's address, and ``TRANSFER_CA``, ``TRANSFER_CLIENT_CERT`` and ``TRANSFER_CLIENT_KEY`` the paths
-        of PEM files, for ``proxy`` and ``ssl``.
+        of PEM files, for ``proxy`` and ``ssl``. ``TRANSFER_HEADERS`` may hold the path of a file with one
+        header on each line, for ``headers``.
 
         Args:
-            settings: the constructor's other arguments; ``proxy`` and ``ssl`` replace these variables.
+            settings: the constructor's other arguments; ``proxy``, ``ssl`` and ``headers`` replace these
+                variables.
 
         Raises:
             ValueError: a variable is missing or cannot be used; the text names it.
@@ -260,10 +262,12 @@ class TransferClient:
         where, token = os.environ["TRANSFER_BASE_URL"], os.environ["TRANSFER_API_TOKEN"]
         network = NetworkSettings.from_env()
         if settings.get("ssl") is not None:
-            network = NetworkSettings(network.proxy)
+            network = attrs.evolve(network, ca=None, client_cert=None, client_key=None)
         if settings.get("proxy") is not None:
             network = attrs.evolve(network, proxy=None)
-        settings.update(network.client_settings(VARIABLES))  # type: ignore[typeddict-item] # ssl and proxy
+        if settings.get("headers") is not None:
+            network = attrs.evolve(network, headers=None)
+        settings.update(network.client_settings(VARIABLES))  # type: ignore[typeddict-item] # ssl, proxy, headers
         address = os.environ.get("TRANSFER_JOURNAL")
         if not address or settings.get("journal") is not None:
             return cls(where, token, **settings)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.faults.parties import make_certificates
 from tests.faults.servers import Server, answers, http, replies, serving
 from tests.support.commands import asked, invoke, refused, running
 from tests.support.order_files import csv_file
-from transfer_async import TransferClient
+from transfer_async import TransferClient, Unauthorized
 from transfer_async._cli import options, worker_process
 from transfer_async._http.network import VARIABLES, NetworkSettings
 
@@ -81,6 +82,63 @@ async def test_whoami_asks_through_the_proxy_with_the_clients_certificate(
     assert result.stdout.startswith("id ")
     assert [head.method for head in proxy.heads] == ["CONNECT"]
     assert proxy.heads[0].headers["proxy-authorization"] == f"Basic {BASIC}"
+
+
+@pytest.mark.parametrize("command", ["whoami", "probe"])
+async def test_headers_of_a_file_go_with_every_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+):
+    headers = tmp_path / "headers"
+    await asyncio.to_thread(headers.write_text, "X-Gateway-Key: s3cret:7\n\n  x-tenant:  bank \n")
+    words = {"whoami": [], "probe": ["--this-is-not-live", "--yes", "--idle", 0, "--profile", tmp_path / "p"]}
+    async with serving(replies(http(401, b"{}"))) as server:
+        environment(server, monkeypatch)
+        result = await asyncio.to_thread(invoke, command, "--headers", headers, *words[command])
+
+    assert server.heads
+    assert {head.headers["x-gateway-key"] for head in server.heads} == {"s3cret:7"}
+    assert {head.headers["x-tenant"] for head in server.heads} == {"bank"}
+    assert "s3cret" not in result.output
+
+
+async def test_headers_in_the_environment_are_those_of_a_client_unless_it_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    headers = tmp_path / "headers"
+    await asyncio.to_thread(headers.write_text, "X-Tenant: 7\n")
+    monkeypatch.setenv("TRANSFER_HEADERS", str(headers))
+    async with serving(replies(http(401, b"{}"))) as server:
+        environment(server, monkeypatch)
+        for own in ({}, {"headers": {"X-Tenant": "8"}}):
+            async with await asyncio.to_thread(partial(TransferClient.from_env, **own)) as client:
+                with pytest.raises(Unauthorized):
+                    await client.who_am_i()
+
+    assert [head.headers["x-tenant"] for head in server.heads] == ["7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"X-Tenant 7", "line 1: must be a name, a colon and a value"),
+        (b"X-Tenant: 7\nX-Tenant: s3cret", "line 2: the header occurs twice"),
+        (
+            b"Authorization: s3cret",
+            "Authorization is set by the client or by HTTP itself; choose another header",
+        ),
+        (b"X-Tenant:", "the value of X-Tenant must be printable ASCII, not empty, with no blank at its ends"),
+        (b"X: s3cret\xff", "cannot be read (it is not UTF-8); it must be a text file of headers"),
+        (None, "cannot be read (No such file or directory); it must be a text file of headers"),
+    ],
+)
+def test_a_file_of_headers_that_cannot_be_sent_is_refused(tmp_path: Path, text: bytes | None, why: str):
+    path = tmp_path / "headers"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(ValueError, match=r"^--headers: ") as refused:
+        NetworkSettings(headers=str(path)).client_settings({"proxy": "--proxy", "headers": "--headers"})
+
+    assert str(refused.value) == f"--headers: {why}"
 
 
 async def test_without_its_certificate_the_client_is_turned_away(files: Files):

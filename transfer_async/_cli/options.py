@@ -94,6 +94,7 @@ _NETWORK_HELP = {
     "ca": ("FILE", "The certificates to trust, in place of the system's, as PEM."),
     "client_cert": ("FILE", "The client's certificate, as PEM."),
     "client_key": ("FILE", "Its key, as PEM, if --client-cert does not contain it."),
+    "headers": ("FILE", "Headers for every request, one on each line, as in X-Gateway-Key: 7f3a."),
 }
 NETWORK: dict[str, tuple[Any, Any]] = {
     name: (Annotated[str | None, typer.Option(envvar=VARIABLES[name], metavar=kind, help=text)], None)

@@ -127,7 +127,8 @@ def probe(
 async def _probed(requested: ProbeRun, factory: Callable[[], object] | None) -> None:
     """Run the probe with the headers that the bank's factory returns."""
     async with await options.made_by(factory) as side:
-        own, id_header = side.settings.get("headers"), side.settings.get("request_id_header")
+        own = side.settings.get("headers", requested.service.headers)
+        id_header = side.settings.get("request_id_header")
         try:
             headers = request.checked_headers(own, request_id_header=id_header)
         except ValueError as error:

@@ -1,15 +1,17 @@
-"""How a client reaches the service: through which proxy, and with which certificates."""
+"""How a client reaches the service: the proxy, the certificates, and headers of the bank's own."""
 
 from __future__ import annotations
 
 import os
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
 from attrs import field, frozen
 
+from transfer_async._http.request import checked_headers
 from transfer_async._http.urls import proxy_and_authorization
 
 
@@ -22,12 +24,14 @@ class NetworkSettings:
         ca: a PEM file with the certificates to trust in place of the system's.
         client_cert: a PEM file with the client's certificate; it may contain the key, too.
         client_key: a PEM file with the key of ``client_cert``.
+        headers: a text file with a header on each line, as in ``X-Gateway-Key: 7f3a``.
     """
 
     proxy: str | None = field(default=None, repr=False)
     ca: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
+    headers: str | None = None
 
     @classmethod
     def from_env(cls) -> NetworkSettings:
@@ -35,14 +39,14 @@ class NetworkSettings:
         return cls(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
 
     def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the ``proxy`` and ``ssl`` of `TransferClient`, as far as they are set.
+        """Return the ``proxy``, ``ssl`` and ``headers`` of `TransferClient`, as far as they are set.
 
         Args:
             names: the name of each setting in errors, such as its option or variable.
 
         Raises:
             ValueError: a setting is invalid, or its file cannot be used; the text names it, and shows no
-                password.
+                password and no header's value.
         """
         problem = self._proxy_problem()
         if problem is not None:
@@ -50,6 +54,8 @@ class NetworkSettings:
         found: dict[str, Any] = {} if self.proxy is None else {"proxy": self.proxy}
         if self.ca or self.client_cert or self.client_key:
             found["ssl"] = self._context(names)
+        if self.headers is not None:
+            found["headers"] = _headers_in(self.headers, names["headers"])
         return found
 
     def _proxy_problem(self) -> str | None:
@@ -75,6 +81,28 @@ class NetworkSettings:
             why = error.strerror or str(error)
             raise ValueError(f"{doing}: cannot be used ({why}); it must be a readable PEM file") from None
         return context
+
+
+def _headers_in(path: str, setting: str) -> dict[str, str]:
+    """Return the headers in the file ``path``, which ``setting`` names."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ValueError(f"{setting}: cannot be read ({why}); it must be a text file of headers") from None
+    headers: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, colon, value = (part.strip() for part in line.partition(":"))
+        if name in headers or (line.strip() and not colon):
+            why = "the header occurs twice" if colon else "must be a name, a colon and a value"
+            raise ValueError(f"{setting}: line {number}: {why}")
+        if line.strip():
+            headers[name] = value
+    try:
+        return checked_headers(headers, request_id_header=None)
+    except ValueError as error:
+        why = str(error).partition(":")[2]
+    raise ValueError(f"{setting}:{why}")
 
 
 VARIABLES = {item.name: f"TRANSFER_{item.name.upper()}" for item in attrs.fields(NetworkSettings)}
