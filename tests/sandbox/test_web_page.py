@@ -1,5 +1,6 @@
 """The sandbox's page: what it shows and what its buttons do."""
 
+import html
 import sys
 from typing import Any
 from urllib.parse import urlencode
@@ -8,12 +9,23 @@ import pytest
 
 from tests.sandbox.wire_client import Answer, WireClient, connected, order_body
 from tests.support.pages import ELSEWHERE, Page
-from transfer_async.sandbox import FAULTS, Sandbox, StallBeforeProcessing
+from transfer_async.sandbox import FAULTS, Sandbox, StallAfterProcessing, StallBeforeProcessing, Status
 from transfer_async.sandbox.control import FAULT_BUTTONS, _template
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 FORMS = ("match", "arm", "forget", "release")
+INDENTED = """{
+  "b": 1.50,
+  "a": [
+    {
+      "x{": "\\u00e9, :"
+    },
+    []
+  ],
+  "b": {},
+  "c": 1e2
+}"""
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 
 
@@ -97,6 +109,31 @@ async def test_every_fault_is_added_with_a_click(sandbox: Sandbox, developer: De
     assert "Next faults: close-before-reading close-after-processing" in read(await developer.get()).text
 
 
+async def test_faults_are_shown_with_their_settings(sandbox: Sandbox, developer: Developer):
+    sandbox.faults.add(Status(503, headers={"Retry-After": "7"}), times=3, username="ada", amount=7)
+    sandbox.faults.add(StallBeforeProcessing(), times=None, probability=0.5)
+    sandbox.faults.mix({StallAfterProcessing(2.5): 0.02})
+    shown = read(await developer.get()).text
+
+    body = '{"message": "A scripted fault."}'
+    options = f"status 503, headers Retry-After: 7, body {body}"
+    assert f"status ({options}), 3 times, username ada, amount 7" in shown
+    assert "stall-before-processing, any number of times, probability 0.5" in shown
+    assert "2 % of the requests: stall-after-processing (seconds 2.5)" in shown
+
+
+async def test_a_json_body_is_indented_and_otherwise_as_sent(client: WireClient, developer: Developer):
+    await client.ask(b'{"b": 1.50, "a": [{"x{": "\\u00e9, :"}, []], "b": {}, "c": 1e2}')
+    await client.ask(b"{not: json, [")
+    shown = (await developer.get()).body.decode()
+
+    bodies = [html.unescape(part.partition("</pre>")[0]) for part in shown.split("<pre>")[1:]]
+    assert bodies == [
+        "{not: json, [",
+        INDENTED,
+    ]
+
+
 async def test_faults_are_removed_and_stalled_requests_released(
     sandbox: Sandbox, client: WireClient, developer: Developer
 ):
@@ -177,6 +214,18 @@ async def test_a_wrong_token_is_refused_with_a_message(client: WireClient):
     assert answer.status == 403
     assert "This is not the token." in read(answer).text
     assert "Set-Cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("path", ["/sandbox/", "/sandbox/live"])
+async def test_a_click_returns_to_the_page_that_it_was_on(developer: Developer, path: str, form: str):
+    page = read(await developer.get(path))
+    fields = {given["name"]: given["value"] for tag, given in page.tags if tag == "input"}
+    body = urlencode({**fields, "fault": next(iter(FAULT_BUTTONS))}).encode()
+
+    answer = await developer.post(form, body)
+
+    assert (answer.status, answer.headers["Location"]) == (303, path)
 
 
 async def test_only_the_live_page_reloads(developer: Developer):

@@ -22,6 +22,8 @@ they show personal data.
 from __future__ import annotations
 
 import hmac
+import json
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
@@ -224,6 +226,60 @@ def _show_fault(fault: Fault) -> validation.JsonObject:
     return {"fault": fault.name, "options": options}
 
 
+def settings_text(fault: Fault, rule: Rule | None = None) -> str:
+    """Return a fault's name and settings as text, and those of its rule that are not the default."""
+    given = {name: getattr(fault, name) for name in attrs.fields_dict(type(fault))}
+    options = ", ".join(f"{name} {_text(value)}" for name, value in given.items() if value not in (None, {}))
+    parts = [f"{fault.name} ({options})" if options else fault.name]
+    if rule is not None:
+        if rule.times != 1:
+            parts.append(f"{rule.times or 'any number of'} times")
+        for name, usual in (
+            ("probability", 1.0),
+            ("path", CREATE_ORDER_PATH),
+            ("username", None),
+            ("amount", None),
+        ):
+            if (value := getattr(rule, name)) != usual:
+                parts.append(f"{name} {value}")
+    return ", ".join(parts)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {one}" for name, one in value.items())
+    return str(value)
+
+
+_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]\s*[\]}]|[\[\]{},:]|[^\s"\[\]{},:]+')
+
+
+def indented(body: bytes) -> str:
+    """Return the beginning of JSON with a member on each line; another body as it was sent."""
+    text = body.decode("utf-8", "replace")
+    try:
+        if len(text) > MAX_INDENTED:
+            return text
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    made, depth = "", 0
+    for part in _PARTS.findall(text):
+        depth += (part in "[{") - (part in "]}")
+        line = "\n" + "  " * depth
+        if part in "]}":
+            made += line + part
+        elif part in "[{":
+            made += part + line
+        elif part[0] in "[{":  # an empty list or object
+            made += part[0] + part[-1]
+        else:
+            made += {",": "," + line, ":": ": "}.get(part, part)
+        if len(made) > MAX_BODY_CHARACTERS:
+            break
+    return made
+
+
 def _show(rule: Rule) -> validation.JsonObject:
     settings = {name: getattr(rule, name) for name in attrs.fields_dict(Rule) if name != "fault"}
     return _show_fault(rule.fault) | settings
@@ -241,6 +297,9 @@ MAX_ROWS = 100
 
 MAX_BODY_CHARACTERS = 2_000
 """The maximum length of a request's body on the page."""
+
+MAX_INDENTED = 20_000
+"""The maximum length of a body that is indented."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
@@ -330,6 +389,7 @@ class Page:
             headers={"Refresh": "2"} if is_live else {},
             is_live=is_live,
             rules=self._faults.rules,
+            shares=self._faults.shares,
             stalled=len(self._faults.stalled),
             buttons=FAULT_BUTTONS,
             no_order_yet=_NO_ORDER_YET,
@@ -344,7 +404,7 @@ class Page:
                 "token", status=403, problem="This is not the token. Copy it from the sandbox's output."
             )
         cookie = f"{self._cookie}={self._session}; Path=/sandbox/; HttpOnly; SameSite=Strict"
-        return _to_home({"Set-Cookie": cookie})
+        return _see(HOME, {"Set-Cookie": cookie})
 
     def _has_session(self, call: Call) -> bool:
         # Parsed here: http.cookies rejects a header in which another program's cookie breaks its rules.
@@ -360,7 +420,7 @@ class Page:
             self._faults.add(fault)
         else:
             return _problem(404, "No such form or fault. Reload the page and try again.")
-        return _to_home()
+        return _see(LIVE if _field(call, "live") else HOME)
 
 
 def _field(call: Call, name: str) -> str:
@@ -382,8 +442,8 @@ def _is_own_form(call: Call) -> bool:
         return False
 
 
-def _to_home(headers: Mapping[str, str] | None = None) -> Reply:
-    return Reply(status=303, body=b"", headers={**HEADERS, "Location": HOME, **(headers or {})})
+def _see(path: str, headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(status=303, body=b"", headers={**HEADERS, "Location": path, **(headers or {})})
 
 
 def _problem(status: int, text: str, headers: Mapping[str, str] | None = None) -> Reply:
@@ -416,6 +476,7 @@ def _template() -> Any:
     environment = Environment(
         autoescape=True, finalize=_printable, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters.update(indented=indented, settings_text=settings_text)
     return environment.from_string(_TEMPLATE_TEXT)
 
 
