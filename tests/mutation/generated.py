@@ -34,8 +34,8 @@ def known() -> set[str]:
     return {line for line in lines if line and not line.startswith("#")}
 
 
-def survivors(top: Path) -> set[str]:
-    """Run mutmut on a copy of the checkout in ``top``, and return the faults that no test caught."""
+def survivors(top: Path) -> tuple[set[str], int]:
+    """Run mutmut on a copy of the checkout in ``top``; return what no test caught, and the number of all."""
     Checkout(top)
     done = subprocess.run(
         [sys.executable, "-m", "mutmut", "run"], cwd=top, capture_output=True, encoding="utf-8", check=False
@@ -43,17 +43,19 @@ def survivors(top: Path) -> set[str]:
     found = sorted(top.glob("mutants/**/*.py.meta"))
     if done.returncode or not found:
         raise RuntimeError(f"mutmut failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return {fault for path in found for fault in _survivors_of(path)}
+    codes = {path: json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"] for path in found}
+    return {fault for path in found for fault in _survivors_of(path, codes[path])}, sum(
+        map(len, codes.values())
+    )
 
 
-def _survivors_of(meta: Path) -> Iterator[str]:
+def _survivors_of(meta: Path, codes: dict[str, int]) -> Iterator[str]:
     source = meta.with_suffix("").read_text(encoding="utf-8")
     functions = {
         node.name: [line.strip() for line in source.splitlines()[node.lineno : node.end_lineno]]
         for node in ast.walk(ast.parse(source))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     }
-    codes = json.loads(meta.read_text(encoding="utf-8"))["exit_code_by_key"]
     for name in (name.rpartition(".")[2] for name, code in codes.items() if code == _SURVIVED):
         function = name.rpartition("__mutmut_")[0]
         before, after = functions[f"{function}__mutmut_{_ORIGINAL}"], functions[name]
@@ -64,9 +66,11 @@ def _survivors_of(meta: Path) -> Iterator[str]:
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as top:
-        found = survivors(Path(top))
+        found, number = survivors(Path(top))
     new = sorted(found - known())
-    sys.stdout.write("\n".join([*new, f"{len(found)} survive, {len(new)} of them are not known", ""]))
+    sys.stdout.write(
+        "\n".join([*new, f"{len(found)} of {number} survive, {len(new)} of them are not known", ""])
+    )
     return bool(new)
 
 

@@ -64,7 +64,7 @@ def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
         (["--fault", "status=0.1:status=99"], "status must be from 200 to 599, not 99"),
         (["--fault", "status=0.1:state=429"], "options of status are body, headers, status"),
         (["--fault", "status=0.1:{"], "--fault status=0.1:{: "),
-        (["--fault", "redirect=0.1", "--fault", "redirect=0.2"], "is given twice"),
+        (["--fault", "redirect=0.1", "--fault", "redirect=0.2"], "given twice"),
         (["--fault", "redirect=0.6", "--fault", "truncated-head=0.6"], "at most 1 in total, not 1.2"),
         (["--tls-key", "key.pem"], "--tls-key: needs --tls-cert as well"),
         (["--tls-cert", "/nowhere/cert.pem"], "--tls-cert, --tls-key: cannot be used (No such file"),

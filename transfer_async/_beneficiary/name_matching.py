@@ -286,7 +286,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
 
     Returns:
         The match. It is ``NO_MATCH`` if a name mixes scripts. It is ``NOT_POSSIBLE`` if a name is missing,
-        too long, only half a name, or can be read in too many ways, or if the scripts cannot be compared.
+        too long, incomplete or too ambiguous, or if the scripts cannot be compared.
     """
     try:
         one, other = _read(given, found)

@@ -452,7 +452,7 @@ def propose(
 ) -> None:
     """Propose a decision about a key, for another person to approve.
 
-    Nothing changes until then, and any change of the key makes the proposal void.
+    Nothing changes until then, and any change to the key voids the proposal.
     """
     _check_settle_after(settle_after)
     view, wanted = target.view(key), Decision(decision)
@@ -680,9 +680,9 @@ def prune(
 ) -> None:
     """Delete keys that ended long ago.
 
-    Never one in doubt, in use, or with a pending undo, and none that ended within the last day: its message,
-    or its file, may come again. Asks before it does: a deleted key is free, so the next call with it
-    creates another order.
+    A key that is in doubt, in use, or has a pending undo is never deleted, nor one that ended within the
+    last day: its message or file may be delivered again. The command asks first, because a deleted key is
+    free: the next call with it creates another order.
     """
     now = datetime.now(UTC)
     with usage():

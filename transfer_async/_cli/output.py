@@ -55,7 +55,7 @@ def fail(why: str, code: int) -> NoReturn:
 def failing(
     command: str, codes: Mapping[type[Exception], int], *, words: Callable[[Exception], str] | None = None
 ) -> Iterator[None]:
-    """Report an error of these types in one line, and end the command with its exit code.
+    """Report an error of one of these types in one line, and exit with the code of that type.
 
     Args:
         command: the command's name, which begins the line.

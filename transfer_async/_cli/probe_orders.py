@@ -151,7 +151,7 @@ class Plan:
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
         """Return the order of a case; None if its limit is unknown, or no amount can reach it.
 
-        Each attempt has another amount.
+        Each attempt uses a different amount.
         """
         rate, name = self.order.exchange_rate, case.repeats or case.name
         if name in _AT_LIMITS:

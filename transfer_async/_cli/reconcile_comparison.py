@@ -429,7 +429,7 @@ async def _add_refuted(comparison: Comparison, journal: ScopedJournal, times: Po
 
 
 async def _add_resolved(comparison: Comparison, journal: ScopedJournal, times: PostingTime) -> None:
-    """Add every key that a person resolved with an id, which may be wrong."""
+    """Add every key whose order id was given by a person; such an id may be wrong."""
     async for key, entry in _entries(journal, journal.resolved):
         if entry.is_amendable and entry.order_id is not None:
             sender = evolve(times.sender(key, entry), is_in_doubt=False)

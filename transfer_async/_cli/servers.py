@@ -54,7 +54,7 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
         except (ValueError, msgspec.MsgspecError) as error:
             raise ValueError(f"--fault {text}: {error}") from None
         if fault in shares:
-            raise ValueError(f"--fault {text}: is given twice: keep one of them")
+            raise ValueError(f"--fault {text}: given twice: keep one of them")
         shares[fault] = share
     return shares
 

@@ -78,7 +78,7 @@ class RetryBudget:
 
 @frozen(kw_only=True)
 class RetryPolicy:
-    """The settings of retries: which statuses are retried, how often, and for how long.
+    """The retry settings: which statuses are retried, how often, and for how long.
 
     Args:
         attempts: the maximum number of HTTP attempts of one call, including the first.

@@ -232,7 +232,7 @@ async def _mark_sending(
 
 
 async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -> SendState:
-    """Run the hooks in order. The hold is the last one.
+    """Run the hooks in order. The hook that holds the funds runs last.
 
     Returns:
         The request. It may be sent after the journal has recorded that it is being sent.

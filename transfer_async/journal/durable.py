@@ -290,7 +290,7 @@ class DurableJournal(abc.ABC):
     async def _gather(self) -> None:
         """Wait for more transitions while some keep coming, at most as long as the last commit took.
 
-        A caller whose transition was just committed soon comes back with its next one. Without this wait,
+        A caller whose transition was just committed soon makes its next one. Without this wait,
         two groups of callers would take turns, each with its own commit. A commit beside a busy loop slows
         down both, because they compete for the interpreter. On a slow disk, half as many commits matter more.
         """
@@ -604,7 +604,7 @@ def _needs_stored_state(place: RecordId, move: Move, result: TransitionResult | 
 
 
 def _result_of_found_commit(one: PendingMove, held: _Held, now: float) -> TransitionResult:
-    """Return the result of a transition whose unknown commit was found by its token."""
+    """Return the result of a transition whose commit was in doubt until its token was found."""
     assert held.entry is not None  # noqa: S101 - otherwise the commit is tried again, see `Transaction.tokens_without_entry`
     wanted, entry = _LEADS_TO.get(type(one.move)), held.entry
     if isinstance(one.move, Release) and entry.state is KeyState.IN_DOUBT:

@@ -117,7 +117,7 @@ class Ending:
 
 @frozen(kw_only=True)
 class OutboxEntry:
-    """A pending notification: how a doubt ended whose outcome was published as unknown.
+    """A pending notification: the end of a doubt whose outcome was published as unknown.
 
     With the error `SUSPECTED` it reports that the sender found another result: two orders may exist.
     """

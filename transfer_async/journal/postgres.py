@@ -207,7 +207,7 @@ class PostgresJournal(DurableJournal):
             await sessions.close()
 
     async def _with_retries(self, work: Callable[[], Awaitable[T]], *, patience: Backoff | None = None) -> T:
-        """Run ``work``; try again while the database is unreachable or asks for it, until the timeout."""
+        """Run ``work``; until the timeout, repeat it if the database is unreachable or asks for a retry."""
         patience = patience or Backoff(self._timeout)
         async with asyncio.timeout_at(patience.end):
             while True:

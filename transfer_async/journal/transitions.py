@@ -555,7 +555,7 @@ class AcquireLease(Move, frozen=True, kw_only=True):
     """Take a lease on a key's pending undos or its doubt, so that only one worker processes them.
 
     Args:
-        lease: the lease in seconds; 0 releases it.
+        lease: the length of the lease in seconds; 0 releases it.
         ends: for a release: the end of the lease to release. Other workers' leases stay. None releases all.
     """
 

@@ -1,4 +1,4 @@
-"""The tools of the broker contract: consumers of a broker, and whole workers with a service and a bank."""
+"""Tools for the broker contract: consumers of a broker, and complete workers with a service and a bank."""
 
 from __future__ import annotations
 
