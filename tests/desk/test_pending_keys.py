@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +15,7 @@ from operator import attrgetter
 from random import Random
 from types import FrameType
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 import pytest
 from attrs import evolve
@@ -604,3 +608,54 @@ async def test_the_next_key_is_the_next_oldest_one(snapshot: PendingKeysSnapshot
     assert following[-1] == oldest[0]
     assert next_after(snapshot, "another", since=oldest[3].since) == oldest[3]
     assert next_after(snapshot, "another", since=0.0) == oldest[0]
+
+
+# --- the list as a file ---------------------------------------------------------------------------
+
+
+async def test_the_chosen_rows_are_saved_as_csv_without_formulas():
+    made = board_of(Many(3))
+    first, *others = (await made.shown()).rows
+    hostile = evolve(
+        first, key='=HYPERLINK("http://evil"),\n"x"', by="@ada", proposed="resolve", proposed_at=0.0
+    )
+    unknown = evolve(others[0], key="-5", amount=None, currency="", since=-math.inf, cause="no answer")
+    rows = [unknown, hostile, others[1]]
+    text = await pending_keys.as_csv(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(sort="key"))
+    cells = [*csv.DictReader(io.StringIO(text))]
+
+    assert [*cells[0]] == (
+        ["key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at"]
+    )
+    assert [row["key"] for row in cells] == ["'-5", '\'=HYPERLINK("http://evil"),\n"x"', others[1].key]
+    assert [row["by"] for row in cells] == ["", "'@ada", ""]
+    assert [row["proposed at"] for row in cells] == ["", "1970-01-01T00:00:00+00:00", ""]
+    assert [row["began"] == "" for row in cells] == [True, False, False]
+    assert (cells[0]["amount"], cells[1]["amount"]) == ("", str(first.amount))
+
+
+async def test_a_visitor_saves_the_list_that_the_page_shows(doubted: World, desk: Desk):
+    ada = desk.visitor()
+    (link,) = [link for link in (await ada.get("/", currency="NGN")).page.links if "csv" in link]
+    path, _, query = link.partition("?")
+    saved = await ada.get(f"/{path}", **dict(parse_qsl(query)))
+    none = await ada.get(f"/{path}", currency="NGN", kind="proposed")
+
+    assert query == "currency=NGN"
+    assert saved.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert saved.headers["Content-Disposition"] == 'attachment; filename="pending-keys.csv"'
+    assert saved.headers["Cache-Control"] == "no-store"
+    assert "\r\nk,doubt,155025.00,NGN," in saved.html
+    assert none.html.count("\r\n") == 1
+
+
+@pytest.mark.parametrize("change", [{"beyond": 1}, {"is_complete": False}])
+async def test_a_part_of_the_keys_is_not_saved(desk: Desk, monkeypatch: pytest.MonkeyPatch, change: Any):
+    async def shown(_: PendingKeysCache) -> PendingKeysSnapshot:
+        return PendingKeysSnapshot(rows=[], read_at=NOON, **change)
+
+    monkeypatch.setattr(PendingKeysCache, "shown", shown)
+    answer = await desk.visitor().get("/pending-keys.csv")
+
+    assert answer.status == 503
+    assert "A part of the keys would look like all of them" in answer.text

@@ -41,7 +41,7 @@ from transfer_async.desk.auth import (
     reviewed_row,
     since,
 )
-from transfer_async.desk.pending_keys import Choice, PendingKeysCache, began_at, next_after
+from transfer_async.desk.pending_keys import CSV, Choice, PendingKeysCache, began_at, next_after
 from transfer_async.desk.views import (
     OPERATOR,
     REFRESH,
@@ -141,6 +141,7 @@ def application(
     pages = Views(shared)
     app.router.add_get("", _with_slash)
     app.router.add_get("/", pages.waiting)
+    app.router.add_get(f"/{CSV}", pages.csv)
     app.router.add_get("/key", pages.key)
     app.router.add_post("/find", pages.find)
     app.router.add_get("/found", pages.found)

@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import csv
+import io
 import math
 import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, cached_property
 from itertools import compress
@@ -382,6 +384,9 @@ def _kinds(*flags: bool) -> tuple[str, ...]:
 
 
 PER_PAGE = 50
+CSV = "pending-keys.csv"
+"""The list as a file: its address, relative to the list, and its name."""
+
 CACHED_CHOICES = 8
 """The number of choices of one snapshot that are kept, for a person who pages through one."""
 
@@ -543,6 +548,12 @@ class Choice:
         return f"./?{urlencode(query)}" if query else "./"
 
     @property
+    def csv_address(self) -> str:
+        """The address of all rows of this choice as CSV, relative to the list."""
+        query = self.query(page=1, live=False, wall=False)
+        return f"{CSV}?{urlencode(query)}" if query else CSV
+
+    @property
     def for_a_key(self) -> dict[str, Any]:
         """The fields that a key's address carries, so that the next key comes from the same list."""
         return self.query(page=1, live=False, wall=False)
@@ -604,6 +615,37 @@ def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
     return Listing(
         rows=chosen[(page - 1) * PER_PAGE : page * PER_PAGE], number=len(chosen), page=page, pages=pages
     )
+
+
+_CSV_COLUMNS = ("key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_AT_ONCE = 1_000  # the rows that are written before other requests are answered
+
+
+async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> str:
+    """Return all chosen rows as CSV, with a header; no cell is a formula for a spreadsheet."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(
+        ["key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at"]
+    )
+    for number, row in enumerate(_chosen(snapshot, choice)):
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        amount = "" if row.amount is None else f"{row.amount:f}"
+        order = (row.key, ", ".join(row.kinds), amount, row.currency, _utc(row.since), row.cause)
+        proposal = () if row.by is None else (row.proposed, row.by, _utc(row.proposed_at))
+        writer.writerow([_inert(cell) for cell in (*order, *(proposal or ("", "", "")))])
+    return file.getvalue()
+
+
+def _utc(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds") if math.isfinite(time) else ""
+
+
+def _inert(cell: str) -> str:
+    """Return a cell that a spreadsheet shows as text: some execute one that begins like a formula."""
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def next_after(

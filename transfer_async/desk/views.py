@@ -37,6 +37,7 @@ from transfer_async.desk.pending_keys import (
     AGES,
     AMOUNTS,
     COLUMNS,
+    CSV,
     KINDS,
     PER_PAGE,
     PROPOSALS,
@@ -44,6 +45,7 @@ from transfer_async.desk.pending_keys import (
     PendingKeysCache,
     PendingKeysSnapshot,
     amount_in,
+    as_csv,
     began_at,
     found_by_text,
     kinds_of,
@@ -101,6 +103,22 @@ class Views:
         if choice.live:  # such a page has no field: a reload would erase it
             response.headers["Refresh"] = str(REFRESH)
         return response
+
+    async def csv(self, request: web.Request) -> web.Response:
+        """Return all chosen rows of the list as CSV, which a spreadsheet opens."""
+        snapshot, me = await self._shared.cache.shown(), operator_at(request)
+        if snapshot.beyond or not snapshot.is_complete:
+            text = (
+                "There are too many keys for the list: use transfer-async journal list --json."
+                if snapshot.beyond
+                else "The journal is still being read: try again in a minute."
+            )
+            title = "A part of the keys would look like all of them"
+            return self._shared.answer("message", status=503, title=title, text=text, operator=me)
+        choice = Choice.of(request.query, snapshot, me=me, now=self._shared.clock.utc().timestamp())
+        body = (await as_csv(snapshot, choice)).encode("utf-8-sig")  # Excel recognises UTF-8 by the mark
+        disposition = {"Content-Disposition": f'attachment; filename="{CSV}"'}
+        return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
 
     async def key(self, request: web.Request) -> web.Response:
         """Return the page of one key."""
