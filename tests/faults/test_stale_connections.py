@@ -204,19 +204,20 @@ PARTS = {
 """Beginnings of a refusal that nobody asked for. What follows completes it."""
 
 
+@pytest.mark.parametrize("status", [b"422", b"429", b"401"])
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 async def test_a_part_of_another_response_makes_no_refusal_of_the_orders_own(
-    bank: Bank, sides: Any, part: bytes
+    bank: Bank, sides: Any, part: bytes, status: bytes
 ):
     async def answer_after_a_part(connection: Connection) -> None:
         request = await connection.request()
         assert request is not None
-        connection.send(part + order_reply(request))
+        connection.send(part.replace(b"422", status) + order_reply(request))
         connection.close()
 
     tls, trust = sides
     async with serving(answer_after_a_part, tls=tls) as server:
-        error = await bank.try_order(server.url, retry=ONCE, **trust)
+        error = await bank.try_order(server.url, retry=RetryPolicy(attempts=3), **trust)
 
     assert error.outcome is Outcome.UNKNOWN
     assert bank.funds.state == "kept"
