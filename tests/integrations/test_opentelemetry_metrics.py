@@ -276,7 +276,7 @@ async def test_a_failed_measurement_is_not_reported_as_a_journal_failure(
         raise RuntimeError("s3cr3t")
 
     monkeypatch.setattr(traced.telemetry._instruments, "operation", fail)
-    monkeypatch.setattr(traced.telemetry._instruments, "in_doubt", fail)
+    monkeypatch.setattr(Oldest, "ages", fail)
     journal = traced.telemetry.journal(at_work.journal)
     async with at_work.client(journal=journal) as client:
         await client.create_order(new_order(), key="k")
