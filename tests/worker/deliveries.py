@@ -98,5 +98,6 @@ class Beats:
 
     async def pass_(self):
         """End the next wait, once there is one."""
-        waiting = await self._waiting.get()
+        while (waiting := await self._waiting.get()).done():
+            pass  # the heartbeats of an earlier message
         waiting.set_result(None)
