@@ -265,15 +265,10 @@ RETRY = RetryPolicy(attempts=1, deadline=10.0)
 
 
 class SlowHolds(Holds):
-    """A ledger whose `place` can be blocked or made to fail.
-
-    Attributes:
-        failures: the number of next holds that fail.
-    """
+    """A ledger whose `place` can be blocked."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.failures: int = 0
         self._open, self._requests = asyncio.Event(), asyncio.Semaphore(0)
         self._open.set()
 
@@ -294,9 +289,6 @@ class SlowHolds(Holds):
         """Place a hold as soon as the ledger is not blocked."""
         self._requests.release()
         await self._open.wait()
-        if self.failures:
-            self.failures -= 1
-            raise OSError("the ledger is unreachable")
         return await super().place(intent)
 
 
@@ -316,8 +308,8 @@ class _RecordingHandler(Handler):
 class RunningWorker:
     """One worker. A supervisor restarts it when its connection is closed for good."""
 
-    def __init__(self, group: WorkerGroup, make: Callable[[], Broker], options: Mapping[str, Any]) -> None:
-        self._group, self._make, self._options = group, make, options
+    def __init__(self, group: WorkerGroup, make: Callable[[], Broker]) -> None:
+        self._group, self._make = group, make
         self.client: TransferClient = group.client()
         self._stopping = asyncio.Event()
         self.worker: OrderWorker = self._new_worker()
@@ -325,7 +317,7 @@ class RunningWorker:
 
     def _new_worker(self) -> OrderWorker:
         handler = _RecordingHandler(self.client, self._group.seen)
-        return OrderWorker(self.client, self._make(), handler=handler, **self._options)
+        return OrderWorker(self.client, self._make(), handler=handler)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
@@ -349,18 +341,11 @@ class RunningWorker:
         try:
             await soon(asyncio.wait([self._task]), "the worker has stopped")
         except AssertionError:
-            await self.cancel()
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=TIMEOUT)
+            await self.client.close(timeout=0)
             raise
         await self.client.close()
-
-    async def cancel(self) -> None:
-        """Cancel the worker at once, as a second signal does."""
-        self._stopping.set()
-        self._task.cancel()
-        try:
-            await soon(asyncio.wait([self._task]), "the worker was cancelled")
-        finally:
-            await self.client.close(timeout=0)
 
 
 class WorkerGroup:
@@ -412,7 +397,6 @@ class WorkerGroup:
         slots: int | None = None,
         change: Callable[[Broker], None] = lambda _: None,
         is_awaited: bool = True,
-        **options: Any,
     ) -> RunningWorker:
         """Start another worker.
 
@@ -420,7 +404,6 @@ class WorkerGroup:
             slots: the number of messages that it takes at once; by default that of the harness's settings.
             change: a function that changes the worker's broker before the start.
             is_awaited: whether to wait until the worker takes messages.
-            options: further arguments of `OrderWorker`.
         """
 
         def make() -> Broker:
@@ -428,12 +411,13 @@ class WorkerGroup:
             change(broker)
             return broker
 
-        running = RunningWorker(self, make, options)
+        running = RunningWorker(self, make)
         self._workers.append(running)
         if is_awaited:
             await soon(running.worker.started.wait(), "the worker takes messages")
         return running
 
-    async def order(self, key: str, headers: Mapping[str, str] | None = None) -> None:
+    async def order(self, key: str) -> None:
         """Send the command for an order."""
-        await self.harness.send(OrderCommand(key=key, order=make_new_order()).to_json(), headers)
+        async with self.harness.sender() as broker:
+            await broker.order(OrderCommand(key=key, order=make_new_order()))
