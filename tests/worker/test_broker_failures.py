@@ -187,7 +187,7 @@ async def taken(redis, tmp_path):
 
 async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(taken):
     case, line, delivery = taken
-    for name in (case.side.settings.dead_letters, line._keys[1]):
+    for name in (case.side.settings.dead_letters, line.keys[1]):
         await case.side._client.set(name, "something else")
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -195,7 +195,7 @@ async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(ta
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await delivery.retry(0.0)
 
-    await case.side._client.delete(line._keys[1])
+    await case.side._client.delete(line.keys[1])
     assert await case.side.left() == 1
     pending = await case.side._client.xpending(case.side.settings.commands, case.side.settings.group)
     assert pending["pending"] == 1
@@ -203,7 +203,7 @@ async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(ta
 
 async def test_a_message_that_another_worker_holds_is_neither_dead_lettered_nor_delayed(taken):
     case, line, delivery = taken
-    await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
+    await line.run(PUT_BACK, line.keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
 
     await delivery.dead_letter("not valid")
     await delivery.retry(0.0)
@@ -219,7 +219,7 @@ async def test_an_unreadable_delivery_count_does_not_block_redelivery(taken):
     await subscriber.start()
     await subscriber.get_one(timeout=PATIENCE)
 
-    await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
+    await line.run(PUT_BACK, line.keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
     again = line.delivery(await subscriber.get_one(timeout=PATIENCE))
     last = line.delivery(await subscriber.get_one(timeout=PATIENCE))
 

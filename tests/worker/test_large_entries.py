@@ -50,7 +50,7 @@ async def taken(case, line):
 
 async def put_back(line):
     """Put back all pending entries."""
-    await line.run(PUT_BACK, line._keys[:1], [line.settings.group, 0, DELIVERIES, FORGET_AFTER])
+    await line.run(PUT_BACK, line.keys[:1], [line.settings.group, 0, DELIVERIES, FORGET_AFTER])
 
 
 async def pending(case):
@@ -121,14 +121,14 @@ async def test_a_delayed_large_entry_is_redelivered_complete_and_blocks_no_other
 
     assert {body: one.deliveries for body, one in again.items()} == {b"0": 2, b"1": 2, b"2": 2}
     assert {**again[b"0"]._fields, DELIVERIES: b""} == {b"body": b"0", DELIVERIES: b"", **fields(MANY)}
-    assert await case.side._client.zcard(line._keys[1]) == 0
+    assert await case.side._client.zcard(line.keys[1]) == 0
 
 
 async def test_a_large_entry_that_an_older_version_delayed_is_redelivered(case, line, taken):
     """A worker of an older version delayed it."""
     put_aside = "redis.call('ZADD', KEYS[1], 0, cmsgpack.pack({'0-1', ARGV}))"
     parts = [part for field in {b"body": b"x", DELIVERIES: b"1", **fields(MANY)}.items() for part in field]
-    await case.side._client.eval(put_aside, 1, line._keys[1], *parts)
+    await case.side._client.eval(put_aside, 1, line.keys[1], *parts)
 
     await line.move()
 
@@ -138,7 +138,7 @@ async def test_a_large_entry_that_an_older_version_delayed_is_redelivered(case, 
 
 async def test_a_delayed_entry_that_cannot_be_decoded_stays_and_blocks_no_other(case, line, taken):
     """Another program wrote the delayed item, which is not an entry."""
-    await case.side._client.zadd(line._keys[1], {b"nobody's": 0, b"": 0})
+    await case.side._client.zadd(line.keys[1], {b"nobody's": 0, b"": 0})
     await case.side.send(b"x")
     await (await taken()).retry(0.0)
 
@@ -146,7 +146,7 @@ async def test_a_delayed_entry_that_cannot_be_decoded_stays_and_blocks_no_other(
         await line.move()
 
     assert (await taken()).body == b"x"
-    assert await case.side._client.zcard(line._keys[1]) == 2
+    assert await case.side._client.zcard(line.keys[1]) == 2
 
 
 async def test_an_entry_that_a_full_redis_cannot_put_back_stays_pending(case, line, taken):
