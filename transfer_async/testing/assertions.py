@@ -39,7 +39,6 @@ class HasOrders(Protocol):
     @property
     def orders(self) -> Mapping[str, rendering.Order]:
         """The orders by id."""
-        ...
 
 
 async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:

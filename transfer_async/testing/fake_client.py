@@ -417,47 +417,37 @@ class AnyClient(Protocol):
         once: bool = False,
     ) -> Order:
         """See `TransferClient.create_order`."""
-        ...
 
     def create_orders(
         self, requests: Requests, *, concurrency: int = 16, once: bool = False
     ) -> AsyncGenerator[OrderResult, None]:
         """See `TransferClient.create_orders`."""
-        ...
 
     async def known(self, key: str) -> KeyRecord | None:
         """See `TransferClient.known`."""
-        ...
 
     async def recover(self) -> RecoveryReport:
         """See `TransferClient.recover`."""
-        ...
 
     async def in_doubt(self) -> tuple[Doubt, ...]:
         """See `TransferClient.in_doubt`."""
-        ...
 
     async def resolve(
         self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
     ) -> KeyRecord:
         """See `TransferClient.resolve`."""
-        ...
 
     async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
         """See `TransferClient.refute`."""
-        ...
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
         """See `TransferClient.history`."""
-        ...
 
     async def prune(self, *, before: datetime) -> int:
         """See `TransferClient.prune`."""
-        ...
 
     async def who_am_i(self, *, deadline: datetime | None = None) -> User:
         """See `TransferClient.who_am_i`."""
-        ...
 
     async def request(
         self,
@@ -470,16 +460,12 @@ class AnyClient(Protocol):
         deadline: datetime | None = None,
     ) -> Any:
         """See `TransferClient.request`."""
-        ...
 
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the client's own
         """See `TransferClient.close`."""
-        ...
 
     async def __aenter__(self) -> Self:
         """Open the client."""
-        ...
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the client."""
-        ...
