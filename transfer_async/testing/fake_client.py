@@ -31,7 +31,7 @@ from transfer_async.journal.protocol import KeyRecord
 from transfer_async.sandbox import Account, RequestRecord, Sandbox
 from transfer_async.sandbox.service import Exchange, Reply
 
-TOKEN = "token-of-the-fake"  # noqa: S105 - nothing is behind it
+TOKEN = "token-of-the-fake"  # noqa: S105 - it opens nothing
 
 
 class FakeClient(TransferClient):
@@ -101,32 +101,32 @@ class InProcessExchange(Exchange):
     """An exchange without a connection. It collects the bytes that the sandbox writes.
 
     Attributes:
-        over: a future that is done when the response has ended, and cancelled when no caller waits for it.
+        ended: a future that is done when the response has ended, and cancelled when no caller waits for it.
         status, headers, content: the received parts of the response. The status needs a complete head.
         whole: whether the response is complete.
     """
 
     def __init__(
-        self, record: RequestRecord, body: bytes, *, enough: int, sock_read: float, **parts: Any
+        self, record: RequestRecord, body: bytes, *, max_bytes: int, sock_read: float, **parts: Any
     ) -> None:
-        super().__init__(request=None, record=record, **parts)  # type: ignore[arg-type] # there is no request of aiohttp's
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(request=None, record=record, **parts)  # type: ignore[arg-type] # aiohttp has no request here
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
         self.headers: CIMultiDict[str] = CIMultiDict()
         self.content: bytearray = bytearray()
         self.whole: bool = False
         self._reading: asyncio.Timeout | None = None
-        self._sent, self._enough, self._sock_read = body, enough, sock_read
+        self._sent, self._max_bytes, self._sock_read = body, max_bytes, sock_read
         self._raw = b""
 
-    async def is_over(self, *, within: float) -> None:
+    async def wait_for_end(self, *, within: float) -> None:
         """Wait up to ``within`` seconds for the end of the response, and ``sock_read`` seconds for each part.
 
         Raises:
             TimeoutError: it took longer. The parts received until then are kept.
         """
         async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
-            await self.over
+            await self.ended
 
     async def read_body(self) -> None:
         """Take the request's body. All orders of the client are within the service's limit."""
@@ -145,14 +145,14 @@ class InProcessExchange(Exchange):
 
     def write(self, data: bytes) -> None:
         """Collect raw bytes, and parse them when they form a response."""
-        if self.over.done():
-            return  # Bytes after a response would stay on the connection. There is none here, so drop them.
-        self._wait_anew()
+        if self.ended.done():
+            return  # These bytes would stay on a connection. Here they are dropped.
+        self._restart_timeout()
         self._raw += data
         head, ended, body = self._raw.partition(b"\r\n\r\n")
         if b"Transfer-Encoding: chunked" in head:  # Only a fault writes raw chunks, and these are broken.
             self._end(whole=False)
-        if not ended or self.over.done():
+        if not ended or self.ended.done():
             return
         first, *lines = head.decode("latin-1").split("\r\n")
         self.status = int(first.split(" ")[1])
@@ -162,11 +162,11 @@ class InProcessExchange(Exchange):
             self._end(whole=True)
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """End the response here."""
         self._end(whole=False)
 
     def reset(self) -> None:
-        """Answer nothing more."""
+        """End the response here."""
         self._end(whole=False)
 
     def _begin(self, reply: Reply) -> None:
@@ -174,21 +174,21 @@ class InProcessExchange(Exchange):
         self.headers.update(reply.headers)
 
     def _take(self, data: bytes) -> None:
-        if self.over.done():
+        if self.ended.done():
             raise ConnectionResetError("the client has closed the connection")
-        self._wait_anew()
+        self._restart_timeout()
         self.content += data
-        if len(self.content) > self._enough:
+        if len(self.content) > self._max_bytes:
             self._end(whole=False)
 
-    def _wait_anew(self) -> None:
+    def _restart_timeout(self) -> None:
         if self._reading is not None:
             self._reading.reschedule(asyncio.get_running_loop().time() + self._sock_read)
 
     def _end(self, *, whole: bool) -> None:
-        if not self.over.done():
+        if not self.ended.done():
             self.whole = whole
-            self.over.set_result(None)
+            self.ended.set_result(None)
 
 
 class _Body(web.StreamResponse):
@@ -296,9 +296,9 @@ class InProcessTransport(Transport):
     ) -> ExchangeResult:
         """See `Transport.post_order`."""
         try:
-            self._reach()
+            self._check_reachable()
             wire = _Wire()
-            await body.write_with_length(wire, None)  # type: ignore[arg-type] # has all that is used
+            await body.write_with_length(wire, None)  # type: ignore[arg-type] # it has all methods that are used
             path = self._create_order.path
             return await self._exchange("POST", path, bytes(wire.written), headers, left=left)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as with sockets, any error may occur
@@ -318,7 +318,7 @@ class InProcessTransport(Transport):
     ) -> ExchangeResult:
         """See `Transport.send`."""
         try:
-            self._reach()
+            self._check_reachable()
         except Exception as error:  # noqa: BLE001 - likewise
             return ExchangeResult(sent=False, error=error)
         plain = unquote(path.partition("?")[0])
@@ -327,7 +327,7 @@ class InProcessTransport(Transport):
             raise evidence.error
         return evidence
 
-    def _reach(self) -> None:
+    def _check_reachable(self) -> None:
         self.open()
         if self.out_of_reach:
             raise ConnectionRefusedError
@@ -339,16 +339,16 @@ class InProcessTransport(Transport):
         record = RequestRecord(
             method=method, path=path, headers=headers.copy(), received_at=datetime.now(UTC)
         )
-        times, enough = self._timeouts, self._max_response_bytes
-        got = self._sandbox.answer_to(record, body, enough=enough, sock_read=times.sock_read)
+        times, max_bytes = self._timeouts, self._max_response_bytes
+        got = self._sandbox.answer_to(record, body, max_bytes=max_bytes, sock_read=times.sock_read)
         cut: BaseException | None = None
         try:
-            await got.is_over(within=min(times.total, max(left, 0.001)))
+            await got.wait_for_end(within=min(times.total, max(left, 0.001)))
         except (TimeoutError, asyncio.CancelledError) as stopped:
             cut = stopped
         if got.status is None:
             return ExchangeResult(sent=True, error=cut or aiohttp.ServerDisconnectedError())
-        read, error = self._heard_of(got, cut, of_head=method == "HEAD")
+        read, error = self._received_body(got, cut, of_head=method == "HEAD")
         return ExchangeResult(
             sent=True,
             status=got.status,
@@ -359,7 +359,7 @@ class InProcessTransport(Transport):
             id_header=self._response_id_header,
         )
 
-    def _heard_of(
+    def _received_body(
         self, got: InProcessExchange, cut: BaseException | None, *, of_head: bool
     ) -> tuple[bytes, BaseException | None]:
         body = BoundedBody(self._max_response_bytes, encoding=got.headers.get("Content-Encoding"))
@@ -367,9 +367,9 @@ class InProcessTransport(Transport):
             if not of_head:
                 body.take(bytes(got.content))
             if not got.whole:
-                raise cut or aiohttp.ClientPayloadError("the answer was cut")  # noqa: TRY301 - like any other
+                raise cut or aiohttp.ClientPayloadError("the response was cut off")  # noqa: TRY301 - like any other error
             body.end()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the caller gets it with the content
             return body.content, error
         return body.content, None
 

@@ -68,28 +68,28 @@ async def _two_workers(harness: HookHarness) -> None:
 
 
 async def _two_intents_of_one_key(harness: HookHarness) -> None:
-    one = harness.intent()
-    other = harness.intent(like=one)
-    first = await harness.place(one)
-    second = await harness.place(other, rule=rules.BY_INTENT)
-    await harness.has_one_hold(one, rules.BY_INTENT)
-    await harness.has_one_hold(other, rules.BY_INTENT)
-    await _release(harness, one, first)
-    await harness.has_one_hold(other, rules.OTHERS)
-    await _release(harness, other, second)
+    first = harness.intent()
+    second = harness.intent(like=first)
+    first_hold = await harness.place(first)
+    second_hold = await harness.place(second, rule=rules.BY_INTENT)
+    await harness.has_one_hold(first, rules.BY_INTENT)
+    await harness.has_one_hold(second, rules.BY_INTENT)
+    await _release(harness, first, first_hold)
+    await harness.has_one_hold(second, rules.OTHERS)
+    await _release(harness, second, second_hold)
 
 
-async def _the_key_again_after_a_no(harness: HookHarness) -> None:
-    one = harness.intent()
-    first = await harness.place(one)
-    await _release(harness, one, first)
-    other = harness.intent(like=one)
-    second = await harness.place(other, rule=rules.BY_INTENT)
-    await harness.has_one_hold(other, rules.BY_INTENT)
-    await harness.release(one, first)  # The client may repeat an undo days later.
-    await harness.release(one, None)
-    await harness.has_one_hold(other, rules.OTHERS)
-    await _release(harness, other, second)
+async def _the_key_again_after_a_refusal(harness: HookHarness) -> None:
+    first = harness.intent()
+    first_hold = await harness.place(first)
+    await _release(harness, first, first_hold)
+    second = harness.intent(like=first)
+    second_hold = await harness.place(second, rule=rules.BY_INTENT)
+    await harness.has_one_hold(second, rules.BY_INTENT)
+    await harness.release(first, first_hold)  # The client may repeat an undo days later.
+    await harness.release(first, None)
+    await harness.has_one_hold(second, rules.OTHERS)
+    await _release(harness, second, second_hold)
 
 
 async def _no_receipt(harness: HookHarness) -> None:
@@ -104,8 +104,8 @@ async def _released_twice(harness: HookHarness) -> None:
     reference = await harness.place(intent)
     await _release(harness, intent, reference)
     balance = await harness.bank.money()
-    for told in (reference, None):
-        await harness.release(intent, told)
+    for receipt in (reference, None):
+        await harness.release(intent, receipt)
         await harness.balance_is(balance)
     await harness.has_no_hold(intent, rules.NOTHING_TO_RELEASE)
 
@@ -123,7 +123,7 @@ async def _never_placed(harness: HookHarness) -> None:
 async def _killed_and_asked_again(harness: HookHarness) -> None:
     intent = harness.intent()
     await harness.place(intent)
-    harness.note("the answer is lost")
+    harness.did.append("the response is lost")
     await harness.new_worker()
     reference = await harness.place(intent, rule=rules.NEW_WORKER)
     await harness.has_one_hold(intent, rules.NEW_WORKER)
@@ -133,7 +133,7 @@ async def _killed_and_asked_again(harness: HookHarness) -> None:
 async def _killed_and_released(harness: HookHarness) -> None:
     intent = harness.intent()
     await harness.place(intent)
-    harness.note("the answer is lost")
+    harness.did.append("the response is lost")
     await harness.new_worker()
     await harness.release(intent, None, rule=rules.NEW_WORKER)
     await harness.has_no_hold(intent, rules.NEW_WORKER)
@@ -141,7 +141,7 @@ async def _killed_and_released(harness: HookHarness) -> None:
 
 async def _refused(harness: HookHarness) -> None:
     """Try to hold an amount that no customer has. If the ledger accepts it, release the hold."""
-    intent = harness.intent(order=_beyond_all_means(harness.bank.order))
+    intent = harness.intent(order=_huge(harness.bank.order))
     await harness.place_a_huge_amount(intent)
     await harness.release(intent, None)
     await harness.has_no_hold(intent, rules.NO_RECEIPT)
@@ -163,8 +163,8 @@ async def checks(harness: HookHarness) -> None:
         receipt = None
         for _ in range(2):
             receipt = await harness.check_passes(check, intent)
-        for told in (receipt, receipt, None):
-            await harness.check_is_undone(check, intent, told)
+        for known in (receipt, receipt, None):
+            await harness.check_is_undone(check, intent, known)
         await harness.check_is_undone(check, never, None)
 
 
@@ -177,7 +177,7 @@ TRIALS: dict[str, Trial] = {
     "an undo of a hold that was never placed": _never_placed,
     f"{CONCURRENT} concurrent calls for one intent": _two_workers,
     "two intents of one key": _two_intents_of_one_key,
-    "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_no,
+    "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_refusal,
     "killed before place returns, then place again": _killed_and_asked_again,
     "killed before place returns, then undone": _killed_and_released,
     "an amount that no customer has": _refused,
@@ -239,7 +239,7 @@ async def _release(
     await harness.has_no_hold(intent, rule)
 
 
-def _beyond_all_means(order: NewOrder) -> NewOrder:
+def _huge(order: NewOrder) -> NewOrder:
     with localcontext(prec=100):  # An exact product, because the bank's order may have rounded amounts.
         huge = order.matcher_amount * 10**15
         return attrs.evolve(order, poster_amount=huge * order.exchange_rate, matcher_amount=huge)
@@ -400,18 +400,16 @@ MAX_AWAITS = 40
 
 _ALONE = "not tried with a restarted worker: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was interrupted at the first {0}"
-_NO_AWAIT = (
-    "{0} has no await: it was not interrupted, and no response was lost (a call that blocks stops all others)"
-)
+_NO_AWAIT = "{0} has no await, so it was not interrupted. If it blocks, it stops all other calls"
 _MEMORY = (
-    "state in the memory of your modules was not tried: no worker was started in a process of its own ({0})"
+    "not tried with state in the memory of your modules: no worker could be started in a new process ({0})"
 )
 _NOT_YET = "not tried until the rules above are kept: {0}"
 _STOPPED = "no further trial ran after {0!r}"
 _DIRTY = ", which left holds or a wrong balance that the hooks could not release"
 _FOLLOWS = "also broken, most likely by the same fault: {0}"
 _UNSEEN = "balances were not checked: the factory has no balance()"
-_TURNS = 20
+_ITERATIONS = 20
 
 
 async def verify_hooks(
@@ -499,7 +497,7 @@ class _Run:
                 hold = FundsHold(partial(there, "before"), partial(there, "undo"), name=IN_PROCESS)
                 return evolve(self.workers[0], hold=hold)
             why = "it finds another ledger"
-        except Exception as error:  # noqa: BLE001 - the bank's modules may bear one process only
+        except Exception as error:  # noqa: BLE001 - the bank's modules may work in one process only
             why = summary(error)
         bank = await self.start()
         if [await standing_holds(bank.held, item) for item in ids] != standing:
@@ -646,7 +644,7 @@ class _Run:
 
 
 async def _run_pending_tasks() -> None:
-    for _ in range(_TURNS):
+    for _ in range(_ITERATIONS):
         await asyncio.sleep(0)
 
 

@@ -14,7 +14,7 @@ from transfer_async.testing import hook_rules as rules
 from transfer_async.testing.hook_harness import Cut, Cuttable, HookHarness, RuleBroken, make_bank
 
 NO_PROCESS = (
-    "state in the memory of your modules was not tried: no worker was started in a process of its own "
+    "not tried with state in the memory of your modules: no worker could be started in a new process "
     "(ValueError: the factory cannot be imported by name)"
 )
 
@@ -189,7 +189,7 @@ async def test_an_empty_account_is_reported_only_as_no_room_for_holds():
 async def test_a_balance_too_large_to_show_a_loss_is_rejected(balance):
     """Of 10**30, Decimal takes nothing and gives nothing back: who pays back too little would pass."""
     ledger = Ledger()
-    with pytest.raises(ValueError, match=r"balance\(\) returned .*: too large .* Put less money"):
+    with pytest.raises(ValueError, match=r"balance\(\) returned .*: too large .* Use smaller balances"):
         await verify_hooks(lambda: {"hooks": ledger.hooks, "held": ledger.held, "balance": lambda: balance})
 
 
@@ -238,7 +238,7 @@ BROKEN   release(intent, None) finds the hold by intent.id.
   trial  an undo without a receipt (and 1 more)
   did    place(A) -> 'hold-1'
          release(A, None)
-  saw    one hold stands for A: hold-1
+  saw    one hold is placed for A: hold-1
   costs  place was cancelled, so its reference is lost: the customer's money stays held.
   helps  Find the hold by intent.id; the reference only makes it faster.
 """

@@ -256,8 +256,8 @@ def _since(since: float | None, entry: Entry) -> float:
 
 
 def _earlier(known: float | None, times: Iterable[float]) -> float | None:
-    told = [time for time in times if is_a_time(time)]  # A corrupt time must not hide the others.
-    return min(told if known is None else [known, *told], default=None)
+    valid = [time for time in times if is_a_time(time)]  # A corrupt time must not hide the others.
+    return min(valid if known is None else [known, *valid], default=None)
 
 
 # --- propagation -------------------------------------------------------------------------------------

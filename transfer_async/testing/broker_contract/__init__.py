@@ -387,7 +387,7 @@ class BrokerContract:
         await harness.close_readers()
         async with away():
             bank.unblock()
-            await worker.is_ready(so=False)
+            await worker.is_ready(expected=False)
         while len(keys) < 5:
             outcome = await harness.outcome()
             assert outcome["outcome"] == "created"

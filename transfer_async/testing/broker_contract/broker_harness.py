@@ -326,14 +326,14 @@ class RunningWorker:
             except ConnectionError:
                 self.worker = self._new_worker()
 
-    async def is_ready(self, *, so: bool = True) -> None:
-        """Wait until the worker's health check reports ready, or not ready if ``so`` is false."""
+    async def is_ready(self, *, expected: bool = True) -> None:
+        """Wait until the worker's health check reports ready, or not ready if ``expected`` is false."""
 
         async def polled() -> None:
-            while bool(await self.worker.health.not_ready()) is so:  # noqa: ASYNC110 - it has no event
+            while bool(await self.worker.health.not_ready()) is expected:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
 
-        await soon(polled(), f"the worker is {'' if so else 'not '}ready")
+        await soon(polled(), f"the worker is {'' if expected else 'not '}ready")
 
     async def stop(self) -> None:
         """Stop the worker after its current messages. Cancel it if it does not stop."""
