@@ -444,7 +444,6 @@ RIGHT = (
     LockingBank,
     SqlBank,
     ThreadedSqlBank,
-    HttpBank,
     RetryingHttpBank,
     HookBank,
     LookingHookBank,

@@ -6,8 +6,10 @@ for every statement that a real ledger would wait for.
 
 import asyncio
 
-from tests.testing.hook_trials.right_ledgers import MOST
 from transfer_async import FundsHold, HoldFailed
+
+MOST = 10**9
+"""The customer's funds."""
 
 
 async def statement():
