@@ -22,6 +22,7 @@ LONGER_THAN_A_LINE = "x" * 5000
 # --- brokers ----------------------------------------------------------------------------------------
 
 
+@on_redis
 async def test_a_worker_waiting_for_its_broker_can_be_stopped(case, closed_port):
     case.side.server = SimpleNamespace(address=f"{case.side.NAME}://127.0.0.1:{closed_port}")
     run = Run(case)
@@ -58,18 +59,12 @@ async def waiting_at(case, deaf):
     return run
 
 
-async def test_a_worker_can_be_stopped_even_if_its_driver_loses_a_cancellation(case):
-    run = await waiting_at(case, Deaf(times=1))
-
-    await run.stop()
-
-    assert run.task.result() is None
-    assert "worker: has stopped" in await run.health.not_ready()
-
-
-async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_every_cancellation(case, monkeypatch):
-    monkeypatch.setattr(worker, "GRACE", 0.1)
-    deaf = Deaf(times=1_000_000)
+@pytest.mark.parametrize("ignored", [1, 1_000_000])
+@on_redis
+async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_cancellations(case, monkeypatch, ignored):
+    if ignored > 1:
+        monkeypatch.setattr(worker, "GRACE", 0.1)
+    deaf = Deaf(times=ignored)
     run = await waiting_at(case, deaf)
 
     try:
@@ -78,8 +73,10 @@ async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_every_cancella
         deaf.ended.set()  # the loop would wait for it
 
     assert run.task.result() is None
+    assert "worker: has stopped" in await run.health.not_ready()
 
 
+@on_redis
 async def test_opening_is_retried_after_the_driver_loses_a_cancellation(case, monkeypatch):
     monkeypatch.setattr(worker, "OPENING", 0.05)
     deaf = Deaf(times=1)
@@ -245,6 +242,7 @@ async def test_a_lost_group_is_created_again_from_the_start_of_the_stream(case):
 # --- doubts -----------------------------------------------------------------------------------------
 
 
+@on_nats
 async def test_a_running_worker_publishes_the_end_of_a_doubt_once(tmp_path, side):
     side.settings = attrs.evolve(side.settings, sweep_every=0.2)
     async with Case(side, tmp_path) as case:
@@ -268,6 +266,7 @@ async def test_a_running_worker_publishes_the_end_of_a_doubt_once(tmp_path, side
 # --- endings ----------------------------------------------------------------------------------------
 
 
+@on_redis
 async def test_a_command_that_outlasts_the_grace_period_is_cancelled_and_redelivered(case):
     side = case.side
     side.settings = attrs.evolve(side.settings, patience=0.1, ack_wait=0.3)

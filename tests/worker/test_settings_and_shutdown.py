@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.worker.case import Run, command
-from tests.worker.sides import on_nats, until
+from tests.worker.sides import on_nats, on_redis, until
 from transfer_async import MemoryJournal, TransferClient
 from transfer_async.integrations.faststream import OrderWorker
 from transfer_async.integrations.faststream.broker import BROKERS, WorkerSettings, broker_at, reason
@@ -100,6 +100,7 @@ async def test_a_memory_journal_is_rejected():
             OrderWorker(client, broker_at("nats://127.0.0.1:1"))
 
 
+@on_redis
 async def test_a_worker_task_that_ends_unexpectedly_ends_the_worker(case, monkeypatch):
     monkeypatch.setattr(OrderWorker, "_run_slot", lambda _: asyncio.sleep(0))
 
@@ -134,6 +135,7 @@ async def says(run, word):
     await until(said)
 
 
+@on_redis
 async def test_a_message_delivered_to_a_stopping_worker_is_returned_at_once(case):
     async def take(run, get_one, *, timeout):  # noqa: ASYNC109 - as it is called
         message = await get_one(timeout=timeout)
@@ -153,6 +155,7 @@ async def test_a_message_delivered_to_a_stopping_worker_is_returned_at_once(case
     assert (await case.handled()).deliveries > 1
 
 
+@on_redis
 async def test_a_broker_that_returns_nothing_without_waiting_counts_as_lost(case):
     async def take(_run, _get_one, *, timeout):  # noqa: ASYNC109 - as it is called
         return None
@@ -180,6 +183,7 @@ async def sweep(handler, line):
     return ends
 
 
+@on_nats
 async def test_the_last_published_id_is_the_recorded_one_even_if_published_before(case):
     """An operator amends an id and amends it back: readers use the last one that they receive."""
     async with case.client() as client:
