@@ -1,4 +1,4 @@
-"""The contract finds wrong brokers: each is one that a bank might write, with a single fault."""
+"""The contract finds each wrong broker: a bank might write it, and it has a single fault."""
 
 import asyncio
 import contextlib
@@ -211,7 +211,7 @@ class RejectsWithoutACopy(WrongBroker):
 
 
 class AcknowledgesThenParks(WrongBroker):
-    """If it is cancelled between the two steps, the message is lost."""
+    """A cancellation between the two steps loses the message."""
 
     class Delivery(TableDelivery):
         async def ack(self):

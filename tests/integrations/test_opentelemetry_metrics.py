@@ -1,4 +1,4 @@
-"""What is counted and measured: orders, attempts, doubts, undos, the journal's time, the retry budget."""
+"""The metrics of orders, attempts, doubts, undos, the journal and the retry budget."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""The plug-in, as a bank's own tests use it: runs of pytest within this one."""
+"""The plug-in, used by test files in runs of pytest within this one."""
 
 import shutil
 import tomllib
@@ -75,7 +75,7 @@ OURS = {"transfer_async", "xdist", "xdist.looponfail"}
 INSTALLED = {plugin.name for plugin in entry_points(group="pytest11")}
 OTHERS = ["cacheprovider", *sorted(INSTALLED - OF_LOOPS - OURS)]
 ALONE = [word for name in OTHERS for word in ("-p", f"no:{name}")]
-"""No other plug-ins than those of event loops, and ours."""
+"""Options that switch off all plug-ins but those of event loops and ours."""
 INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
 NOT_USED = """
 import sys
@@ -90,7 +90,7 @@ def test_nothing_of_ours_is_imported():
 
 @pytest.fixture
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Runs of pytest that find the plugin as an installed package's entry point, and nothing else of ours."""
+    """Runs of pytest that find the plug-in by the entry point of an installed package."""
     site = pytester.mkdir("site")
     about = site / "transfer_async_fixtures-1.dist-info"
     about.mkdir()
@@ -104,21 +104,21 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
 
 
 def run(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
-    """Run files of tests, by their names, in a process of its own."""
+    """Run test files, given by name, in a new process."""
     pytester.makepyfile(**tests)
     return pytester.runpytest_subprocess(*ALONE, "-p", "no:xdist", "-W", "error", *options)
 
 
 @pytest.fixture
 def here(pytester: pytest.Pytester) -> pytest.Pytester:
-    """Runs of pytest in this process, that find the plugin by a conftest."""
+    """Runs of pytest in this process, with the plug-in from a conftest."""
     pytester.makeconftest('pytest_plugins = ["transfer_async.testing.pytest_plugin"]')
     pytester.makeini(INI)
     return pytester
 
 
 def run_here(pytester: pytest.Pytester, *options: str, **tests: str) -> pytest.RunResult:
-    """Run files of tests, by their names, in this process."""
+    """Run test files, given by name, in this process."""
     pytester.makepyfile(**tests)
     return pytester.runpytest_inprocess(*ALONE, "-p", "no:xdist", *BY_NAME, "--strict-markers", *options)
 

@@ -1,4 +1,4 @@
-"""The trials of hooks: right ones pass, and each wrong one is found by the rule that it breaks."""
+"""The trials of hooks: right hooks pass, and each wrong hook is reported with the rule that it breaks."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ def broken(report):
     return {one.rule.name for one in report.broken}
 
 
-# --- right ones -------------------------------------------------------------------------------------
+# --- right hooks -------------------------------------------------------------------------------------
 
 
 async def test_hooks_on_a_dict_keep_the_rules():
@@ -49,7 +49,7 @@ async def test_right_hooks_of_every_style_pass_on_an_account_with_room_for_six_h
         (await verify_hooks(factory, sequences=5, late=0.01)).check()
 
 
-# --- wrong ones -------------------------------------------------------------------------------------
+# --- wrong hooks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("blocking_bank")
@@ -80,7 +80,6 @@ async def test_each_wrong_hook_is_reported_under_the_rule_that_it_breaks(wrong):
 
 
 async def test_the_base_of_the_wrong_hooks_keeps_the_rules():
-    """What the wrong ones are made of is right."""
     one = wrong_ledgers.Wrong()
     (await verify_hooks(lambda: one, sequences=10)).check()
 
@@ -117,7 +116,7 @@ async def test_money_paid_back_twice_is_found_only_by_the_balance():
 
 
 async def test_a_balance_changed_in_place_is_compared_with_its_earlier_value():
-    """As where ``balance`` gives the accounts themselves, and not a copy of them."""
+    """``balance`` returns the accounts themselves, not a copy."""
     one = wrong_ledgers.PaysBackEachTime()
     one.balance = lambda: one.accounts
 
@@ -134,11 +133,11 @@ async def test_a_random_sequence_checks_the_balance_that_it_leaves(monkeypatch):
     assert (seen.rule.name, seen.trial) == ("paid-back", "a random sequence")
 
 
-# --- what is said of them -----------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------
 
 
 async def test_holds_of_a_failed_trial_are_released():
-    """Each trial that broke a rule left its holds: the account was empty, and right rules looked broken."""
+    """Otherwise the account would be empty, and rules that are kept would look broken."""
     one = wrong_banks.ReleasesTheLast()
     report = await verify_hooks(lambda: one, sequences=0)
 
@@ -173,7 +172,7 @@ async def test_an_empty_account_is_reported_only_as_no_room_for_holds():
 
 @pytest.mark.parametrize("balance", [10**30, {"NGN": "1E+30"}, [Decimal(10) ** 27]])
 async def test_a_balance_too_large_to_show_a_loss_is_rejected(balance):
-    """Of 10**30, Decimal takes nothing and gives nothing back: who pays back too little would pass."""
+    """Decimal rounds a small change of 10**30 away: a bank that pays back too little would pass."""
     bank = Bank()
     with pytest.raises(ValueError, match=r"balance\(\) returned .*: too large .* Use smaller balances"):
         await verify_hooks(lambda: {"hooks": bank.hooks, "held": bank.held, "balance": lambda: balance})
@@ -240,7 +239,7 @@ async def test_the_report_explains_a_wrong_hook_in_terms_of_the_bank():
     assert told.splitlines()[-1].startswith("1 rule broken, in ")
 
 
-# --- what the factory makes ---------------------------------------------------------------------------
+# --- the factory ---------------------------------------------------------------------------
 
 
 async def test_a_hold_that_arrives_late_is_waited_for():
@@ -288,9 +287,7 @@ async def test_holds_are_placed_for_the_factorys_order():
     async def look(intent):
         orders.add(intent.order.matcher_amount)
 
-    await verify_hooks(
-        lambda: {"hooks": [look, *bank.hooks], "held": bank.held, "order": order}, sequences=0
-    )
+    await verify_hooks(lambda: {"hooks": [look, *bank.hooks], "held": bank.held, "order": order}, sequences=0)
 
     assert orders == {order.matcher_amount}
 
@@ -347,8 +344,6 @@ async def test_an_error_in_a_sequence_is_not_a_broken_rule(monkeypatch):
 
 
 async def test_sequences_find_a_shared_hold_and_a_lost_hold_of_another_key():
-    """What a sequence sees is told by the rule that it breaks."""
-
     class OneForAll(wrong_ledgers.Wrong):
         def held(self, intent_id):
             return [ref for _, _, ref in self.rows][:1]
@@ -371,7 +366,7 @@ async def test_sequences_find_a_shared_hold_and_a_lost_hold_of_another_key():
 
 
 async def test_closing_a_cancellable_hook_runs_its_cleanup(monkeypatch):
-    """As where a program stops in the middle of a trial."""
+    """A program may stop in the middle of a trial."""
     ended = []
 
     async def hook():
