@@ -68,7 +68,7 @@ class FakeClient(TransferClient):
             if cast("dict[str, Any]", settings).get(name) is not None:
                 raise ValueError(f"{name}: a FakeClient has no connections; test this with a Sandbox")
         known = token if isinstance(token, str) else TOKEN
-        self._service = SocketlessSandbox(accounts=accounts, token=known, seed=seed)
+        self._service = _SocketlessSandbox(accounts=accounts, token=known, seed=seed)
         super().__init__(base_url, token, **settings)
 
     @property
@@ -83,7 +83,7 @@ class FakeClient(TransferClient):
     def _transport_to(
         self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
     ) -> Transport:
-        self._transport = InProcessTransport(
+        self._transport = _Transport(
             base_url,
             self._service,
             timeouts=times.timeouts,
@@ -97,7 +97,7 @@ class FakeClient(TransferClient):
 # The service without sockets: the client receives the sandbox's own responses and faults.
 
 
-class InProcessExchange(Exchange):
+class _Exchange(Exchange):
     """An exchange without a connection. It collects the bytes that the sandbox writes.
 
     Attributes:
@@ -133,13 +133,11 @@ class InProcessExchange(Exchange):
         self._body = self.record.body = self._sent
 
     async def send(self, reply: Reply) -> None:
-        """Collect a complete response."""
         self._begin(reply)
         self._take(reply.body)
         self._end(whole=True)
 
     async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - not checked
-        """Collect the head of a response."""
         self._begin(reply)
         return _Body(self)
 
@@ -162,11 +160,9 @@ class InProcessExchange(Exchange):
             self._end(whole=True)
 
     def close(self) -> None:
-        """End the response here."""
         self._end(whole=False)
 
     def reset(self) -> None:
-        """End the response here."""
         self._end(whole=False)
 
     def _begin(self, reply: Reply) -> None:
@@ -194,29 +190,27 @@ class InProcessExchange(Exchange):
 class _Body(web.StreamResponse):
     """The methods of aiohttp's response that the sandbox's faults use."""
 
-    def __init__(self, exchange: InProcessExchange) -> None:
+    def __init__(self, exchange: _Exchange) -> None:
         super().__init__()
         self._exchange = exchange
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Collect a part of the body."""
         self._exchange._take(bytes(data))
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:  # noqa: ARG002 - aiohttp's
-        """Mark the body as complete."""
         self._exchange._end(whole=True)
 
 
-class SocketlessSandbox(Sandbox):
+class _SocketlessSandbox(Sandbox):
     """The sandbox's service, accounts and faults. It opens no socket and need not be entered."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._playing: set[asyncio.Task[None]] = set()
 
-    def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> InProcessExchange:
+    def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> _Exchange:
         """Pass a request to the service, which completes it even if the caller stops waiting."""
-        exchange = InProcessExchange(
+        exchange = _Exchange(
             record,
             body,
             **bounds,
@@ -231,7 +225,7 @@ class SocketlessSandbox(Sandbox):
         task.add_done_callback(self._playing.discard)
         return exchange
 
-    async def _played(self, exchange: InProcessExchange) -> None:
+    async def _played(self, exchange: _Exchange) -> None:
         try:
             with contextlib.suppress(ConnectionError):
                 await self._play(exchange)
@@ -247,13 +241,13 @@ class SocketlessSandbox(Sandbox):
         await asyncio.gather(*playing, return_exceptions=True)
 
 
-class InProcessTransport(Transport):
+class _Transport(Transport):
     """A transport to a sandbox in this process. It returns the same evidence as sockets would."""
 
     def __init__(
         self,
         base_url: str,
-        sandbox: SocketlessSandbox,
+        sandbox: _SocketlessSandbox,
         *,
         timeouts: Timeouts,
         max_response_bytes: int,
@@ -283,7 +277,6 @@ class InProcessTransport(Transport):
         self._opened = True
 
     async def close(self) -> None:
-        """See `Transport.close`."""
         self._closed = True
         await self._sandbox.close()
 
@@ -294,7 +287,6 @@ class InProcessTransport(Transport):
     async def post_order(
         self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
     ) -> ExchangeResult:
-        """See `Transport.post_order`."""
         try:
             self._check_reachable()
             wire = _Wire()
@@ -316,7 +308,6 @@ class InProcessTransport(Transport):
         left: float,
         in_time: Callable[[], bool],  # noqa: ARG002 - no time passes before the exchange
     ) -> ExchangeResult:
-        """See `Transport.send`."""
         try:
             self._check_reachable()
         except Exception as error:  # noqa: BLE001 - likewise
@@ -360,7 +351,7 @@ class InProcessTransport(Transport):
         )
 
     def _received_body(
-        self, got: InProcessExchange, cut: BaseException | None, *, of_head: bool
+        self, got: _Exchange, cut: BaseException | None, *, of_head: bool
     ) -> tuple[bytes, BaseException | None]:
         body = BoundedBody(self._max_response_bytes, encoding=got.headers.get("Content-Encoding"))
         try:

@@ -47,8 +47,11 @@ from transfer_async.integrations.faststream.broker import (
     reason_header,
 )
 
-_SERVER_PREFIX = "nats-"
-"""The prefix of headers that control the server."""
+_SERVER_PREFIX = "nats-"  # of headers that control the server
+_MESSAGE_ID = "Nats-Msg-Id"  # the header by which the server detects duplicates
+_CORRELATION = "correlation_id"  # FastStream's header
+_STATUS = "Status"  # marks control messages from the server; the Python client trusts it in any message
+_STATUS_OF_SENDER = "X-Status"  # the new name of a ``Status`` header in a stored message
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 """The header names that the Python client can send. Other clients allow more names."""
@@ -56,20 +59,8 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _ADDED = 1024
 """The number of bytes reserved for headers that FastStream and its middlewares add."""
 
-_STATUS = "Status"
-"""The header that marks control messages from the server. The Python client trusts it in any message."""
-
-_STATUS_OF_SENDER = "X-Status"
-"""The new name of a ``Status`` header in a stored message."""
-
 _TO_ACKNOWLEDGE = "$JS.ACK."
 """The prefix of the reply subject of stored messages. Control messages do not have it."""
-
-_MESSAGE_ID = "Nats-Msg-Id"
-"""The header by which the server detects duplicates."""
-
-_CORRELATION = "correlation_id"
-"""FastStream's correlation header."""
 
 _PARTS, _DELIVERED = 9, 4
 """The number of parts of a stored message's reply subject, and the index of the delivery count."""

@@ -58,7 +58,6 @@ class TakenMessage:
         self.deliveries: int = delivery.deliveries
 
     async def ack(self) -> None:
-        """Acknowledge the message."""
         await self._settle(self.delivery.ack())
 
     async def retry(self, after: float) -> None:
@@ -66,7 +65,6 @@ class TakenMessage:
         await self._settle(self.delivery.retry(after))
 
     async def dead_letter(self, reason: str) -> None:
-        """Dead-letter the message."""
         await self._settle(self.delivery.dead_letter(reason))
 
     async def _settle(self, call: Awaitable[None]) -> None:
@@ -100,7 +98,6 @@ class Consumer:
         await self.close()
 
     async def subscriber(self) -> Any:
-        """Start a subscriber."""
         subscriber = self.broker.subscriber()
         self._subscribers.append(subscriber)
         await soon(subscriber.start(), "a subscriber has started")
@@ -161,11 +158,9 @@ class BrokerHarness:
         await self._stack.aclose()
 
     def broker(self, **changes: Any) -> Broker:
-        """Create another broker without opening it."""
         return self.new_line(attrs.evolve(self.settings, **changes))
 
     async def consumer(self, **changes: Any) -> Consumer:
-        """Open another consumer."""
         return await self._stack.enter_async_context(Consumer(self.broker(**changes)))
 
     async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
@@ -175,7 +170,6 @@ class BrokerHarness:
 
     @asynccontextmanager
     async def sender(self) -> AsyncIterator[Broker]:
-        """Open a broker for sending only."""
         broker = self.broker()
         await soon(broker.open(only_to_send=True), "the broker is open")
         try:
@@ -189,11 +183,9 @@ class BrokerHarness:
         return json.loads(taken.body), taken.headers
 
     async def outcome(self) -> dict[str, Any]:
-        """Return the next outcome, as JSON."""
         return (await self.published())[0]
 
     async def dead_lettered(self) -> TakenMessage:
-        """Return the next dead letter."""
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
@@ -273,11 +265,9 @@ class SlowHolds(Holds):
         self._open.set()
 
     def block(self) -> None:
-        """Block `place` from now on."""
         self._open.clear()
 
     def unblock(self) -> None:
-        """Let all blocked calls continue."""
         self._open.set()
 
     async def requested(self, count: int = 1) -> None:
@@ -286,7 +276,6 @@ class SlowHolds(Holds):
             await soon(self._requests.acquire(), "a hold was requested")
 
     async def place(self, intent: OrderIntent) -> str:
-        """Place a hold as soon as the ledger is not blocked."""
         self._requests.release()
         await self._open.wait()
         return await super().place(intent)
@@ -418,6 +407,5 @@ class WorkerGroup:
         return running
 
     async def order(self, key: str) -> None:
-        """Send the command for an order."""
         async with self.harness.sender() as broker:
             await broker.order(OrderCommand(key=key, order=make_new_order()))

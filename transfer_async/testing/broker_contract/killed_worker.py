@@ -103,7 +103,6 @@ class KilledWorker:
         self._place, self._reached = place, reached
 
     async def run(self) -> None:
-        """Work until cancelled."""
         place = self._place
         broker = place.new_line(place.settings)
         self._add_points(broker)
