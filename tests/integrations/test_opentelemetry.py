@@ -203,6 +203,9 @@ async def test_a_doubt_that_is_resolved_in_the_same_call(at_work: World, traced:
     assert "error.type" not in span.attributes
     assert span.status.status_code is StatusCode.UNSET
     assert [name for name, _ in events_of(span)] == ["hook_passed", "order_in_doubt", "resolved"]
+    assert traced.points("transfer_async.orders") == [(1, {"transfer_async.outcome": "created"})]
+    assert traced.points("transfer_async.doubts.begun") == [(1, {"error.type": "OutcomeUnknown"})]
+    assert traced.points("transfer_async.doubts.ended") == [(1, {"transfer_async.outcome": "created"})]
 
 
 async def test_refuting_an_earlier_doubt_begins_no_order_span(at_work: World, traced: Traced):
@@ -253,6 +256,7 @@ async def test_a_response_after_a_refutation_is_a_suspected_duplicate(at_work: W
     assert span.attributes["transfer_async.outcome"] == "created"
     assert span.attributes["error.type"] == "DuplicateSuspected"
     assert attempt.status.status_code is StatusCode.UNSET
+    assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]
 
 
 # --- nothing is left open -----------------------------------------------------------------------
