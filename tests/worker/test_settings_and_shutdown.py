@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.cases import each
 from tests.worker.case import Run, command
 from tests.worker.sides import on_nats, on_redis, until
 from transfer_async import MemoryJournal, TransferClient
@@ -20,7 +21,7 @@ def test_durations_may_be_timedeltas():
     assert WorkerSettings(ack_wait=timedelta(minutes=1)).ack_wait == 60.0
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "why"),
     [
         ({"concurrency": 0}, "concurrency: must be a whole number, 1 or more"),
@@ -39,7 +40,7 @@ def test_a_wrong_worker_setting_is_named(settings, why):
         WorkerSettings(**settings)
 
 
-@pytest.mark.parametrize("address", ["kafka://host", "localhost:4222", ""])
+@each("address", ["kafka://host", "localhost:4222", ""])
 def test_an_unknown_broker_scheme_is_rejected(address):
     with pytest.raises(
         ValueError, match="broker: must be an address that begins with one of nats://, tls://"
@@ -74,7 +75,7 @@ def caused_by(error):
         return told
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "why"),
     [
         (ServiceUnavailableError(), "JetStream is not enabled (start nats-server with -js)"),

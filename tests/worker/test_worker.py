@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 from tests.support.bank import Gate
+from tests.support.cases import each
 from tests.support.samples import encode, order_json
 from tests.worker.deliveries import Beats, FakeDelivery, FakeHandler, FakePublisher, Log
 from transfer_async._models.errors import (
@@ -67,13 +68,13 @@ class Desk:
 # --- the order of things --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("result", "steps"), STEPS.values(), ids=STEPS)
+@each(("result", "steps"), STEPS.values())
 async def test_each_result_leads_to_its_steps_in_order(result, steps):
     assert await Desk(result).take() == steps
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
+@each("when", ["before", "after"])
+@each(
     ("result", "step", "done"),
     [(result, step, steps[: steps.index(step)]) for result, steps in STEPS.values() for step in steps],
 )
@@ -125,7 +126,7 @@ async def test_an_error_is_logged_without_its_text(caplog):
 # --- delays -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("chance", "after"), [(0.0, 3.0), (0.5, 3.75), (0.999, 3.0 * (1 + 0.999 * JITTER))])
+@each(("chance", "after"), [(0.0, 3.0), (0.5, 3.75), (0.999, 3.0 * (1 + 0.999 * JITTER))])
 async def test_a_message_is_never_redelivered_earlier_than_requested(chance, after):
     desk = Desk(KeyBusy(retry_after=3.0))
     desk.chance = chance
@@ -170,7 +171,7 @@ async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(caplog):
     assert "ada" not in caplog.text
 
 
-@pytest.mark.parametrize("wrong", [0, -1, float("inf"), float("nan"), "soon"])
+@each("wrong", [0, -1, float("inf"), float("nan"), "soon"])
 def test_the_interval_between_heartbeats_is_checked(wrong):
     with pytest.raises(ValueError, match="beat_every: "):
         Desk(beat_every=wrong)
@@ -213,7 +214,7 @@ class Measured:
             raise self.error
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "disposition"),
     [("acknowledged", "ack"), ("given back", "retry"), ("parked", "dead_letter"), ("left", "leave")],
 )
