@@ -23,9 +23,9 @@ from transfer_async.worker.consumer import JITTER, Worker
 ORDER = Order.from_json(encode(order_json()))
 STEPS = {
     "acknowledged": (ORDER, ["handle", "publish", "ack"]),
-    "given back": (KeyBusy(retry_after=3.0), ["handle", "retry"]),
-    "parked": (InvalidOrder([("order", "is missing")]), ["handle", "park"]),
-    "left": (ClientClosed(), ["handle"]),
+    "retried": (KeyBusy(retry_after=3.0), ["handle", "retry"]),
+    "dead-lettered": (InvalidOrder([("order", "is missing")]), ["handle", "dead_letter"]),
+    "left unacknowledged": (ClientClosed(), ["handle"]),
 }
 
 
@@ -65,7 +65,7 @@ class Desk:
             await asyncio.sleep(0)
 
 
-# --- the order of things --------------------------------------------------------------------------
+# --- the order of the steps --------------------------------------------------------------------------
 
 
 @each(("result", "steps"), STEPS.values())
@@ -216,7 +216,12 @@ class Measured:
 
 @each(
     ("name", "disposition"),
-    [("acknowledged", "ack"), ("given back", "retry"), ("parked", "dead_letter"), ("left", "leave")],
+    [
+        ("acknowledged", "ack"),
+        ("retried", "retry"),
+        ("dead-lettered", "dead_letter"),
+        ("left unacknowledged", "leave"),
+    ],
 )
 async def test_each_delivery_is_measured_with_its_disposition_and_duration(name, disposition):
     measured = Measured()
