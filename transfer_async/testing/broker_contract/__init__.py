@@ -459,7 +459,7 @@ class BrokerContract:
         wanted = {f"{point}-{number}" for number in range(self.kills) for point in POINTS}
         for number in range(self.kills):
             keys = [f"{point}-{number}" for point in POINTS]
-            place = _picklable(workplace_of(workers, keys))
+            place = _workplace(workers, keys)
             for key in keys:
                 await workers.order(key)
             await asyncio.to_thread(_run_and_kill, place, work)
@@ -479,7 +479,7 @@ class BrokerContract:
         """It must be in the queue or among the dead letters: its copy is stored before it is acknowledged."""
         if not self.kills:
             pytest.skip("kills = 0")
-        place = _picklable(workplace_of(workers, [DEAD_LETTERING]))
+        place = _workplace(workers, [DEAD_LETTERING])
         bodies = [b"dead letter %d" % number for number in range(len(PAUSES))]
         for body in bodies:
             await workers.harness.send(body)
@@ -516,10 +516,10 @@ def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
 # --- worker processes --------------------------------------------------------------------------------
 
 
-def workplace_of(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
+def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
     """Return the settings of a worker process, which stops at the points of these ``keys``."""
     keys = frozenset(keys)
-    return Workplace(
+    place = Workplace(
         new_line=workers.harness.new_line,
         settings=attrs.evolve(workers.harness.settings, concurrency=len(keys)),
         journal=workers.path,
@@ -527,9 +527,6 @@ def workplace_of(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
         token=workers.sandbox.token,
         keys=keys,
     )
-
-
-def _picklable(place: Workplace) -> Workplace:
     try:
         pickle.dumps(place)
     except Exception as error:
