@@ -72,7 +72,7 @@ class TestRedis(OurContract):
 
 
 class TestTable(OurContract):
-    kills = 0  # the other tests with kills use a table, too
+    kills = 0  # the tests of wrong brokers kill workers that use a table
 
     @pytest.fixture
     def new_line(self, tmp_path):
