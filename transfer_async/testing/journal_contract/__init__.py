@@ -159,7 +159,7 @@ class JournalContract:
                 await model.play(scenario, pass_time, scope=title)
                 await model.compare()
             except AssertionError as error:
-                error.add_note(f"the scenario: {title}")
+                error.add_note(f"in the scenario {title!r}")
                 raise
 
     async def test_random_runs_end_as_decide_says(self, new_journal: Journal, pass_time: LetPass) -> None:
@@ -469,14 +469,14 @@ class JournalContract:
     async def test_once_dual_control_is_demanded_no_decision_of_one_person_is_written(
         self, journal: Journal
     ) -> None:
-        await _decided_while_demanded(journal, journal)
+        await _decide_while_demanding(journal, journal)
 
     # --- two workers ----------------------------------------------------------------------------
 
     async def test_another_workers_demand_counts_from_the_moment_it_returns(
         self, journal: Journal, beside: Journal
     ) -> None:
-        await _decided_while_demanded(journal, beside)
+        await _decide_while_demanding(journal, beside)
 
     async def test_what_one_worker_wrote_another_reads_at_once(
         self, journal: Journal, beside: Journal
@@ -591,14 +591,8 @@ async def _finished_after_cancellation(journal: Journal, state: KeyState, ticks:
     return was_done
 
 
-async def _decided_while_demanded(deciding: Journal, demanding: Journal) -> None:
-    """Let one person decide while another demands dual control, first without and then with an earlier
-    waiver.
-
-    Args:
-        deciding: the journal of the person who decides.
-        demanding: the journal of the person who demands.
-    """
+async def _decide_while_demanding(deciding: Journal, demanding: Journal) -> None:
+    """Let one person decide while another demands dual control, with and without an earlier waiver."""
     for ahead, waived in product(HEAD_STARTS, (False, True)):
         scope, key = f"{SCOPE}/{ahead}", f"k-{ahead}-{waived}"
         await made(deciding, *WAYS[KeyState.IN_DOUBT], key=key, scope=scope)
