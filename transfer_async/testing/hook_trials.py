@@ -35,20 +35,13 @@ CONCURRENT = 6
 """The number of concurrent calls. The ledger needs funds for as many holds."""
 
 Trial = Callable[[HookHarness], Coroutine[Any, Any, Any]]
-CutTrial = Callable[[HookHarness, Cut], Coroutine[Any, Any, bool]]
+CutTrial = Callable[[Cut, HookHarness], Coroutine[Any, Any, bool]]
 
 
-async def _once(harness: HookHarness) -> None:
-    intent = harness.intent()
-    reference = await harness.place(intent)
-    await harness.has_one_hold(intent, rules.ASKED_AGAIN)
-    await _release(harness, intent, reference)
-
-
-async def _twice(harness: HookHarness) -> None:
-    intent = harness.intent()
-    await harness.place(intent)
-    reference = await harness.place(intent)
+async def _placed(harness: HookHarness, *, times: int) -> None:
+    intent, reference = harness.intent(), ""
+    for _ in range(times):
+        reference = await harness.place(intent)
     await harness.has_one_hold(intent, rules.ASKED_AGAIN)
     await _release(harness, intent, reference)
 
@@ -120,23 +113,25 @@ async def _never_placed(harness: HookHarness) -> None:
     await _release(harness, other, reference)
 
 
-async def _killed_and_asked_again(harness: HookHarness) -> None:
-    intent = harness.intent()
-    await harness.place(intent)
-    harness.did.append("the response is lost")
-    await harness.new_worker()
+async def _killed_and_placed_again(harness: HookHarness) -> None:
+    intent = await _killed(harness)
     reference = await harness.place(intent, rule=rules.NEW_WORKER)
     await harness.has_one_hold(intent, rules.NEW_WORKER)
     await _release(harness, intent, reference)
 
 
 async def _killed_and_released(harness: HookHarness) -> None:
+    intent = await _killed(harness)
+    await harness.release(intent, None, rule=rules.NEW_WORKER)
+    await harness.has_no_hold(intent, rules.NEW_WORKER)
+
+
+async def _killed(harness: HookHarness) -> OrderIntent:
     intent = harness.intent()
     await harness.place(intent)
     harness.did.append("the response is lost")
     await harness.new_worker()
-    await harness.release(intent, None, rule=rules.NEW_WORKER)
-    await harness.has_no_hold(intent, rules.NEW_WORKER)
+    return intent
 
 
 async def _refused(harness: HookHarness) -> None:
@@ -169,8 +164,8 @@ async def checks(harness: HookHarness) -> None:
 
 
 TRIALS: dict[str, Trial] = {
-    "one hold, placed and released": _once,
-    "place is called twice for one intent": _twice,
+    "one hold, placed and released": partial(_placed, times=1),
+    "place is called twice for one intent": partial(_placed, times=2),
     "place is called twice, and the first reference is released": _twice_and_released_by_the_first,
     "an undo without a receipt": _no_receipt,
     "an undo that is repeated": _released_twice,
@@ -178,7 +173,7 @@ TRIALS: dict[str, Trial] = {
     f"{CONCURRENT} concurrent calls for one intent": _two_workers,
     "two intents of one key": _two_intents_of_one_key,
     "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_refusal,
-    "killed before place returns, then place again": _killed_and_asked_again,
+    "killed before place returns, then place again": _killed_and_placed_again,
     "killed before place returns, then undone": _killed_and_released,
     "an amount that no customer has": _refused,
     f"{CONCURRENT} concurrent payments": _many,
@@ -187,7 +182,7 @@ TRIALS: dict[str, Trial] = {
 """The trials by title, the simplest first."""
 
 
-async def _cut_and_released(harness: HookHarness, cut: Cut) -> bool:
+async def _cut_and_released(cut: Cut, harness: HookHarness) -> bool:
     intent = harness.intent()
     was_cut = await harness.place_cut(intent, cut)
     await harness.release(intent, None, rule=rules.CUT_OFF)
@@ -198,7 +193,7 @@ async def _cut_and_released(harness: HookHarness, cut: Cut) -> bool:
     return was_cut
 
 
-async def _cut_and_asked_again(harness: HookHarness, cut: Cut) -> bool:
+async def _cut_and_asked_again(cut: Cut, harness: HookHarness) -> bool:
     intent = harness.intent()
     was_cut = await harness.place_cut(intent, cut)
     if intent in harness.refused:
@@ -209,7 +204,7 @@ async def _cut_and_asked_again(harness: HookHarness, cut: Cut) -> bool:
     return was_cut
 
 
-async def _release_cut(harness: HookHarness, cut: Cut) -> bool:
+async def _release_cut(cut: Cut, harness: HookHarness) -> bool:
     intent, other = harness.intent(), harness.intent()
     reference, beside = await harness.place(intent), await harness.place(other)
     was_cut = await harness.release_cut(intent, reference, cut)
@@ -600,7 +595,7 @@ class _Run:
     ) -> None:
         for at in range(1, MAX_AWAITS + 1):
             # A trial that broke a rule does not return whether it was interrupted: later awaits are skipped.
-            was_cut = await self._try(title, partial(_with, trial, Cut(at, *kind)))
+            was_cut = await self._try(title, partial(trial, Cut(at, *kind)))
             if was_cut is False and at == 1:
                 self.notes.append(_NO_AWAIT.format(title.split(maxsplit=1)[0]))
             if not was_cut:
@@ -652,7 +647,3 @@ async def _no_late_holds(harness: HookHarness, bank: BankUnderTest) -> None:
     harness.bank = bank
     for intent in harness.intents:
         await harness.has_no_hold(intent, rules.TOO_LATE)
-
-
-async def _with(trial: CutTrial, cut: Cut, harness: HookHarness) -> bool:
-    return await trial(harness, cut)
