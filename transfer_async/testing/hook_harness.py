@@ -259,9 +259,9 @@ class HookHarness:
         call = f"place({self.named(intent)}), of a huge amount,"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
         await self.wait_for(task, call)
-        await self._is_true(intent, self._ended(call, task))
+        await self._check_ledger(intent, self._note_end(call, task))
 
-    async def _is_true(self, intent: OrderIntent, task: asyncio.Task[Any]) -> None:
+    async def _check_ledger(self, intent: OrderIntent, task: asyncio.Task[Any]) -> None:
         """Check that the ledger agrees with the result of a ``place`` that was interrupted or refused."""
         error = _error_of(task)
         if isinstance(error, PreflightFailed):
@@ -273,7 +273,7 @@ class HookHarness:
         elif len(found := await self.standing(intent)) > 1:
             raise self.broken(rules.RETRIES, self.saw(intent, found))
 
-    def _ended(self, call: str, task: asyncio.Task[T]) -> asyncio.Task[T]:
+    def _note_end(self, call: str, task: asyncio.Task[T]) -> asyncio.Task[T]:
         error = _error_of(task)
         ends = f"returned {_SHORT.repr(task.result())}" if error is None else f"raised {summary(error)}"
         self.did.append(f"{call} {ends}")
@@ -293,7 +293,7 @@ class HookHarness:
         was_cut, task = await self._cut_off(
             f"place({self.named(intent)})", self.bank.hold.before(intent), cut
         )
-        await self._is_true(intent, task)
+        await self._check_ledger(intent, task)
         return was_cut
 
     async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
@@ -360,7 +360,7 @@ class HookHarness:
             task.cancel()  # The hook still retries: end it, as the client's timeout does.
         if not task.done():
             await self.wait_for(task, f"{call}, {cut}")
-        self._ended(f"{call}, {cut}," if cuttable.was_cut else call, task)
+        self._note_end(f"{call}, {cut}," if cuttable.was_cut else call, task)
         return cuttable.was_cut, task
 
     # --- checks -------------------------------------------------------------------------------------
