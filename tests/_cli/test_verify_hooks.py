@@ -58,8 +58,8 @@ def test_right_hooks_end_well():
     told = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
 
     assert told.splitlines()[-1].startswith("all rules kept, in ")
-    assert "no worker was started in a process of its own (it finds another ledger)" in told
-    assert "note     place has no await: it was not interrupted" in told
+    assert "no worker could be started in a new process (it finds another ledger)" in told
+    assert "note     place has no await, so it was not interrupted" in told
     assert told.endswith("(seed 7)\n")
 
 
@@ -68,7 +68,7 @@ def test_broken_rules_are_listed_without_control_characters():
 
     rule = "One intent.id has one hold. A second call of place returns the same hold"
     assert told.startswith(f"BROKEN   {rule}")
-    assert "saw    2 holds stand for A: H, H" in told
+    assert "saw    2 holds are placed for A: H, H" in told
     assert "\x1b" not in told
 
 
@@ -107,10 +107,10 @@ def test_what_a_module_keeps_in_memory_does_not_outlive_a_worker(tmp_path, known
     )
     told = verified(f"{module}:make", "--sequences", "0", code=code)
 
-    assert "process of its own" not in told
+    assert "in a new process" not in told
     if code:
         assert "BROKEN   A restarted worker finds the holds of the previous worker." in told
-        assert "saw    2 holds stand for A: " in told
+        assert "saw    2 holds are placed for A: " in told
         assert told.splitlines()[-1].startswith("1 rule broken")
 
 

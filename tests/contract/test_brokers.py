@@ -14,13 +14,6 @@ from transfer_async.integrations.faststream.redis import RedisStreamsBroker
 from transfer_async.testing import broker_contract
 from transfer_async.testing.broker_contract import BrokerContract, broker_harness, given
 from transfer_async.testing.broker_contract.broker_harness import BrokerHarness, WorkerGroup
-from transfer_async.testing.broker_contract.killed_worker import (
-    DEAD_LETTERING,
-    PAUSES,
-    POINTS,
-    KilledWorker,
-    dead_letter_some,
-)
 
 
 def stopping(server):
@@ -79,7 +72,7 @@ class TestRedis(OurContract):
 
 
 class TestTable(OurContract):
-    kills = 0  # the other tests with kills use a table, too
+    kills = 0  # the tests of wrong brokers kill workers that use a table
 
     @pytest.fixture
     def new_line(self, tmp_path):
@@ -156,30 +149,6 @@ async def test_a_worker_whose_connection_is_closed_for_good_is_restarted(workers
     await workers.order("k")
 
     assert (await workers.harness.outcome())["outcome"] == "created"
-
-
-async def test_a_worker_to_be_killed_pauses_at_each_of_its_points(workers):
-    place, reached = broker_contract.workplace_of(workers, POINTS), asyncio.Queue()
-    reached.send = reached.put_nowait
-    running = asyncio.create_task(KilledWorker(place, reached).run())
-    for key in (*POINTS, "nowhere"):
-        await workers.order(key)
-
-    assert {await reached.get() for _ in POINTS} == set(POINTS)
-    running.cancel()
-    await asyncio.wait([running])
-    assert running.cancelled()
-
-
-async def test_a_worker_to_be_killed_pauses_while_it_dead_letters_messages(workers):
-    for number in range(len(PAUSES)):
-        await workers.harness.send(b"%d" % number)
-    stood_still, place = [], broker_contract.workplace_of(workers, [DEAD_LETTERING])
-    await dead_letter_some(place, lambda: stood_still.append(len(asyncio.all_tasks())))
-    found = {(await workers.harness.dead_lettered()).body for _ in PAUSES}
-
-    assert found == {b"%d" % at for at in range(len(PAUSES))}
-    assert max(stood_still) > 2, "some were on their way"
 
 
 def test_a_process_that_misses_its_points_or_ends_by_itself_is_reported(monkeypatch):

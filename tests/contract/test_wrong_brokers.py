@@ -1,4 +1,4 @@
-"""The contract finds wrong brokers: each is one that a bank might write, with a single fault."""
+"""The contract finds each wrong broker: a bank might write it, and it has a single fault."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ class AcknowledgesWhatItTakes(WrongBroker):
             return found
 
 
-class GivesEachMessageOnlyOnce(WrongBroker):
+class DeliversEachMessageOnce(WrongBroker):
     class Slot(TableSlot):
         async def taken(self):
             found = await super().taken()
@@ -58,7 +58,7 @@ class GivesEachMessageOnlyOnce(WrongBroker):
             return found
 
 
-class GivesAMessageToTwo(WrongBroker):
+class DeliversAMessageTwice(WrongBroker):
     class Slot(TableSlot):
         async def taken(self):
             found = await super().taken()
@@ -81,13 +81,13 @@ class FetchesAhead(WrongBroker):
             return found
 
 
-class TellsNobodyThatItWaited(WrongBroker):
+class ReturnsBeforeTheTimeout(WrongBroker):
     class Slot(TableSlot):
         async def get_one(self, *, timeout):  # noqa: ASYNC109 - as it is called
             return next(iter(await self.taken()), None)
 
 
-class HearsOnlyWhatIsSentWhileItListens(WrongBroker):
+class DeliversOnlyToCurrentSubscribers(WrongBroker):
     """Like a subscription without a queue."""
 
     async def prepare(self, *, only_to_send=False):
@@ -96,7 +96,7 @@ class HearsOnlyWhatIsSentWhileItListens(WrongBroker):
             await self.broker.run(("DELETE FROM messages WHERE deliveries = 0", ()))
 
 
-class MakesItsQueueAnew(WrongBroker):
+class RecreatesItsQueue(WrongBroker):
     prepared = 0
 
     async def prepare(self, *, only_to_send=False):
@@ -106,7 +106,7 @@ class MakesItsQueueAnew(WrongBroker):
             await self.broker.run(("UPDATE messages SET due = 0", ()))
 
 
-class CarriesTextOnly(WrongBroker):
+class SendsOnlyText(WrongBroker):
     async def send(self, subject, body, headers):
         await super().send(subject, body.decode(errors="replace").encode(), headers)
 
@@ -131,7 +131,7 @@ class GivesUpAfterFive(WrongBroker):
             return [one for one in await super().taken() if one[3] <= 5]
 
 
-class TakesAMessageAlong(WrongBroker):
+class LosesAMessageWhenCancelled(WrongBroker):
     """A cancelled consumer still takes a message, which is then neither handled nor released."""
 
     class Slot(TableSlot):
@@ -148,7 +148,7 @@ class TakesAMessageAlong(WrongBroker):
 # --- how messages are acknowledged ---------------------------------------------------------------------
 
 
-class SaysThatItAcknowledged(WrongBroker):
+class NeverAcknowledges(WrongBroker):
     class Delivery(TableDelivery):
         async def ack(self):
             pass
@@ -166,14 +166,14 @@ class ForgetsTheDelay(WrongBroker):
             await super().retry(0.0)
 
 
-class SleepsThroughTheDelay(WrongBroker):
+class SleepsDuringTheDelay(WrongBroker):
     class Delivery(TableDelivery):
         async def retry(self, after):
             await asyncio.sleep(after)
             await super().retry(0.0)
 
 
-class KeepsTheDelayInMind(WrongBroker):
+class DelaysInItsProcess(WrongBroker):
     """It sends the message again later, but its process may have ended by then."""
 
     class Delivery(TableDelivery):
@@ -181,21 +181,21 @@ class KeepsTheDelayInMind(WrongBroker):
             await self.ack()
 
 
-class LosesTheBodyOfWhatIsParked(WrongBroker):
+class DeadLettersWithoutTheBody(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             self.body = b""
             await super().dead_letter(reason)
 
 
-class LosesTheHeadersOfWhatIsParked(WrongBroker):
+class DeadLettersWithoutTheHeaders(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             self.headers = {}
             await super().dead_letter(reason)
 
 
-class ParksWithoutAReason(WrongBroker):
+class DeadLettersWithoutAReason(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             copy = (SEND, (self.broker.settings.dead_letters, self.body, "{}"))
@@ -210,8 +210,8 @@ class RejectsWithoutACopy(WrongBroker):
             await self.ack()
 
 
-class AcknowledgesThenParks(WrongBroker):
-    """If it is cancelled between the two steps, the message is lost."""
+class AcknowledgesThenDeadLetters(WrongBroker):
+    """A cancellation between the two steps loses the message."""
 
     class Delivery(TableDelivery):
         async def ack(self):
@@ -223,10 +223,10 @@ class AcknowledgesThenParks(WrongBroker):
             await self.broker.send(self.broker.settings.dead_letters, self.body, headers)
 
 
-class FinishesWhatItParks(AcknowledgesThenParks):
+class FinishesDeadLetteringWhenCancelled(AcknowledgesThenDeadLetters):
     """It finishes even when cancelled, but not when its process is killed."""
 
-    class Delivery(AcknowledgesThenParks.Delivery):
+    class Delivery(AcknowledgesThenDeadLetters.Delivery):
         async def dead_letter(self, reason):
             await asyncio.shield(super().dead_letter(reason))
 
@@ -237,7 +237,7 @@ async def distance(broker):
         await broker.run(("SELECT 1", ()))
 
 
-class DeletesWaitsThenParks(WrongBroker):
+class DeletesWaitsThenDeadLetters(WrongBroker):
     """Its broker is slow, so a cancellation mostly comes before anything was done."""
 
     class Delivery(TableDelivery):
@@ -252,7 +252,7 @@ class DeletesWaitsThenParks(WrongBroker):
 AGAIN = "INSERT INTO messages (subject, body, headers, deliveries, due) VALUES (?, ?, ?, ?, ?)"
 
 
-class DeletesThenGivesBack(WrongBroker):
+class DeletesThenRetries(WrongBroker):
     """Like a broker without delayed delivery: it acknowledges the message and then sends a copy."""
 
     class Delivery(TableDelivery):
@@ -265,15 +265,15 @@ class DeletesThenGivesBack(WrongBroker):
             await self.broker.broker.run((AGAIN, (self.broker.settings.commands, self.body, *copy)))
 
 
-class DeletesWaitsThenGivesBack(DeletesThenGivesBack):
-    class Delivery(DeletesThenGivesBack.Delivery):
+class DeletesWaitsThenRetries(DeletesThenRetries):
+    class Delivery(DeletesThenRetries.Delivery):
         async def ack(self):
             await distance(self.broker.broker)
             await super().ack()
             await distance(self.broker.broker)
 
 
-class ParksAndKeeps(WrongBroker):
+class DeadLettersAndKeeps(WrongBroker):
     class Delivery(TableDelivery):
         async def ack(self):
             await super().ack()
@@ -284,7 +284,7 @@ class ParksAndKeeps(WrongBroker):
             )
 
 
-class TakesAReasonForAHeader(WrongBroker):
+class AcceptsOnlyASCIIReasons(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             assert reason.isascii(), "a header is ASCII"
@@ -299,7 +299,7 @@ class PublishesWithoutAQueue(WrongBroker):
         pass
 
 
-class TellsOneOutcomeOfAnIntent(WrongBroker):
+class PublishesOneOutcomePerIntent(WrongBroker):
     """Like a broker that uses the intent's id as the message id."""
 
     async def publish(self, outcome, headers):
@@ -308,7 +308,7 @@ class TellsOneOutcomeOfAnIntent(WrongBroker):
             await super().publish(outcome, headers)
 
 
-class SwallowsWhatCouldNotBePublished(WrongBroker):
+class SwallowsPublishErrors(WrongBroker):
     async def publish(self, outcome, headers):
         with contextlib.suppress(sqlite3.OperationalError):
             await super().publish(outcome, headers)
@@ -321,14 +321,14 @@ class AcknowledgesWithoutAConfirmation(WrongBroker):
                 await super().ack()
 
 
-class KeepsWhatItParksInMemory(WrongBroker):
+class SwallowsDeadLetterErrors(WrongBroker):
     class Delivery(TableDelivery):
         async def dead_letter(self, reason):
             with contextlib.suppress(sqlite3.OperationalError):
                 await super().dead_letter(reason)
 
 
-class StaysBrokenOnce(WrongBroker):
+class NeverReconnects(WrongBroker):
     """It never reconnects, and does not report its connection as closed."""
 
     class Connection(TableConnection):
@@ -344,7 +344,7 @@ class StaysBrokenOnce(WrongBroker):
                 raise
 
 
-class SaysThatItIsThere(WrongBroker):
+class AlwaysRespondsToPing(WrongBroker):
     """It reports a connection because it was connected once."""
 
     class Connection(TableConnection):
@@ -352,57 +352,57 @@ class SaysThatItIsThere(WrongBroker):
             return True
 
 
-class CannotBeLookedAt(WrongBroker):
+class NeverRespondsToPing(WrongBroker):
     class Connection(TableConnection):
         async def ping(self, timeout):  # noqa: ASYNC109 - likewise
             return None
 
 
-PARKED = "test_a_message_is_dead_lettered_unchanged_with_its_reason"
-CUT_OFF = "test_a_message_survives_a_cancelled_dead_letter_or_retry"
+DEAD_LETTERED = "test_a_message_is_dead_lettered_unchanged_with_its_reason"
+CANCELLED = "test_a_message_survives_a_cancelled_dead_letter_or_retry"
 
 WRONG = {
     AcknowledgesWhatItTakes: "test_an_unacknowledged_message_is_delivered_again_unchanged_and_counted",
-    GivesEachMessageOnlyOnce: "test_the_message_of_a_worker_that_ends_is_delivered_to_another",
-    GivesAMessageToTwo: "test_each_message_is_delivered_to_one_worker",
+    DeliversEachMessageOnce: "test_an_unacknowledged_message_is_delivered_again_unchanged_and_counted",
+    DeliversAMessageTwice: "test_no_message_is_fetched_ahead",
     FetchesAhead: "test_no_message_is_fetched_ahead",
-    TellsNobodyThatItWaited: "test_waiting_without_a_message_ends_at_its_timeout",
-    HearsOnlyWhatIsSentWhileItListens: "test_a_message_that_was_sent_before_any_worker_is_delivered",
-    MakesItsQueueAnew: "test_preparing_the_broker_again_changes_nothing",
-    CarriesTextOnly: "test_a_message_is_delivered_as_it_was_sent",
-    DropsHeaders: "test_a_trace_continues_from_a_message_to_its_outcome",
-    CountsNoDeliveries: "test_a_command_that_failed_for_now_is_tried_again",
+    ReturnsBeforeTheTimeout: "test_waiting_without_a_message_ends_at_its_timeout",
+    DeliversOnlyToCurrentSubscribers: "test_a_message_is_delivered_as_it_was_sent",
+    RecreatesItsQueue: "test_preparing_the_broker_again_changes_nothing",
+    SendsOnlyText: "test_a_message_is_delivered_as_it_was_sent",
+    DropsHeaders: "test_a_message_is_delivered_as_it_was_sent",
+    CountsNoDeliveries: "test_deliveries_are_counted_and_not_limited",
     GivesUpAfterFive: "test_deliveries_are_counted_and_not_limited",
-    TakesAMessageAlong: "test_a_cancelled_wait_loses_no_message",
-    SaysThatItAcknowledged: "test_an_acknowledged_message_is_never_delivered_again",
+    LosesAMessageWhenCancelled: "test_a_cancelled_wait_loses_no_message",
+    NeverAcknowledges: "test_an_acknowledged_message_is_never_delivered_again",
     NeverBeats: "test_a_slow_hook_is_not_run_twice",
     ForgetsTheDelay: "test_a_retried_message_is_delivered_unchanged_and_not_before_its_delay",
-    SleepsThroughTheDelay: "test_a_delayed_message_holds_up_no_other",
-    KeepsTheDelayInMind: "test_a_delayed_message_waits_in_the_broker_and_not_in_the_worker",
-    LosesTheBodyOfWhatIsParked: "test_an_invalid_command_is_dead_lettered_and_the_next_is_carried_out",
-    LosesTheHeadersOfWhatIsParked: PARKED,
-    ParksWithoutAReason: PARKED,
-    RejectsWithoutACopy: "test_an_invalid_command_is_dead_lettered_and_the_next_is_carried_out",
-    AcknowledgesThenParks: f"{CUT_OFF}[dead_letter]",
-    FinishesWhatItParks: "test_a_message_survives_a_worker_killed_while_dead_lettering_it",
-    DeletesWaitsThenParks: f"{CUT_OFF}[dead_letter]",
-    DeletesThenGivesBack: f"{CUT_OFF}[retry]",
-    DeletesWaitsThenGivesBack: f"{CUT_OFF}[retry]",
-    ParksAndKeeps: PARKED,
-    TakesAReasonForAHeader: "test_a_message_is_dead_lettered_whatever_the_reason",
+    SleepsDuringTheDelay: "test_a_delayed_message_holds_up_no_other",
+    DelaysInItsProcess: "test_a_delayed_message_waits_in_the_broker_and_not_in_the_worker",
+    DeadLettersWithoutTheBody: DEAD_LETTERED,
+    DeadLettersWithoutTheHeaders: DEAD_LETTERED,
+    DeadLettersWithoutAReason: DEAD_LETTERED,
+    RejectsWithoutACopy: DEAD_LETTERED,
+    AcknowledgesThenDeadLetters: f"{CANCELLED}[dead_letter]",
+    FinishesDeadLetteringWhenCancelled: "test_a_message_survives_a_worker_killed_while_dead_lettering_it",
+    DeletesWaitsThenDeadLetters: f"{CANCELLED}[dead_letter]",
+    DeletesThenRetries: f"{CANCELLED}[retry]",
+    DeletesWaitsThenRetries: f"{CANCELLED}[retry]",
+    DeadLettersAndKeeps: DEAD_LETTERED,
+    AcceptsOnlyASCIIReasons: "test_a_message_is_dead_lettered_whatever_the_reason",
     PublishesWithoutAQueue: "test_a_published_outcome_is_stored_with_its_headers",
-    TellsOneOutcomeOfAnIntent: "test_a_later_outcome_of_an_intent_is_not_taken_for_a_duplicate",
-    SwallowsWhatCouldNotBePublished: "test_everything_that_the_broker_does_not_confirm_is_an_error",
+    PublishesOneOutcomePerIntent: "test_a_later_outcome_of_an_intent_is_not_taken_for_a_duplicate",
+    SwallowsPublishErrors: "test_everything_that_the_broker_does_not_confirm_is_an_error",
     AcknowledgesWithoutAConfirmation: "test_everything_that_the_broker_does_not_confirm_is_an_error",
-    KeepsWhatItParksInMemory: "test_everything_that_the_broker_does_not_confirm_is_an_error",
-    StaysBrokenOnce: "test_workers_lose_nothing_while_the_broker_restarts",
-    SaysThatItIsThere: "test_everything_that_the_broker_does_not_confirm_is_an_error",
-    CannotBeLookedAt: "test_a_command_is_carried_out_and_its_outcome_published",
+    SwallowsDeadLetterErrors: "test_everything_that_the_broker_does_not_confirm_is_an_error",
+    NeverReconnects: "test_workers_lose_nothing_while_the_broker_restarts",
+    AlwaysRespondsToPing: "test_everything_that_the_broker_does_not_confirm_is_an_error",
+    NeverRespondsToPing: "test_a_command_is_carried_out_and_its_outcome_published",
 }
 """For each wrong broker, a test that finds it."""
 
 
-KILLED = WRONG[FinishesWhatItParks]
+KILLED = WRONG[FinishesDeadLetteringWhenCancelled]
 EXPIRE = "UPDATE messages SET due = 0 WHERE deliveries > 0 AND due > ?"
 
 
@@ -426,7 +426,7 @@ async def passes(kind, name, directory):
     contract, here = BrokerContract(), directory / "broker"
     await asyncio.to_thread(here.mkdir)
     new_line = partial(kind, here / "messages.db")
-    is_lost = name.startswith((CUT_OFF, KILLED))
+    is_lost = name.startswith((CANCELLED, KILLED))
     name, _, row = name.partition("[")
     test = getattr(contract, name)
     async with AsyncExitStack() as stack:
@@ -445,7 +445,7 @@ async def passes(kind, name, directory):
     return True
 
 
-@pytest.mark.parametrize("name", [f"{CUT_OFF}[dead_letter]", f"{CUT_OFF}[retry]", KILLED])
+@pytest.mark.parametrize("name", [f"{CANCELLED}[dead_letter]", f"{CANCELLED}[retry]", KILLED])
 async def test_a_right_broker_passes_when_messages_are_redelivered_to_the_next_consumer(name, tmp_path):
     assert await passes(TableBroker, name, tmp_path)
 
@@ -453,8 +453,8 @@ async def test_a_right_broker_passes_when_messages_are_redelivered_to_the_next_c
 def test_every_wrong_broker_is_tested():
     assert set(WRONG) == {
         *WrongBroker.__subclasses__(),
-        *AcknowledgesThenParks.__subclasses__(),
-        *DeletesThenGivesBack.__subclasses__(),
+        *AcknowledgesThenDeadLetters.__subclasses__(),
+        *DeletesThenRetries.__subclasses__(),
     }
 
 

@@ -1,4 +1,4 @@
-"""What all tests of traces and metrics share."""
+"""Fixtures for the tests of traces and metrics."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -18,6 +18,6 @@ def traced() -> Iterator[Traced]:
 
 @pytest.fixture
 async def at_work(traced: Traced) -> AsyncIterator[World]:
-    """A sandbox and a bank, gone before the telemetry is."""
+    """A sandbox and a bank, closed before the telemetry."""
     async with world() as made:
         yield made

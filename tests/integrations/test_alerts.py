@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard name metrics that there are, by the names of Prometheus."""
+"""The alert rules and the dashboard use existing metrics, by their names in Prometheus."""
 
 import json
 import re
@@ -15,7 +15,7 @@ LABELS = {"transfer_async_outcome", "transfer_async_hook_name", "transfer_async_
 
 
 class _Listing(NoOpMeter):
-    """Notes the instruments that are made."""
+    """Records the instruments that are created."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -35,7 +35,7 @@ class _Listing(NoOpMeter):
 
 
 def _in_prometheus(name: str, unit: str) -> str:
-    """As OpenTelemetry translates them for Prometheus: units in braces are left out, others spelt out."""
+    """Return the name in Prometheus: units in braces are left out, others are spelt out."""
     plain = name.replace(".", "_")
     return f"{plain}_seconds" if unit == "s" else plain
 

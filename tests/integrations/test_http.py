@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 import transfer_async
+from tests.support.cases import each
 from transfer_async import (
     AlreadyCreated,
     BeneficiaryNotVerified,
@@ -89,7 +88,7 @@ def test_every_public_error_has_an_expected_response() -> None:
     assert public - {type(error) for error, _ in STATUSES} == {TransferError}
 
 
-@pytest.mark.parametrize(("error", "status"), STATUSES, ids=lambda one: getattr(type(one), "__name__", one))
+@each(("error", "status"), STATUSES)
 def test_each_error_gets_its_status_and_retry_after_header(error: TransferError, status: int) -> None:
     response = response_to(error, key="a/b")
 
@@ -102,19 +101,19 @@ def test_each_error_gets_its_status_and_retry_after_header(error: TransferError,
     assert ("Retry-After" in response.headers) == (response.status in (202, 409, 503))
 
 
-@pytest.mark.parametrize(("error", "seconds"), [(KeyBusy(retry_after=41.5), "42"), (ConnectionFailed(), "5")])
+@each(("error", "seconds"), [(KeyBusy(retry_after=41.5), "42"), (ConnectionFailed(), "5")])
 def test_the_response_says_when_to_retry(error: TransferError, seconds: str) -> None:
     assert response_to(error, key="k").headers == {"Retry-After": seconds}
 
 
-@pytest.mark.parametrize("state", KeyState)
+@each("state", KeyState)
 def test_an_unreadable_record_is_never_reported_as_free(state: KeyState) -> None:
     response = response_for_record(KeyRecord(state=state, intent_id="1", readable=False), key="k")
 
     assert response.body["order_may_exist"]
 
 
-@pytest.mark.parametrize("state", [KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT])
+@each("state", [KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT])
 def test_a_key_in_progress_or_in_doubt_is_202(state: KeyState) -> None:
     response = response_for_record(KeyRecord(state=state, intent_id="1"), key="k")
 
@@ -132,7 +131,7 @@ def test_a_created_key_a_free_key_and_an_unknown_key() -> None:
     assert responses[0].body["order_id"] == "tx-1"
 
 
-@pytest.mark.parametrize(
+@each(
     "result",
     [
         make_order(id="tx-1"),

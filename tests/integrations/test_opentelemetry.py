@@ -1,4 +1,4 @@
-"""An order is a span, its attempts are its children, and whatever the call runs into, none is left open."""
+"""An order is a span, its attempts are child spans, and every span ends."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, GarbageBody, Status
 
 ANSWERED = {"http.request.method": "POST", "url.template": "/api/api/v1/order/create"}
-"""What every attempt says."""
+"""The attributes of every attempt."""
 
 # --- created ------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ async def test_a_context_that_a_hook_leaves_attached_does_not_change_parents(at_
     assert parent_of(traced.attempts[0]) == id_of(traced.order())
 
 
-# --- sent again ---------------------------------------------------------------------------------
+# --- retries ---------------------------------------------------------------------------------
 
 
 async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, traced: Traced):
@@ -147,7 +147,7 @@ async def test_an_order_that_is_created_at_the_second_attempt(at_work: World, tr
     assert traced.order().status.status_code is StatusCode.UNSET
 
 
-# --- a certain no -------------------------------------------------------------------------------
+# --- definite failures -------------------------------------------------------------------------------
 
 
 async def test_an_order_that_is_refused(at_work: World, traced: Traced):
@@ -203,6 +203,9 @@ async def test_a_doubt_that_is_resolved_in_the_same_call(at_work: World, traced:
     assert "error.type" not in span.attributes
     assert span.status.status_code is StatusCode.UNSET
     assert [name for name, _ in events_of(span)] == ["hook_passed", "order_in_doubt", "resolved"]
+    assert traced.points("transfer_async.orders") == [(1, {"transfer_async.outcome": "created"})]
+    assert traced.points("transfer_async.doubts.begun") == [(1, {"error.type": "OutcomeUnknown"})]
+    assert traced.points("transfer_async.doubts.ended") == [(1, {"transfer_async.outcome": "created"})]
 
 
 async def test_refuting_an_earlier_doubt_begins_no_order_span(at_work: World, traced: Traced):
@@ -253,6 +256,7 @@ async def test_a_response_after_a_refutation_is_a_suspected_duplicate(at_work: W
     assert span.attributes["transfer_async.outcome"] == "created"
     assert span.attributes["error.type"] == "DuplicateSuspected"
     assert attempt.status.status_code is StatusCode.UNSET
+    assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]
 
 
 # --- nothing is left open -----------------------------------------------------------------------

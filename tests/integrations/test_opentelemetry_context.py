@@ -1,4 +1,4 @@
-"""The trace's context is carried from one message to the next, and no person is told of anywhere."""
+"""The trace context passes from message to message, and exports contain no personal data."""
 
 import importlib
 import logging
@@ -149,7 +149,7 @@ async def test_without_a_trace_a_request_carries_none():
 
 
 class _Correlated(logging.Handler):
-    """Notes each record's event, and the span that is current when it is logged."""
+    """Records the event of each log record, and the current span."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ async def failed(kind, call):
 
 
 async def everything_that_can_happen(world: World, telemetry) -> None:
-    """Every event there is, of orders whose people, holds and answers all bear the mark."""
+    """Publish every kind of event, for orders whose people, holds and responses contain the mark."""
     body = f'{{"message": "{MARK}-message"}}'
     faults, bank = world.sandbox.faults, world.bank
     bank.reference = f"{MARK}-hold"
@@ -287,7 +287,7 @@ OURS = "transfer_async.integrations.opentelemetry"
 
 @pytest.fixture
 def nothing_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if neither it nor ours had been imported yet."""
+    """Remove OpenTelemetry and our integration from the imported modules."""
     for name in [*sys.modules]:
         if name.startswith(OURS) or name.split(".")[0] == "opentelemetry":
             monkeypatch.delitem(sys.modules, name)

@@ -1,14 +1,13 @@
-"""What is counted and measured: orders, attempts, doubts, undos, the journal's time, the retry budget."""
+"""The metrics of orders, attempts, doubts, undos, the journal and the retry budget."""
 
 import gc
 
 import pytest
 
-from tests.integrations.tracing import Traced, ended, events_of, found
+from tests.integrations.tracing import Traced, ended, events_of
 from tests.support.bank import Time, World, new_order, refused_order
 from tests.support.journalling import intent
 from transfer_async import (
-    AlreadyCreated,
     HoldFailed,
     JournalFailed,
     KeyState,
@@ -54,15 +53,6 @@ async def test_orders_are_counted_by_their_outcome(at_work: World, traced: Trace
         (1, {"transfer_async.outcome": "refused", "error.type": "Refused"}),
         (1, {"transfer_async.outcome": "unknown", "error.type": "OutcomeUnknown"}),
     ]
-
-
-async def test_a_doubt_resolved_within_its_call_counts_as_one_created_order(at_work: World, traced: Traced):
-    at_work.sandbox.faults.add(CloseAfterProcessing())
-    await ended(at_work, traced, AlreadyCreated, resolve=found(at_work))
-
-    assert traced.points("transfer_async.orders") == [(1, {"transfer_async.outcome": "created"})]
-    assert traced.points("transfer_async.doubts.begun") == [(1, {"error.type": "OutcomeUnknown"})]
-    assert traced.points("transfer_async.doubts.ended") == [(1, {"transfer_async.outcome": "created"})]
 
 
 async def test_an_orders_duration_ends_with_its_outcome(at_work: World, traced: Traced):
@@ -142,13 +132,6 @@ async def test_a_failed_undo_without_its_hook_has_a_short_error_type(at_work: Wo
 
     owed = {"transfer_async.hook.name": "ledger", "error.type": "_OTHER"}
     assert traced.points("transfer_async.undos.failed") == [(1, owed)]
-
-
-async def test_duplicates_are_counted(at_work: World, traced: Traced):
-    at_work.meanwhile(transitions.Create, at_work.refute)
-    await ended(at_work, traced, JournalFailed)
-
-    assert traced.points("transfer_async.duplicates.suspected") == [(1, {})]
 
 
 # --- in doubt -----------------------------------------------------------------------------------
@@ -276,7 +259,7 @@ async def test_a_failed_measurement_is_not_reported_as_a_journal_failure(
         raise RuntimeError("s3cr3t")
 
     monkeypatch.setattr(traced.telemetry._instruments, "operation", fail)
-    monkeypatch.setattr(traced.telemetry._instruments, "in_doubt", fail)
+    monkeypatch.setattr(Oldest, "ages", fail)
     journal = traced.telemetry.journal(at_work.journal)
     async with at_work.client(journal=journal) as client:
         await client.create_order(new_order(), key="k")
@@ -335,11 +318,6 @@ async def test_commands_of_a_worker_are_counted_by_disposition_and_redelivery(tr
     assert traced.points("transfer_async.command.duration") == by_disposition
     assert [point.sum for point in traced.points_of("transfer_async.command.duration")] == [0.5, 0.25]
     assert traced.points("transfer_async.commands.redelivered") == [(2, {})]
-    assert traced.units() == {
-        "transfer_async.commands": "{command}",
-        "transfer_async.command.duration": "s",
-        "transfer_async.commands.redelivered": "{command}",
-    }
 
 
 # --- all of them --------------------------------------------------------------------------------

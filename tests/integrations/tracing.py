@@ -1,4 +1,4 @@
-"""What a client's telemetry tells, kept in memory: spans and metrics, in the words of a test."""
+"""A telemetry in memory, with short names for its spans and metrics."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ ATTEMPT = "POST /api/api/v1/order/create"
 
 
 class Traced:
-    """A telemetry, and what it has told so far."""
+    """A telemetry with its spans and metrics."""
 
     def __init__(self, **settings: Any) -> None:
         self._exporter = InMemorySpanExporter()
@@ -44,7 +44,7 @@ class Traced:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """All spans that have ended, in the order of their ends."""
+        """All ended spans, in the order of their ends."""
         return [*self._exporter.get_finished_spans()]
 
     @property
@@ -56,7 +56,7 @@ class Traced:
         return [span for span in self.spans if span.name == ATTEMPT]
 
     def order(self) -> ReadableSpan:
-        """The one order's span."""
+        """The span of the only order."""
         (order,) = self.orders
         return order
 
@@ -66,14 +66,14 @@ class Traced:
     # --- metrics --------------------------------------------------------------------------------
 
     def points(self, name: str) -> list[tuple[Any, dict[str, Any]]]:
-        """A metric's values and their attributes; of a histogram, how many there were."""
+        """The values of a metric (of a histogram: the counts), each with its attributes."""
         return [
             (point.count if hasattr(point, "count") else point.value, dict(point.attributes))
             for point in self.points_of(name)
         ]
 
     def total(self, name: str, **attributes: Any) -> Any:
-        """How much there is of a metric, with these attributes (``__`` for a dot) among others."""
+        """The sum of a metric over points that have these attributes (``__`` for a dot)."""
         wanted = {key.replace("__", "."): value for key, value in attributes.items()}
         return sum(value for value, told in self.points(name) if wanted.items() <= told.items())
 
@@ -86,7 +86,7 @@ class Traced:
         return {metric.name: metric.unit for metric in self._metrics()}
 
     def everything(self) -> str:
-        """All that is exported, as text."""
+        """Everything that is exported, as text."""
         spans = [span.to_json() for span in self.spans]
         metrics = self._reader.get_metrics_data()
         return "\n".join([*spans, "" if metrics is None else json.dumps(json.loads(metrics.to_json()))])
@@ -112,7 +112,7 @@ def id_of(span: ReadableSpan) -> int:
 
 
 async def ended(world: World, traced: Traced, error: type[Exception] | None = None, **settings: Any) -> Any:
-    """One call with the key ``k``, to its very end: its order, or the error that it must raise."""
+    """Make one call with the key ``k`` until its task has ended. Return its order or expected error."""
     order = settings.pop("order", None) or new_order()
     async with world.client(**{"observers": [traced.telemetry]} | settings) as client:
         if error is None:
@@ -123,7 +123,7 @@ async def ended(world: World, traced: Traced, error: type[Exception] | None = No
 
 
 def found(world: World) -> Any:
-    """The bank's means to end a doubt: it finds the first order that there is."""
+    """Return a resolve callback that finds the first order."""
 
     async def resolve(*_: object) -> str:
         return next(iter(world.sandbox.orders))

@@ -1,4 +1,4 @@
-"""A sandbox beside the test, as the plug-in gives one, and what else its fixtures are."""
+"""The plug-in's fixtures under short names: a sandbox in its own thread, a ledger and a clock."""
 
 from collections.abc import Iterator
 

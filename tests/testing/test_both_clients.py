@@ -1,4 +1,4 @@
-"""One suite for the real client, which talks to a sandbox over sockets, and for the fake: they end alike."""
+"""Tests for both the real client with a sandbox over sockets, and the fake client: the results are equal."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ class Real:
 
 
 class Fake:
-    """The fake; its sandbox is the first client's, for a test has but one."""
+    """The fake client. Its sandbox is that of the test's only client."""
 
     def client(self, **settings):
         made = FakeClient(**settings)
@@ -79,7 +79,7 @@ def kind(request):
 
 @pytest.fixture
 def opened(kind, holds, hands):
-    """A client with holds and time in the test's hands, and settings of the test's."""
+    """A function that opens a client with the test's holds, clock and settings."""
 
     @contextlib.asynccontextmanager
     async def client(**settings):
@@ -157,7 +157,7 @@ async def test_each_fault_has_the_same_outcome_in_both_clients(fault, beside, ha
 
 
 async def end_of(client, kind, holds):
-    """All that is certain, and all that is there, in the end."""
+    """Return the result of a call, and the state of the key, the service and the bank."""
     error = order = None
     try:
         order = await create(client)
@@ -178,7 +178,7 @@ async def end_of(client, kind, holds):
 
 
 async def in_doubt_in_the_end(client, kind, loop_time):
-    """A call whose answer stalls, until every limit has run out."""
+    """Make a call whose response stalls until every timeout has expired."""
     call = asyncio.create_task(fails(OutcomeUnknown, client))
     await kind.sandbox.stalled()
     await loop_time.pass_(600.0)
@@ -186,14 +186,14 @@ async def in_doubt_in_the_end(client, kind, loop_time):
 
 
 async def test_a_broken_response_leads_to_doubt(opened, kind, loop_time):
-    """What it says of it hangs on how the bytes fall into packets."""
+    """Its details depend on how the bytes are split into packets, so they are not compared."""
     async with opened() as client:
         kind.sandbox.faults.add(BrokenChunk())
         await in_doubt_in_the_end(client, kind, loop_time)
 
 
 class StallsAmidTheBody(Fault):
-    """The order exists: its answer begins, and the rest of it never comes."""
+    """Creates the order, sends the first part of the response, and stalls."""
 
     name = "stalls-amid-the-body"
 
@@ -205,7 +205,7 @@ class StallsAmidTheBody(Fault):
 
 
 async def test_a_response_that_outlasts_the_timeout_is_unreadable(kind):
-    """A bank that tells the two apart would test the wrong branch with a fake that does not."""
+    """A bank may treat this error differently, so the fake client must raise it, too."""
     async with kind.client(timeouts=Timeouts(sock_read=0.5), retry=RetryPolicy(attempts=1)) as client:
         kind.sandbox.faults.add(StallsAmidTheBody())
         error = await fails(OutcomeUnknown, client, held="ours")
@@ -214,7 +214,7 @@ async def test_a_response_that_outlasts_the_timeout_is_unreadable(kind):
 
 
 async def test_a_slow_response_that_keeps_sending_is_read(kind):
-    """The time between two pieces is the limit, and not that of all of them."""
+    """The timeout applies to each part, not to the whole response."""
     async with kind.client(timeouts=Timeouts(sock_read=1.0), retry=RetryPolicy(attempts=1)) as client:
         kind.sandbox.faults.add(SlowBytes(delay=0.4, size=2000))
         await create(client, held="ours")
@@ -292,7 +292,7 @@ def test_a_fake_client_rejects_connection_settings():
 
 
 async def test_closing_a_fake_client_closes_its_service(hands):
-    """A request that stalls is never processed then, as where a sandbox closes."""
+    """A stalled request is then never processed."""
     client = FakeClient(clock=hands)
     client.sandbox.faults.add(StallBeforeProcessing())
     paying = asyncio.create_task(create(client, held="ours"))

@@ -1,4 +1,4 @@
-"""Orders, answers and people, made up and whole."""
+"""Functions that make complete sample orders, responses and users."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""Time in a test's hands: what takes minutes is over in a line."""
+"""A clock that a test controls."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

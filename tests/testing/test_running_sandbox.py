@@ -1,4 +1,4 @@
-"""A sandbox on a thread of its own: asked from any loop, and from none."""
+"""A sandbox in its own thread, used from any event loop or from sync code."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ def test_sync_code_can_wait_for_events_of_the_sandbox(beside):
 async def test_closing_the_sandbox_fails_pending_waits():
     sandbox = await asyncio.to_thread(RunningSandbox().__enter__)
     waiting = asyncio.create_task(sandbox.received(1))
-    while not sandbox._waiting._waiters:  # noqa: ASYNC110 - there is nothing to be told by
+    while not sandbox._waiting._waiters:  # noqa: ASYNC110 - no event reports it
         await asyncio.sleep(0)
     await asyncio.to_thread(sandbox.__exit__)
 

@@ -12,20 +12,10 @@ from transfer_async._converters.messages import OrderCommand
 from transfer_async._support.clock import Clock
 from transfer_async.integrations.faststream import OrderWorker, broker_at
 from transfer_async.sandbox import Sandbox
-from transfer_async.worker.disposition import RULES, Delays
+from transfer_async.worker.disposition import Delays
 from transfer_async.worker.handler import Handler
 
-LABELS = [
-    row.reason + " (again)" * [other.reason for other in RULES[:number]].count(row.reason)
-    for number, row in enumerate(RULES)
-]
-"""The reasons of the table's rows; a repeated reason is marked "(again)"."""
-
 DELAYS = Delays(first=0.05, longest=0.1)
-
-
-def row_of(result):
-    return next(number for number, row in enumerate(RULES) if row.fits(result))
 
 
 def command(key="k", **changes):

@@ -47,7 +47,7 @@ class FakeDelivery:
         await self.log.step("retry", after)
 
     async def dead_letter(self, reason):
-        await self.log.step("park", reason)
+        await self.log.step("dead_letter", reason)
 
     async def beat(self):
         await self.log.step("beat")
@@ -59,13 +59,12 @@ class FakeHandler:
 
     log: Log
     result: object
-    told_of: list = field(factory=list)
 
     async def handle(self, command, *, deliveries=1):
         await self.log.step("handle")
-        what = disposition(self.result, deliveries=deliveries)
-        outcome = AN_OUTCOME if what.action.value == "ack" else None
-        return Handled(disposition=what, outcome=outcome, key="k", result=self.result)
+        decided = disposition(self.result, deliveries=deliveries)
+        outcome = AN_OUTCOME if decided.action.value == "ack" else None
+        return Handled(disposition=decided, outcome=outcome, key="k", result=self.result)
 
 
 @define
@@ -98,5 +97,6 @@ class Beats:
 
     async def pass_(self):
         """End the next wait, once there is one."""
-        waiting = await self._waiting.get()
+        while (waiting := await self._waiting.get()).done():
+            pass  # the heartbeats of an earlier message
         waiting.set_result(None)

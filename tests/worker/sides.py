@@ -15,12 +15,12 @@ from transfer_async.integrations.faststream.broker import WorkerSettings
 PATIENCE = 60.0
 
 
-async def until(true, *, patience=PATIENCE):
-    """Return once ``await true()`` is true; poll until then."""
+async def until(condition, *, patience=PATIENCE):
+    """Poll until ``await condition()`` is true."""
     deadline = time.monotonic() + patience
-    while not await true():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.005)  # between two looks
+    while not await condition():
+        assert time.monotonic() < deadline, "the condition has not become true"
+        await asyncio.sleep(0.005)
 
 
 class Side:

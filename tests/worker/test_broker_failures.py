@@ -22,6 +22,7 @@ LONGER_THAN_A_LINE = "x" * 5000
 # --- brokers ----------------------------------------------------------------------------------------
 
 
+@on_redis
 async def test_a_worker_waiting_for_its_broker_can_be_stopped(case, closed_port):
     case.side.server = SimpleNamespace(address=f"{case.side.NAME}://127.0.0.1:{closed_port}")
     run = Run(case)
@@ -58,18 +59,12 @@ async def waiting_at(case, deaf):
     return run
 
 
-async def test_a_worker_can_be_stopped_even_if_its_driver_loses_a_cancellation(case):
-    run = await waiting_at(case, Deaf(times=1))
-
-    await run.stop()
-
-    assert run.task.result() is None
-    assert "worker: has stopped" in await run.health.not_ready()
-
-
-async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_every_cancellation(case, monkeypatch):
-    monkeypatch.setattr(worker, "GRACE", 0.1)
-    deaf = Deaf(times=1_000_000)
+@pytest.mark.parametrize("ignored", [1, 1_000_000])
+@on_redis
+async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_cancellations(case, monkeypatch, ignored):
+    if ignored > 1:
+        monkeypatch.setattr(worker, "GRACE", 0.1)
+    deaf = Deaf(times=ignored)
     run = await waiting_at(case, deaf)
 
     try:
@@ -78,8 +73,10 @@ async def test_a_worker_can_be_stopped_even_if_its_driver_ignores_every_cancella
         deaf.ended.set()  # the loop would wait for it
 
     assert run.task.result() is None
+    assert "worker: has stopped" in await run.health.not_ready()
 
 
+@on_redis
 async def test_opening_is_retried_after_the_driver_loses_a_cancellation(case, monkeypatch):
     monkeypatch.setattr(worker, "OPENING", 0.05)
     deaf = Deaf(times=1)
@@ -187,7 +184,7 @@ async def taken(redis, tmp_path):
 
 async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(taken):
     case, line, delivery = taken
-    for name in (case.side.settings.dead_letters, line._keys[1]):
+    for name in (case.side.settings.dead_letters, line.keys[1]):
         await case.side._client.set(name, "something else")
 
     with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -195,7 +192,7 @@ async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(ta
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await delivery.retry(0.0)
 
-    await case.side._client.delete(line._keys[1])
+    await case.side._client.delete(line.keys[1])
     assert await case.side.left() == 1
     pending = await case.side._client.xpending(case.side.settings.commands, case.side.settings.group)
     assert pending["pending"] == 1
@@ -203,7 +200,7 @@ async def test_a_message_that_redis_cannot_dead_letter_or_delay_stays_pending(ta
 
 async def test_a_message_that_another_worker_holds_is_neither_dead_lettered_nor_delayed(taken):
     case, line, delivery = taken
-    await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
+    await line.run(PUT_BACK, line.keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
 
     await delivery.dead_letter("not valid")
     await delivery.retry(0.0)
@@ -219,7 +216,7 @@ async def test_an_unreadable_delivery_count_does_not_block_redelivery(taken):
     await subscriber.start()
     await subscriber.get_one(timeout=PATIENCE)
 
-    await line.run(PUT_BACK, line._keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
+    await line.run(PUT_BACK, line.keys[:1], [case.side.settings.group, 0, DELIVERIES, FORGET_AFTER])
     again = line.delivery(await subscriber.get_one(timeout=PATIENCE))
     last = line.delivery(await subscriber.get_one(timeout=PATIENCE))
 
@@ -245,6 +242,7 @@ async def test_a_lost_group_is_created_again_from_the_start_of_the_stream(case):
 # --- doubts -----------------------------------------------------------------------------------------
 
 
+@on_nats
 async def test_a_running_worker_publishes_the_end_of_a_doubt_once(tmp_path, side):
     side.settings = attrs.evolve(side.settings, sweep_every=0.2)
     async with Case(side, tmp_path) as case:
@@ -268,6 +266,7 @@ async def test_a_running_worker_publishes_the_end_of_a_doubt_once(tmp_path, side
 # --- endings ----------------------------------------------------------------------------------------
 
 
+@on_redis
 async def test_a_command_that_outlasts_the_grace_period_is_cancelled_and_redelivered(case):
     side = case.side
     side.settings = attrs.evolve(side.settings, patience=0.1, ack_wait=0.3)

@@ -21,7 +21,7 @@ from tests.support.bank import refused_order
 from tests.support.cases import each
 from tests.support.commands import ROOT, invoke, refused, running
 from tests.worker.case import command
-from tests.worker.sides import PATIENCE, NatsSide, on_redis
+from tests.worker.sides import PATIENCE, NatsSide, RedisSide
 from transfer_async import Rate, integrations
 from transfer_async._cli import worker_command, worker_process
 from transfer_async._models.errors import JournalFailed
@@ -56,6 +56,7 @@ async def in_a_shell(line):
 # --- trying it out ----------------------------------------------------------------------------------
 
 
+@pytest.mark.trial(ci=1, long=1)
 async def test_the_trial_worker_creates_an_order_and_publishes_its_outcome(tmp_path):
     async with running("worker", "--try", TMPDIR=str(tmp_path)) as trial:
         broker = await trial.line("commands from transfer.commands at ")
@@ -154,9 +155,9 @@ def make():
 
 
 @pytest.fixture
-async def there(side):
-    """The other side of the broker, connected."""
-    async with side:
+async def there(redis):
+    """The other side of a broker, connected. A trial of the worker starts NATS."""
+    async with RedisSide(redis) as side:
         yield side
 
 
@@ -172,7 +173,6 @@ async def worker(side, sandbox, tmp_path, *more):
         yield process
 
 
-@on_redis  # on NATS it is the newcomer's
 async def test_a_worker_takes_commands_until_it_is_stopped(there, tmp_path):
     async with Sandbox() as sandbox, worker(there, sandbox, tmp_path) as process:
         health = (await process.line("health ")).removesuffix("/ready and /live")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from transfer_async._models import errors as e
 from transfer_async._models.errors import MatchResult, Outcome, TransferError
 from transfer_async.worker.disposition import RULES, Action, Delays, disposition
@@ -70,11 +71,7 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
 ]
 
 
-def id_of(value: Any) -> str | None:
-    return type(value).__name__ if isinstance(value, BaseException) else None
-
-
-@pytest.mark.parametrize(("result", "action", "more"), EXPECTED, ids=id_of)
+@each(("result", "action", "more"), EXPECTED)
 def test_each_result_has_the_expected_disposition(
     result: BaseException, action: Action, more: dict[str, Any]
 ):
@@ -120,7 +117,7 @@ def test_the_delay_doubles_with_each_delivery_up_to_a_limit():
     assert waits == [1.0, 1.0, 2.0, 4.0, 60.0, 60.0]
 
 
-@pytest.mark.parametrize(("first", "longest"), [(0, 1), (-1, 1), (2, 1), (1, float("inf"))])
+@each(("first", "longest"), [(0, 1), (-1, 1), (2, 1), (1, float("inf"))])
 def test_delays_are_checked(first: float, longest: float):
     with pytest.raises(ValueError, match="first and longest"):
         Delays(first, longest)

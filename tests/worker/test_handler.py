@@ -323,6 +323,21 @@ async def test_a_journal_failure_after_sending_leaves_the_message_unacknowledged
     assert len(world.sandbox.requests) == 1
 
 
+async def test_an_error_inside_the_worker_leaves_the_message_and_is_logged_without_its_text(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    async def broken(_: object) -> Order:
+        raise RuntimeError("ada.okafor@example.org")
+
+    async with world.client() as client:
+        monkeypatch.setattr(client, "_run", broken)
+        handled = await Handler(client).handle(command())
+
+    assert said(handled) == (Action.LEAVE, None)
+    assert "a command could not be carried out (RuntimeError)" in caplog.messages
+    assert "ada" not in caplog.text
+
+
 def test_a_handler_requires_a_durable_journal():
     client = TransferClient("http://127.0.0.1:1", "t", journal=MemoryJournal())
 

@@ -138,10 +138,3 @@ async def test_a_command_without_correlation_id_gets_a_new_one():
 
     assert first
     assert first != second
-
-
-def test_nats_limits_neither_deliveries_nor_pending_messages():
-    consumer = JetStreamBroker(None, WorkerSettings())._consumer()
-
-    assert consumer.max_deliver == -1
-    assert consumer.max_ack_pending == -1

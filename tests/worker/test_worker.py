@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 from tests.support.bank import Gate
+from tests.support.cases import each
 from tests.support.samples import encode, order_json
 from tests.worker.deliveries import Beats, FakeDelivery, FakeHandler, FakePublisher, Log
 from transfer_async._models.errors import (
@@ -22,9 +23,9 @@ from transfer_async.worker.consumer import JITTER, Worker
 ORDER = Order.from_json(encode(order_json()))
 STEPS = {
     "acknowledged": (ORDER, ["handle", "publish", "ack"]),
-    "given back": (KeyBusy(retry_after=3.0), ["handle", "retry"]),
-    "parked": (InvalidOrder([("order", "is missing")]), ["handle", "park"]),
-    "left": (ClientClosed(), ["handle"]),
+    "retried": (KeyBusy(retry_after=3.0), ["handle", "retry"]),
+    "dead-lettered": (InvalidOrder([("order", "is missing")]), ["handle", "dead_letter"]),
+    "left unacknowledged": (ClientClosed(), ["handle"]),
 }
 
 
@@ -64,16 +65,16 @@ class Desk:
             await asyncio.sleep(0)
 
 
-# --- the order of things --------------------------------------------------------------------------
+# --- the order of the steps --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("result", "steps"), STEPS.values(), ids=STEPS)
+@each(("result", "steps"), STEPS.values())
 async def test_each_result_leads_to_its_steps_in_order(result, steps):
     assert await Desk(result).take() == steps
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
+@each("when", ["before", "after"])
+@each(
     ("result", "step", "done"),
     [(result, step, steps[: steps.index(step)]) for result, steps in STEPS.values() for step in steps],
 )
@@ -125,7 +126,7 @@ async def test_an_error_is_logged_without_its_text(caplog):
 # --- delays -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("chance", "after"), [(0.0, 3.0), (0.5, 3.75), (0.999, 3.0 * (1 + 0.999 * JITTER))])
+@each(("chance", "after"), [(0.0, 3.0), (0.5, 3.75), (0.999, 3.0 * (1 + 0.999 * JITTER))])
 async def test_a_message_is_never_redelivered_earlier_than_requested(chance, after):
     desk = Desk(KeyBusy(retry_after=3.0))
     desk.chance = chance
@@ -170,31 +171,7 @@ async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(caplog):
     assert "ada" not in caplog.text
 
 
-async def test_heartbeats_continue_for_the_second_message_when_the_first_is_done():
-    desk = Desk()
-    async with desk.at("handle"):
-        del desk.log.gates["handle"]
-        await desk.take()
-        await desk.heartbeats_sent()
-
-    assert desk.log.names == ["handle", "publish", "ack", "beat", "handle", "publish", "ack"]
-
-
-async def test_a_hanging_heartbeat_does_not_block_the_others():
-    desk, hanging = Desk(), Gate()
-    desk.log.gates["beat"] = hanging
-    async with desk.at("handle"):
-        await desk.beats.pass_()
-        await hanging.reached.wait()
-        del desk.log.gates["beat"]
-        async with desk.at("handle"):
-            await desk.heartbeats_sent()
-
-    assert desk.log.names.count("beat") == 1
-    assert desk.log.names.count("ack") == 2
-
-
-@pytest.mark.parametrize("wrong", [0, -1, float("inf"), float("nan"), "soon"])
+@each("wrong", [0, -1, float("inf"), float("nan"), "soon"])
 def test_the_interval_between_heartbeats_is_checked(wrong):
     with pytest.raises(ValueError, match="beat_every: "):
         Desk(beat_every=wrong)
@@ -237,19 +214,23 @@ class Measured:
             raise self.error
 
 
-@pytest.mark.parametrize("deliveries", [1, 3])
-@pytest.mark.parametrize(
+@each(
     ("name", "disposition"),
-    [("acknowledged", "ack"), ("given back", "retry"), ("parked", "dead_letter"), ("left", "leave")],
+    [
+        ("acknowledged", "ack"),
+        ("retried", "retry"),
+        ("dead-lettered", "dead_letter"),
+        ("left unacknowledged", "leave"),
+    ],
 )
-async def test_each_delivery_is_measured_with_its_disposition_and_duration(name, disposition, deliveries):
+async def test_each_delivery_is_measured_with_its_disposition_and_duration(name, disposition):
     measured = Measured()
     desk = Desk(STEPS[name][0], measure=measured)
-    desk.delivery.deliveries = deliveries
+    desk.delivery.deliveries = 3
     async with desk.at("handle"):
         desk.now += 2.5
 
-    assert measured.found == [{"disposition": disposition, "deliveries": deliveries, "seconds": 2.5}]
+    assert measured.found == [{"disposition": disposition, "deliveries": 3, "seconds": 2.5}]
 
 
 @pytest.mark.parametrize("step", ["handle", "publish", "ack"])

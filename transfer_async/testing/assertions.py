@@ -39,7 +39,6 @@ class HasOrders(Protocol):
     @property
     def orders(self) -> Mapping[str, rendering.Order]:
         """The orders by id."""
-        ...
 
 
 async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
@@ -111,8 +110,7 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
     """
     *earlier, last = await _intents_of(key, client)
     found = await standing_holds(held, last)
-    said = f"expected one hold, found {len(found)}: {', '.join(found)}"
-    _check(len(found) == 1, key, said)
+    _check(len(found) == 1, key, f"expected one hold, found {len(found)}: {', '.join(found)}")
     await _assert_none(key, earlier, held, " of an earlier intent")
 
 
@@ -166,9 +164,9 @@ def _content(request: CreateOrder) -> str:
     return fingerprint(NewOrder(external_order=NewExternalOrder(**external), **fields))
 
 
-def _check(is_so: bool, key: str, otherwise: str) -> None:
-    if not is_so:
-        raise AssertionError(f"{key!r}: {otherwise}")
+def _check(condition: bool, key: str, failure: str) -> None:
+    if not condition:
+        raise AssertionError(f"{key!r}: {failure}")
 
 
 # --- holds -------------------------------------------------------------------------------------------
@@ -233,7 +231,7 @@ class Holds:
 
 
 _PEOPLE = Accounts(DEFAULT_ACCOUNTS)
-_MADE = datetime(2024, 5, 6, 12, tzinfo=UTC)
+_POSTED_AT = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 def make_new_order(**changes: Any) -> NewOrder:
@@ -286,7 +284,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
         UnreadableOrder: these changes make the response invalid.
     """
     new = new or make_new_order()
-    made = rendering.Order(
+    order = rendering.Order(
         id=f"tx-{fresh_id()[:20]}",
         number=1,
         request=_as_received(new),
@@ -294,10 +292,10 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
         poster=_person(new.poster_username),
         beneficiary=_person(new.poster_recipient_username),
         matcher_payment_method_type="paypal_payment",
-        posted_at=_MADE,
-        updated_at=_MADE,
+        posted_at=_POSTED_AT,
+        updated_at=_POSTED_AT,
     )
-    return Order.from_json(validation.write(made.to_object() | changes))
+    return Order.from_json(validation.write(order.to_object() | changes))
 
 
 def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
@@ -311,9 +309,9 @@ def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
 
 
 def _person(username: str) -> Account:
-    name = username.partition("@")[0].partition(".")
-    made_up = Account(username=username, firstname=name[0].title(), lastname=name[2].title() or "Customer")
-    return _PEOPLE.get(username) or made_up
+    first, _, last = username.partition("@")[0].partition(".")
+    invented = Account(username=username, firstname=first.title(), lastname=last.title() or "Customer")
+    return _PEOPLE.get(username) or invented
 
 
 def _as_received(new: NewOrder) -> CreateOrder:
@@ -330,8 +328,8 @@ START = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 @define
-class _Hands:
-    """The clock's state: its start time, and the seconds since then."""
+class _ClockState:
+    """The clock's start time, and the seconds since then."""
 
     began: datetime
     passed: float = 0.0
@@ -361,14 +359,14 @@ class ManualClock(Clock):
         ValueError: ``start`` is not an aware time.
     """
 
-    _hands: _Hands
+    _state: _ClockState
 
     def __init__(self, start: datetime = START) -> None:
         if start.utcoffset() is None:
             raise ValueError("start: must be an aware datetime")
-        hands = _Hands(start)
-        super().__init__(now=hands.now, utc=hands.utc, sleep=hands.sleep, chance=lambda: 0.5)
-        object.__setattr__(self, "_hands", hands)  # The clock is frozen; its state is in a mutable object.
+        state = _ClockState(start)
+        super().__init__(now=state.now, utc=state.utc, sleep=state.sleep, chance=lambda: 0.5)
+        object.__setattr__(self, "_state", state)  # The clock is frozen; its state is in a mutable object.
 
     def advance(self, by: Duration) -> None:
         """Move the clock forward by seconds or a ``timedelta``.
@@ -378,4 +376,4 @@ class ManualClock(Clock):
         """
         if not (seconds := duration("by", by)) >= 0:
             raise ValueError("by: must be 0 seconds or more: the clock cannot be set back")
-        self._hands.passed += seconds
+        self._state.passed += seconds

@@ -31,7 +31,7 @@ from transfer_async.journal.protocol import KeyRecord
 from transfer_async.sandbox import Account, RequestRecord, Sandbox
 from transfer_async.sandbox.service import Exchange, Reply
 
-TOKEN = "token-of-the-fake"  # noqa: S105 - nothing is behind it
+TOKEN = "token-of-the-fake"  # noqa: S105 - it opens nothing
 
 
 class FakeClient(TransferClient):
@@ -68,7 +68,7 @@ class FakeClient(TransferClient):
             if cast("dict[str, Any]", settings).get(name) is not None:
                 raise ValueError(f"{name}: a FakeClient has no connections; test this with a Sandbox")
         known = token if isinstance(token, str) else TOKEN
-        self._service = SocketlessSandbox(accounts=accounts, token=known, seed=seed)
+        self._service = _SocketlessSandbox(accounts=accounts, token=known, seed=seed)
         super().__init__(base_url, token, **settings)
 
     @property
@@ -83,7 +83,7 @@ class FakeClient(TransferClient):
     def _transport_to(
         self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
     ) -> Transport:
-        self._transport = InProcessTransport(
+        self._transport = _Transport(
             base_url,
             self._service,
             timeouts=times.timeouts,
@@ -97,62 +97,60 @@ class FakeClient(TransferClient):
 # The service without sockets: the client receives the sandbox's own responses and faults.
 
 
-class InProcessExchange(Exchange):
+class _Exchange(Exchange):
     """An exchange without a connection. It collects the bytes that the sandbox writes.
 
     Attributes:
-        over: a future that is done when the response has ended, and cancelled when no caller waits for it.
+        ended: a future that is done when the response has ended, and cancelled when no caller waits for it.
         status, headers, content: the received parts of the response. The status needs a complete head.
         whole: whether the response is complete.
     """
 
     def __init__(
-        self, record: RequestRecord, body: bytes, *, enough: int, sock_read: float, **parts: Any
+        self, record: RequestRecord, body: bytes, *, max_bytes: int, sock_read: float, **parts: Any
     ) -> None:
-        super().__init__(request=None, record=record, **parts)  # type: ignore[arg-type] # there is no request of aiohttp's
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(request=None, record=record, **parts)  # type: ignore[arg-type] # aiohttp has no request here
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
         self.headers: CIMultiDict[str] = CIMultiDict()
         self.content: bytearray = bytearray()
         self.whole: bool = False
         self._reading: asyncio.Timeout | None = None
-        self._sent, self._enough, self._sock_read = body, enough, sock_read
+        self._sent, self._max_bytes, self._sock_read = body, max_bytes, sock_read
         self._raw = b""
 
-    async def is_over(self, *, within: float) -> None:
+    async def wait_for_end(self, *, within: float) -> None:
         """Wait up to ``within`` seconds for the end of the response, and ``sock_read`` seconds for each part.
 
         Raises:
             TimeoutError: it took longer. The parts received until then are kept.
         """
         async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
-            await self.over
+            await self.ended
 
     async def read_body(self) -> None:
         """Take the request's body. All orders of the client are within the service's limit."""
         self._body = self.record.body = self._sent
 
     async def send(self, reply: Reply) -> None:
-        """Collect a complete response."""
         self._begin(reply)
         self._take(reply.body)
         self._end(whole=True)
 
     async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - not checked
-        """Collect the head of a response."""
         self._begin(reply)
         return _Body(self)
 
     def write(self, data: bytes) -> None:
         """Collect raw bytes, and parse them when they form a response."""
-        if self.over.done():
-            return  # Bytes after a response would stay on the connection. There is none here, so drop them.
-        self._wait_anew()
+        if self.ended.done():
+            return  # These bytes would stay on a connection. Here they are dropped.
+        self._restart_timeout()
         self._raw += data
         head, ended, body = self._raw.partition(b"\r\n\r\n")
         if b"Transfer-Encoding: chunked" in head:  # Only a fault writes raw chunks, and these are broken.
             self._end(whole=False)
-        if not ended or self.over.done():
+        if not ended or self.ended.done():
             return
         first, *lines = head.decode("latin-1").split("\r\n")
         self.status = int(first.split(" ")[1])
@@ -162,11 +160,9 @@ class InProcessExchange(Exchange):
             self._end(whole=True)
 
     def close(self) -> None:
-        """Answer nothing more."""
         self._end(whole=False)
 
     def reset(self) -> None:
-        """Answer nothing more."""
         self._end(whole=False)
 
     def _begin(self, reply: Reply) -> None:
@@ -174,49 +170,47 @@ class InProcessExchange(Exchange):
         self.headers.update(reply.headers)
 
     def _take(self, data: bytes) -> None:
-        if self.over.done():
+        if self.ended.done():
             raise ConnectionResetError("the client has closed the connection")
-        self._wait_anew()
+        self._restart_timeout()
         self.content += data
-        if len(self.content) > self._enough:
+        if len(self.content) > self._max_bytes:
             self._end(whole=False)
 
-    def _wait_anew(self) -> None:
+    def _restart_timeout(self) -> None:
         if self._reading is not None:
             self._reading.reschedule(asyncio.get_running_loop().time() + self._sock_read)
 
     def _end(self, *, whole: bool) -> None:
-        if not self.over.done():
+        if not self.ended.done():
             self.whole = whole
-            self.over.set_result(None)
+            self.ended.set_result(None)
 
 
 class _Body(web.StreamResponse):
     """The methods of aiohttp's response that the sandbox's faults use."""
 
-    def __init__(self, exchange: InProcessExchange) -> None:
+    def __init__(self, exchange: _Exchange) -> None:
         super().__init__()
         self._exchange = exchange
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Collect a part of the body."""
         self._exchange._take(bytes(data))
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:  # noqa: ARG002 - aiohttp's
-        """Mark the body as complete."""
         self._exchange._end(whole=True)
 
 
-class SocketlessSandbox(Sandbox):
+class _SocketlessSandbox(Sandbox):
     """The sandbox's service, accounts and faults. It opens no socket and need not be entered."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self._playing: set[asyncio.Task[None]] = set()
 
-    def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> InProcessExchange:
+    def answer_to(self, record: RequestRecord, body: bytes, **bounds: Any) -> _Exchange:
         """Pass a request to the service, which completes it even if the caller stops waiting."""
-        exchange = InProcessExchange(
+        exchange = _Exchange(
             record,
             body,
             **bounds,
@@ -231,7 +225,7 @@ class SocketlessSandbox(Sandbox):
         task.add_done_callback(self._playing.discard)
         return exchange
 
-    async def _played(self, exchange: InProcessExchange) -> None:
+    async def _played(self, exchange: _Exchange) -> None:
         try:
             with contextlib.suppress(ConnectionError):
                 await self._play(exchange)
@@ -247,13 +241,13 @@ class SocketlessSandbox(Sandbox):
         await asyncio.gather(*playing, return_exceptions=True)
 
 
-class InProcessTransport(Transport):
+class _Transport(Transport):
     """A transport to a sandbox in this process. It returns the same evidence as sockets would."""
 
     def __init__(
         self,
         base_url: str,
-        sandbox: SocketlessSandbox,
+        sandbox: _SocketlessSandbox,
         *,
         timeouts: Timeouts,
         max_response_bytes: int,
@@ -283,7 +277,6 @@ class InProcessTransport(Transport):
         self._opened = True
 
     async def close(self) -> None:
-        """See `Transport.close`."""
         self._closed = True
         await self._sandbox.close()
 
@@ -294,11 +287,10 @@ class InProcessTransport(Transport):
     async def post_order(
         self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
     ) -> ExchangeResult:
-        """See `Transport.post_order`."""
         try:
-            self._reach()
+            self._check_reachable()
             wire = _Wire()
-            await body.write_with_length(wire, None)  # type: ignore[arg-type] # has all that is used
+            await body.write_with_length(wire, None)  # type: ignore[arg-type] # it has all methods that are used
             path = self._create_order.path
             return await self._exchange("POST", path, bytes(wire.written), headers, left=left)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as with sockets, any error may occur
@@ -316,9 +308,8 @@ class InProcessTransport(Transport):
         left: float,
         in_time: Callable[[], bool],  # noqa: ARG002 - no time passes before the exchange
     ) -> ExchangeResult:
-        """See `Transport.send`."""
         try:
-            self._reach()
+            self._check_reachable()
         except Exception as error:  # noqa: BLE001 - likewise
             return ExchangeResult(sent=False, error=error)
         plain = unquote(path.partition("?")[0])
@@ -327,7 +318,7 @@ class InProcessTransport(Transport):
             raise evidence.error
         return evidence
 
-    def _reach(self) -> None:
+    def _check_reachable(self) -> None:
         self.open()
         if self.out_of_reach:
             raise ConnectionRefusedError
@@ -339,16 +330,16 @@ class InProcessTransport(Transport):
         record = RequestRecord(
             method=method, path=path, headers=headers.copy(), received_at=datetime.now(UTC)
         )
-        times, enough = self._timeouts, self._max_response_bytes
-        got = self._sandbox.answer_to(record, body, enough=enough, sock_read=times.sock_read)
+        times, max_bytes = self._timeouts, self._max_response_bytes
+        got = self._sandbox.answer_to(record, body, max_bytes=max_bytes, sock_read=times.sock_read)
         cut: BaseException | None = None
         try:
-            await got.is_over(within=min(times.total, max(left, 0.001)))
+            await got.wait_for_end(within=min(times.total, max(left, 0.001)))
         except (TimeoutError, asyncio.CancelledError) as stopped:
             cut = stopped
         if got.status is None:
             return ExchangeResult(sent=True, error=cut or aiohttp.ServerDisconnectedError())
-        read, error = self._heard_of(got, cut, of_head=method == "HEAD")
+        read, error = self._received_body(got, cut, of_head=method == "HEAD")
         return ExchangeResult(
             sent=True,
             status=got.status,
@@ -359,17 +350,17 @@ class InProcessTransport(Transport):
             id_header=self._response_id_header,
         )
 
-    def _heard_of(
-        self, got: InProcessExchange, cut: BaseException | None, *, of_head: bool
+    def _received_body(
+        self, got: _Exchange, cut: BaseException | None, *, of_head: bool
     ) -> tuple[bytes, BaseException | None]:
         body = BoundedBody(self._max_response_bytes, encoding=got.headers.get("Content-Encoding"))
         try:
             if not of_head:
                 body.take(bytes(got.content))
             if not got.whole:
-                raise cut or aiohttp.ClientPayloadError("the answer was cut")  # noqa: TRY301 - like any other
+                raise cut or aiohttp.ClientPayloadError("the response was cut off")  # noqa: TRY301 - like any other error
             body.end()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a cut answer is an answer
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the caller gets it with the content
             return body.content, error
         return body.content, None
 
@@ -417,47 +408,37 @@ class AnyClient(Protocol):
         once: bool = False,
     ) -> Order:
         """See `TransferClient.create_order`."""
-        ...
 
     def create_orders(
         self, requests: Requests, *, concurrency: int = 16, once: bool = False
     ) -> AsyncGenerator[OrderResult, None]:
         """See `TransferClient.create_orders`."""
-        ...
 
     async def known(self, key: str) -> KeyRecord | None:
         """See `TransferClient.known`."""
-        ...
 
     async def recover(self) -> RecoveryReport:
         """See `TransferClient.recover`."""
-        ...
 
     async def in_doubt(self) -> tuple[Doubt, ...]:
         """See `TransferClient.in_doubt`."""
-        ...
 
     async def resolve(
         self, key: str, *, order_id: str, by: str, reason: str, undone: bool = False
     ) -> KeyRecord:
         """See `TransferClient.resolve`."""
-        ...
 
     async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
         """See `TransferClient.refute`."""
-        ...
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
         """See `TransferClient.history`."""
-        ...
 
     async def prune(self, *, before: datetime) -> int:
         """See `TransferClient.prune`."""
-        ...
 
     async def who_am_i(self, *, deadline: datetime | None = None) -> User:
         """See `TransferClient.who_am_i`."""
-        ...
 
     async def request(
         self,
@@ -470,16 +451,12 @@ class AnyClient(Protocol):
         deadline: datetime | None = None,
     ) -> Any:
         """See `TransferClient.request`."""
-        ...
 
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the client's own
         """See `TransferClient.close`."""
-        ...
 
     async def __aenter__(self) -> Self:
         """Open the client."""
-        ...
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the client."""
-        ...

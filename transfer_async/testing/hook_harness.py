@@ -81,8 +81,8 @@ class BankUnderTest:
 
     async def closed(self) -> None:
         """Close the worker's resources."""
-        if self.close is not None and inspect.isawaitable(closing := self.close()):
-            await closing
+        if self.close is not None and inspect.isawaitable(closed := self.close()):
+            await closed
 
 
 async def make_bank(factory: Factory) -> BankUnderTest:
@@ -96,7 +96,7 @@ async def make_bank(factory: Factory) -> BankUnderTest:
         made = await made
     hooks, held, balance, order = (_part(made, name) for name in ("hooks", "held", "balance", "order"))
     if not isinstance(hooks, Sequence) or not callable(held):
-        raise ValueError(  # noqa: TRY004 - one kind of error for a factory that will not do
+        raise ValueError(  # noqa: TRY004 - every wrong result of a factory is a ValueError
             "the factory must return hooks and held by name: {'hooks': [...], 'held': held}, where "
             "held(intent_id) returns the references of the placed holds"
         )
@@ -133,7 +133,7 @@ def _exact(found: Any, places: int) -> Any:
     if number.adjusted() + 1 + places > getcontext().prec:
         raise ValueError(
             f"balance() returned {_SHORT.repr(found)}: too large for exact arithmetic in the "
-            f"{getcontext().prec} digits of a Decimal. Put less money on the accounts for tests"
+            f"{getcontext().prec} digits of a Decimal. Use smaller balances in the ledger for tests"
         )
     return number
 
@@ -170,7 +170,7 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
 def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
     """Read a call of `call_in_process` from the standard input and carry it out."""
-    module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - of our own process
+    module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own process wrote it
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # a hook may print
 
     async def work() -> object:
@@ -179,7 +179,7 @@ def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
             if method == "held":
                 return [await standing_holds(bank.held, intent_id) for intent_id in given], None
             return await getattr(bank.hold, method)(*given), None
-        except Exception as error:  # noqa: BLE001 - the bank's own; it may be one that cannot be sent
+        except Exception as error:  # noqa: BLE001 - the bank's error, which perhaps cannot be pickled
             return None, summary(error)
         finally:
             await bank.closed()
@@ -217,7 +217,7 @@ class HookHarness:
         made = make_intent(order or self.bank.order, key=key)
         self.intents.append(made)
         if like is not None:
-            self.note(f"{self.named(made)} has the key of {self.named(like)}")
+            self.did.append(f"{self.named(made)} has the key of {self.named(like)}")
         return made
 
     async def new_worker(self) -> None:
@@ -227,11 +227,7 @@ class HookHarness:
             NoSharedLedger: the factory makes a new ledger each time.
         """
         self.bank = await self.another(self.intents)
-        self.note("the worker is killed, and another is started")
-
-    def note(self, step: str) -> None:
-        """Record a call."""
-        self.did.append(step)
+        self.did.append("the worker is killed, and another is started")
 
     def named(self, intent: OrderIntent) -> str:
         """Return the intent's letter."""
@@ -245,11 +241,11 @@ class HookHarness:
 
     async def place(self, intent: OrderIntent, *, rule: HookRule | None = None) -> str:
         """Place a hold, and report ``rule`` as broken if ``place`` raises."""
-        said = f"place({self.named(intent)})"
+        call = f"place({self.named(intent)})"
         rule = rule or (rules.ASKED_AGAIN if intent in self.asked else rules.PLACES)
         self.asked.append(intent)
-        returned = await self._must_end(said, self.bank.hold.before(intent), rule)
-        self.note(f"{said} -> {_SHORT.repr(returned)}")
+        returned = await self._must_end(call, self.bank.hold.before(intent), rule)
+        self.did.append(f"{call} -> {_SHORT.repr(returned)}")
         return self._reference(returned)
 
     def _reference(self, returned: object, hook: PreflightHook | None = None) -> str:
@@ -260,12 +256,12 @@ class HookHarness:
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
         """Try to place a very large hold. The ledger must agree with the result."""
-        said = f"place({self.named(intent)}), of a huge amount,"
+        call = f"place({self.named(intent)}), of a huge amount,"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
-        await self.wait_for(task, said)
-        await self._is_true(intent, self._ended(said, task))
+        await self.wait_for(task, call)
+        await self._check_ledger(intent, self._note_end(call, task))
 
-    async def _is_true(self, intent: OrderIntent, task: asyncio.Task[Any]) -> None:
+    async def _check_ledger(self, intent: OrderIntent, task: asyncio.Task[Any]) -> None:
         """Check that the ledger agrees with the result of a ``place`` that was interrupted or refused."""
         error = _error_of(task)
         if isinstance(error, PreflightFailed):
@@ -277,19 +273,19 @@ class HookHarness:
         elif len(found := await self.standing(intent)) > 1:
             raise self.broken(rules.RETRIES, self.saw(intent, found))
 
-    def _ended(self, said: str, task: asyncio.Task[T]) -> asyncio.Task[T]:
+    def _note_end(self, call: str, task: asyncio.Task[T]) -> asyncio.Task[T]:
         error = _error_of(task)
         ends = f"returned {_SHORT.repr(task.result())}" if error is None else f"raised {summary(error)}"
-        self.note(f"{said} {ends}")
+        self.did.append(f"{call} {ends}")
         return task
 
     async def release(
         self, intent: OrderIntent, reference: str | None, *, rule: HookRule = rules.NOTHING_TO_RELEASE
     ) -> None:
         """Release a hold, which must succeed. If ``release`` raises, ``rule`` is broken."""
-        said = f"release({self.named(intent)}, {reference!r})"
-        await self._must_end(said, self.bank.hold.undo(intent, reference), rule)
-        self.note(said)
+        call = f"release({self.named(intent)}, {reference!r})"
+        await self._must_end(call, self.bank.hold.undo(intent, reference), rule)
+        self.did.append(call)
 
     async def place_cut(self, intent: OrderIntent, cut: Cut) -> bool:
         """Call ``place``, interrupt it at ``cut``, and return whether it reached that await."""
@@ -297,51 +293,51 @@ class HookHarness:
         was_cut, task = await self._cut_off(
             f"place({self.named(intent)})", self.bank.hold.before(intent), cut
         )
-        await self._is_true(intent, task)
+        await self._check_ledger(intent, task)
         return was_cut
 
     async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
         """Call ``release``, interrupt it at ``cut``, and return whether it reached that await."""
-        said = f"release({self.named(intent)}, {reference!r})"
-        was_cut, task = await self._cut_off(said, self.bank.hold.undo(intent, reference), cut)
+        call = f"release({self.named(intent)}, {reference!r})"
+        was_cut, task = await self._cut_off(call, self.bank.hold.undo(intent, reference), cut)
         if _error_of(task) is None:
             await self.has_no_hold(intent, rules.RELEASED)
         return was_cut
 
     async def check_passes(self, check: PreflightHook, intent: OrderIntent) -> str | None:
         """Call a hook other than the hold. It may refuse."""
-        said = f"{check.name}.before({self.named(intent)})"
-        receipt = await self._must_end(said, _unless_refused(check.before(intent)), rules.CHECKS)
-        self.note(said)
+        call = f"{check.name}.before({self.named(intent)})"
+        receipt = await self._must_end(call, _unless_refused(check.before(intent)), rules.CHECKS)
+        self.did.append(call)
         return self._reference(receipt, check) or None
 
     async def check_is_undone(self, check: PreflightHook, intent: OrderIntent, receipt: str | None) -> None:
         """Undo a hook other than the hold."""
-        said = f"{check.name}.undo({self.named(intent)}, {receipt!r})"
-        await self._must_end(said, check.undo(intent, receipt), rules.CHECKS)
-        self.note(said)
+        call = f"{check.name}.undo({self.named(intent)}, {receipt!r})"
+        await self._must_end(call, check.undo(intent, receipt), rules.CHECKS)
+        self.did.append(call)
 
     async def at_once(self, *places: OrderIntent) -> list[str]:
         """Place holds concurrently."""
-        said = f"place({'), place('.join(map(self.named, places))}) at once"
+        call = f"place({'), place('.join(map(self.named, places))}) concurrently"
         work = asyncio.gather(*(self.bank.hold.before(intent) for intent in places), return_exceptions=True)
-        found = await self._must_end(said, work, rules.AT_ONCE)
-        self.note(f"{said} -> {', '.join(map(_SHORT.repr, found))}")
+        found = await self._must_end(call, work, rules.AT_ONCE)
+        self.did.append(f"{call} -> {', '.join(map(_SHORT.repr, found))}")
         for error in found:
             if isinstance(error, BaseException):
                 raise self.broken(rules.AT_ONCE, f"one of them raised {summary(error)}")
         return [self._reference(item) for item in found]
 
-    async def _must_end(self, said: str, work: Awaitable[T], rule: HookRule) -> T:
+    async def _must_end(self, call: str, work: Awaitable[T], rule: HookRule) -> T:
         task = asyncio.ensure_future(_run(work))
-        await self.wait_for(task, said)
+        await self.wait_for(task, call)
         try:
             return task.result()
         except (Exception, asyncio.CancelledError) as error:
-            self.note(said)
+            self.did.append(call)
             raise self.broken(rule, f"it raised {summary(error)}") from error
 
-    async def wait_for(self, task: asyncio.Task[Any], said: str) -> None:
+    async def wait_for(self, task: asyncio.Task[Any], call: str) -> None:
         """Wait until the call of a hook ends.
 
         Raises:
@@ -353,18 +349,18 @@ class HookHarness:
         for _ in range(_CANCELLATIONS):  # a hook may swallow a cancellation
             task.cancel()
             await asyncio.wait({task}, timeout=0)
-        self.note(said)
-        raise self.broken(rules.COMES_BACK, f"it had not ended after {self.patience:g} s")
+        self.did.append(call)
+        raise self.broken(rules.COMES_BACK, f"it did not end within {self.patience:g} s")
 
-    async def _cut_off(self, said: str, work: Awaitable[T], cut: Cut) -> tuple[bool, asyncio.Task[T]]:
+    async def _cut_off(self, call: str, work: Awaitable[T], cut: Cut) -> tuple[bool, asyncio.Task[T]]:
         cuttable = Cuttable(work, cut)
         task = asyncio.create_task(_run(cuttable))
         await asyncio.wait({task}, timeout=self.patience)
         if cuttable.was_cut and not task.done():
             task.cancel()  # The hook still retries: end it, as the client's timeout does.
         if not task.done():
-            await self.wait_for(task, f"{said}, {cut}")
-        self._ended(f"{said}, {cut}," if cuttable.was_cut else said, task)
+            await self.wait_for(task, f"{call}, {cut}")
+        self._note_end(f"{call}, {cut}," if cuttable.was_cut else call, task)
         return cuttable.was_cut, task
 
     # --- checks -------------------------------------------------------------------------------------
@@ -394,8 +390,8 @@ class HookHarness:
 
     def saw(self, intent: OrderIntent, found: tuple[str, ...]) -> str:
         """Describe the holds of an intent."""
-        many = {0: "nothing stands", 1: "one hold stands"}.get(len(found), f"{len(found)} holds stand")
-        return f"{many} for {self.named(intent)}" + (f": {', '.join(found)}" if found else "")
+        count = {0: "no hold is", 1: "one hold is"}.get(len(found), f"{len(found)} holds are")
+        return f"{count} placed for {self.named(intent)}" + (f": {', '.join(found)}" if found else "")
 
 
 async def _run(work: Awaitable[T]) -> T:
@@ -442,8 +438,8 @@ class Cut:
     def __str__(self) -> str:
         is_cancelled = self.error is asyncio.CancelledError
         how = "cancelled" if is_cancelled else f"{self.error.__name__} instead of the response"
-        when = "once that step was done" if self.acted else "before that step was done"
-        return f"{how} at await {self.at}, {when}{', and at each retry' * self.again}"
+        when = "after" if self.acted else "before"
+        return f"{how} at await {self.at}, {when} its step ran{', and at each retry' * self.again}"
 
 
 KINDS: tuple[tuple[bool, type[BaseException], bool], ...] = tuple(
@@ -455,7 +451,7 @@ KINDS: tuple[tuple[bool, type[BaseException], bool], ...] = tuple(
 )
 """The ways to interrupt a hook: its ``acted``, ``error`` and ``again``."""
 
-_MOST_LOST = 5  # the most lost responses in one call, so that a hook with endless retries ends
+_MAX_LOST = 5  # lost responses in one call; otherwise a hook with endless retries would never end
 
 
 class Cuttable(Generic[T]):
@@ -498,7 +494,7 @@ class Cuttable(Generic[T]):
             except GeneratorExit:
                 steps.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - the work's own, a cancellation most of all
+            except BaseException as thrown:  # noqa: BLE001 - the work must receive every error, also a cancellation
                 error = thrown
             if here and self._cut.acted and not isinstance(error, asyncio.CancelledError):
                 error = self._cut.error()
@@ -507,7 +503,7 @@ class Cuttable(Generic[T]):
         if self.awaits == self._cut.at:
             self._place = _waits_at(self._work)
             return True
-        if not (self._cut.again and self.was_cut and self._lost < _MOST_LOST):
+        if not (self._cut.again and self.was_cut and self._lost < _MAX_LOST):
             return False
         again = _waits_at(self._work) == self._place != ()
         self._lost += again
@@ -515,7 +511,7 @@ class Cuttable(Generic[T]):
 
 
 def _waits_at(work: object) -> tuple[tuple[object, int], ...]:
-    """Return the positions in the call stack at which ``work`` waits. A retry waits at the same ones."""
+    """Return the positions in the call stack at which ``work`` waits. A retry waits at the same positions."""
     lines = []
     while work is not None:
         frame = getattr(work, "cr_frame", None) or getattr(work, "gi_frame", None)

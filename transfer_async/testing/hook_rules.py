@@ -144,7 +144,7 @@ COMES_BACK = HookRule(
 CHECKS = HookRule(
     "checks",
     "A hook without a hold may be called twice, undone twice, and undone if it never ran.",
-    "The payment is stuck, or the undo stays pending for ever.",
+    "The payment is stuck, or the undo stays pending forever.",
     "Make before and undo idempotent by intent.id.",
 )
 

@@ -35,20 +35,13 @@ CONCURRENT = 6
 """The number of concurrent calls. The ledger needs funds for as many holds."""
 
 Trial = Callable[[HookHarness], Coroutine[Any, Any, Any]]
-CutTrial = Callable[[HookHarness, Cut], Coroutine[Any, Any, bool]]
+CutTrial = Callable[[Cut, HookHarness], Coroutine[Any, Any, bool]]
 
 
-async def _once(harness: HookHarness) -> None:
-    intent = harness.intent()
-    reference = await harness.place(intent)
-    await harness.has_one_hold(intent, rules.ASKED_AGAIN)
-    await _release(harness, intent, reference)
-
-
-async def _twice(harness: HookHarness) -> None:
-    intent = harness.intent()
-    await harness.place(intent)
-    reference = await harness.place(intent)
+async def _placed(harness: HookHarness, *, times: int) -> None:
+    intent, reference = harness.intent(), ""
+    for _ in range(times):
+        reference = await harness.place(intent)
     await harness.has_one_hold(intent, rules.ASKED_AGAIN)
     await _release(harness, intent, reference)
 
@@ -68,28 +61,28 @@ async def _two_workers(harness: HookHarness) -> None:
 
 
 async def _two_intents_of_one_key(harness: HookHarness) -> None:
-    one = harness.intent()
-    other = harness.intent(like=one)
-    first = await harness.place(one)
-    second = await harness.place(other, rule=rules.BY_INTENT)
-    await harness.has_one_hold(one, rules.BY_INTENT)
-    await harness.has_one_hold(other, rules.BY_INTENT)
-    await _release(harness, one, first)
-    await harness.has_one_hold(other, rules.OTHERS)
-    await _release(harness, other, second)
+    first = harness.intent()
+    second = harness.intent(like=first)
+    first_hold = await harness.place(first)
+    second_hold = await harness.place(second, rule=rules.BY_INTENT)
+    await harness.has_one_hold(first, rules.BY_INTENT)
+    await harness.has_one_hold(second, rules.BY_INTENT)
+    await _release(harness, first, first_hold)
+    await harness.has_one_hold(second, rules.OTHERS)
+    await _release(harness, second, second_hold)
 
 
-async def _the_key_again_after_a_no(harness: HookHarness) -> None:
-    one = harness.intent()
-    first = await harness.place(one)
-    await _release(harness, one, first)
-    other = harness.intent(like=one)
-    second = await harness.place(other, rule=rules.BY_INTENT)
-    await harness.has_one_hold(other, rules.BY_INTENT)
-    await harness.release(one, first)  # The client may repeat an undo days later.
-    await harness.release(one, None)
-    await harness.has_one_hold(other, rules.OTHERS)
-    await _release(harness, other, second)
+async def _the_key_again_after_a_refusal(harness: HookHarness) -> None:
+    first = harness.intent()
+    first_hold = await harness.place(first)
+    await _release(harness, first, first_hold)
+    second = harness.intent(like=first)
+    second_hold = await harness.place(second, rule=rules.BY_INTENT)
+    await harness.has_one_hold(second, rules.BY_INTENT)
+    await harness.release(first, first_hold)  # The client may repeat an undo days later.
+    await harness.release(first, None)
+    await harness.has_one_hold(second, rules.OTHERS)
+    await _release(harness, second, second_hold)
 
 
 async def _no_receipt(harness: HookHarness) -> None:
@@ -104,8 +97,8 @@ async def _released_twice(harness: HookHarness) -> None:
     reference = await harness.place(intent)
     await _release(harness, intent, reference)
     balance = await harness.bank.money()
-    for told in (reference, None):
-        await harness.release(intent, told)
+    for receipt in (reference, None):
+        await harness.release(intent, receipt)
         await harness.balance_is(balance)
     await harness.has_no_hold(intent, rules.NOTHING_TO_RELEASE)
 
@@ -120,28 +113,30 @@ async def _never_placed(harness: HookHarness) -> None:
     await _release(harness, other, reference)
 
 
-async def _killed_and_asked_again(harness: HookHarness) -> None:
-    intent = harness.intent()
-    await harness.place(intent)
-    harness.note("the answer is lost")
-    await harness.new_worker()
+async def _killed_and_placed_again(harness: HookHarness) -> None:
+    intent = await _killed(harness)
     reference = await harness.place(intent, rule=rules.NEW_WORKER)
     await harness.has_one_hold(intent, rules.NEW_WORKER)
     await _release(harness, intent, reference)
 
 
 async def _killed_and_released(harness: HookHarness) -> None:
-    intent = harness.intent()
-    await harness.place(intent)
-    harness.note("the answer is lost")
-    await harness.new_worker()
+    intent = await _killed(harness)
     await harness.release(intent, None, rule=rules.NEW_WORKER)
     await harness.has_no_hold(intent, rules.NEW_WORKER)
 
 
+async def _killed(harness: HookHarness) -> OrderIntent:
+    intent = harness.intent()
+    await harness.place(intent)
+    harness.did.append("the response is lost")
+    await harness.new_worker()
+    return intent
+
+
 async def _refused(harness: HookHarness) -> None:
     """Try to hold an amount that no customer has. If the ledger accepts it, release the hold."""
-    intent = harness.intent(order=_beyond_all_means(harness.bank.order))
+    intent = harness.intent(order=_huge(harness.bank.order))
     await harness.place_a_huge_amount(intent)
     await harness.release(intent, None)
     await harness.has_no_hold(intent, rules.NO_RECEIPT)
@@ -163,22 +158,22 @@ async def checks(harness: HookHarness) -> None:
         receipt = None
         for _ in range(2):
             receipt = await harness.check_passes(check, intent)
-        for told in (receipt, receipt, None):
-            await harness.check_is_undone(check, intent, told)
+        for known in (receipt, receipt, None):
+            await harness.check_is_undone(check, intent, known)
         await harness.check_is_undone(check, never, None)
 
 
 TRIALS: dict[str, Trial] = {
-    "one hold, placed and released": _once,
-    "place is called twice for one intent": _twice,
+    "one hold, placed and released": partial(_placed, times=1),
+    "place is called twice for one intent": partial(_placed, times=2),
     "place is called twice, and the first reference is released": _twice_and_released_by_the_first,
     "an undo without a receipt": _no_receipt,
     "an undo that is repeated": _released_twice,
     "an undo of a hold that was never placed": _never_placed,
     f"{CONCURRENT} concurrent calls for one intent": _two_workers,
     "two intents of one key": _two_intents_of_one_key,
-    "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_no,
-    "killed before place returns, then place again": _killed_and_asked_again,
+    "the key is used again after a refusal, and the old undo is repeated": _the_key_again_after_a_refusal,
+    "killed before place returns, then place again": _killed_and_placed_again,
     "killed before place returns, then undone": _killed_and_released,
     "an amount that no customer has": _refused,
     f"{CONCURRENT} concurrent payments": _many,
@@ -187,7 +182,7 @@ TRIALS: dict[str, Trial] = {
 """The trials by title, the simplest first."""
 
 
-async def _cut_and_released(harness: HookHarness, cut: Cut) -> bool:
+async def _cut_and_released(cut: Cut, harness: HookHarness) -> bool:
     intent = harness.intent()
     was_cut = await harness.place_cut(intent, cut)
     await harness.release(intent, None, rule=rules.CUT_OFF)
@@ -198,7 +193,7 @@ async def _cut_and_released(harness: HookHarness, cut: Cut) -> bool:
     return was_cut
 
 
-async def _cut_and_asked_again(harness: HookHarness, cut: Cut) -> bool:
+async def _cut_and_asked_again(cut: Cut, harness: HookHarness) -> bool:
     intent = harness.intent()
     was_cut = await harness.place_cut(intent, cut)
     if intent in harness.refused:
@@ -209,7 +204,7 @@ async def _cut_and_asked_again(harness: HookHarness, cut: Cut) -> bool:
     return was_cut
 
 
-async def _release_cut(harness: HookHarness, cut: Cut) -> bool:
+async def _release_cut(cut: Cut, harness: HookHarness) -> bool:
     intent, other = harness.intent(), harness.intent()
     reference, beside = await harness.place(intent), await harness.place(other)
     was_cut = await harness.release_cut(intent, reference, cut)
@@ -239,7 +234,7 @@ async def _release(
     await harness.has_no_hold(intent, rule)
 
 
-def _beyond_all_means(order: NewOrder) -> NewOrder:
+def _huge(order: NewOrder) -> NewOrder:
     with localcontext(prec=100):  # An exact product, because the bank's order may have rounded amounts.
         huge = order.matcher_amount * 10**15
         return attrs.evolve(order, poster_amount=huge * order.exchange_rate, matcher_amount=huge)
@@ -400,18 +395,16 @@ MAX_AWAITS = 40
 
 _ALONE = "not tried with a restarted worker: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was interrupted at the first {0}"
-_NO_AWAIT = (
-    "{0} has no await: it was not interrupted, and no response was lost (a call that blocks stops all others)"
-)
+_NO_AWAIT = "{0} has no await, so it was not interrupted. If it blocks, it stops all other calls"
 _MEMORY = (
-    "state in the memory of your modules was not tried: no worker was started in a process of its own ({0})"
+    "not tried with state in the memory of your modules: no worker could be started in a new process ({0})"
 )
 _NOT_YET = "not tried until the rules above are kept: {0}"
 _STOPPED = "no further trial ran after {0!r}"
 _DIRTY = ", which left holds or a wrong balance that the hooks could not release"
 _FOLLOWS = "also broken, most likely by the same fault: {0}"
 _UNSEEN = "balances were not checked: the factory has no balance()"
-_TURNS = 20
+_ITERATIONS = 20
 
 
 async def verify_hooks(
@@ -499,7 +492,7 @@ class _Run:
                 hold = FundsHold(partial(there, "before"), partial(there, "undo"), name=IN_PROCESS)
                 return evolve(self.workers[0], hold=hold)
             why = "it finds another ledger"
-        except Exception as error:  # noqa: BLE001 - the bank's modules may bear one process only
+        except Exception as error:  # noqa: BLE001 - the bank's modules may work in one process only
             why = summary(error)
         bank = await self.start()
         if [await standing_holds(bank.held, item) for item in ids] != standing:
@@ -602,7 +595,7 @@ class _Run:
     ) -> None:
         for at in range(1, MAX_AWAITS + 1):
             # A trial that broke a rule does not return whether it was interrupted: later awaits are skipped.
-            was_cut = await self._try(title, partial(_with, trial, Cut(at, *kind)))
+            was_cut = await self._try(title, partial(trial, Cut(at, *kind)))
             if was_cut is False and at == 1:
                 self.notes.append(_NO_AWAIT.format(title.split(maxsplit=1)[0]))
             if not was_cut:
@@ -646,7 +639,7 @@ class _Run:
 
 
 async def _run_pending_tasks() -> None:
-    for _ in range(_TURNS):
+    for _ in range(_ITERATIONS):
         await asyncio.sleep(0)
 
 
@@ -654,7 +647,3 @@ async def _no_late_holds(harness: HookHarness, bank: BankUnderTest) -> None:
     harness.bank = bank
     for intent in harness.intents:
         await harness.has_no_hold(intent, rules.TOO_LATE)
-
-
-async def _with(trial: CutTrial, cut: Cut, harness: HookHarness) -> bool:
-    return await trial(harness, cut)

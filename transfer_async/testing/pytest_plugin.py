@@ -31,8 +31,8 @@ _ABOUT = (
 _UNMARKED = f"{_FAULT} is for tests with @pytest.mark.{_MARKER}"
 _UNITTEST = (
     f"@pytest.mark.{_MARKER}: pytest cannot run a method of unittest.TestCase once for each fault: "
-    "make it a function, or a method of a class that is no TestCase; or loop over EACH_FAULT of "
-    "transfer_async.testing with self.subTest(), and a sandbox for each"
+    "make it a function, or a method of a class that is not a TestCase; or loop over EACH_FAULT of "
+    "transfer_async.testing with self.subTest() and a new sandbox for each"
 )
 
 
@@ -52,14 +52,14 @@ class _Plugin:
     @pytest.fixture
     def transfer_clock(self) -> ManualClock:
         """A clock for a client and its journal. It stands still until `advance` is called."""
-        from transfer_async.testing import ManualClock  # likewise
+        from transfer_async.testing import ManualClock  # as above
 
         return ManualClock()
 
     @pytest.fixture
     def transfer_holds(self) -> Holds:
         """A ledger of holds in memory. Pass its `hook` to a client."""
-        from transfer_async.testing import Holds  # likewise
+        from transfer_async.testing import Holds  # as above
 
         return Holds()
 
@@ -77,7 +77,7 @@ class _Plugin:
         marker = metafunc.definition.get_closest_marker(_MARKER)
         if marker is None:
             return
-        from transfer_async.testing.sandbox_fixture import named_faults  # likewise
+        from transfer_async.testing.sandbox_fixture import named_faults  # as above
 
         try:
             faults = named_faults(marker.args)

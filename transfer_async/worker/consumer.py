@@ -29,7 +29,7 @@ from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import JournalFailed, TransferError
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
 from transfer_async._support.clock import Clock, Duration, Periodic
-from transfer_async._support.util import MutableStruct, log, positive_seconds
+from transfer_async._support.util import log, positive_seconds
 from transfer_async.worker.disposition import Action, Disposition
 from transfer_async.worker.handler import Handled, Handler
 
@@ -125,14 +125,13 @@ class Worker:
         measure: Measure | None = None,
         clock: Clock | None = None,
     ) -> None:
-        beat_every = positive_seconds("beat_every", beat_every)
+        self._beat_every = positive_seconds("beat_every", beat_every)
         self._handler, self._publish = handler, publish
         self.health: Health = health or Health()
         self._around: Around = around or (lambda _: contextlib.nullcontext())
         self._inject: Inject = inject or dict
         self._measure = measure
         self._clock = clock or Clock()
-        self._heartbeats = Heartbeats(every=beat_every, clock=self._clock)
         self._resumes = float("-inf")
 
     async def take(self, delivery: Delivery) -> None:
@@ -172,13 +171,30 @@ class Worker:
         return max(0.0, self._resumes - self._clock.now())
 
     async def _process(self, delivery: Delivery) -> Action:
-        async with self._heartbeats.of(delivery):
+        async with self._heartbeats(delivery):
             handled = await self._handler.handle(delivery.body, deliveries=delivery.deliveries)
             self._update_health(handled)
             if handled.disposition.action is Action.ACK:
                 await self._publish_outcome(handled)
         await self._reply(delivery, handled.disposition)
         return handled.disposition.action
+
+    @asynccontextmanager
+    async def _heartbeats(self, delivery: Delivery) -> AsyncIterator[None]:
+        heartbeats = Periodic(
+            delivery.beat,
+            every=self._beat_every,
+            first=self._beat_every,
+            until=lambda: task.cancelling() > 0,  # a broker's driver may swallow a cancellation
+            failed=_heartbeat_failed,
+            clock=self._clock,
+        )
+        task = asyncio.create_task(heartbeats.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _publish_outcome(self, handled: Handled) -> None:
         if handled.outcome is None:
@@ -218,88 +234,6 @@ class Worker:
         elif handled.asked and decided.action is Action.ACK:
             self.health.well("service")
             self._resumes = float("-inf")
-
-
-# --- heartbeats --------------------------------------------------------------------------------------
-# While a message is in progress, heartbeats stop its broker from delivering it to another worker.
-
-
-class Beating(Protocol):
-    """A message that accepts heartbeats."""
-
-    async def beat(self) -> None:
-        """Send a heartbeat, so that the broker does not deliver the message to another worker."""
-
-
-class Heartbeats:
-    """Send heartbeats for all messages in progress, from one task.
-
-    Args:
-        every: the longest time in seconds between two heartbeats of a message.
-        clock: sleeping; for tests.
-    """
-
-    def __init__(self, *, every: float, clock: Clock) -> None:
-        self._every, self._clock = every, clock
-        self._in_progress: set[InProgress] = set()
-        self._ticking: asyncio.Task[None] | None = None
-
-    def of(self, message: Beating) -> InProgress:
-        """Return a context manager within which ``message`` gets heartbeats."""
-        return InProgress(self, message.beat)
-
-    def add(self, message: InProgress) -> None:
-        """Start sending heartbeats for ``message``, from the next tick on."""
-        self._in_progress.add(message)
-        if self._ticking is None:
-            self._ticking = asyncio.create_task(self._ticks().run())
-
-    def remove(self, message: InProgress) -> None:
-        """Stop sending heartbeats for ``message``."""
-        self._in_progress.discard(message)
-        if not self._in_progress and self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
-
-    def _ticks(self) -> Periodic:
-        return Periodic(
-            self._beat_all,
-            every=self._every,
-            first=self._every,
-            until=lambda: False,
-            failed=_heartbeat_failed,
-            clock=self._clock,
-        )
-
-    async def _beat_all(self) -> None:
-        for message in self._in_progress:
-            # A heartbeat of its own task: one that hangs does not delay the others.
-            if message.sending is None or message.sending.done():
-                message.sending = asyncio.create_task(_send_heartbeat(message.beat))
-
-
-class InProgress(MutableStruct):
-    """A message in progress, and the task of its current heartbeat."""
-
-    heartbeats: Heartbeats
-    beat: Callable[[], Awaitable[None]]
-    sending: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> None:
-        self.heartbeats.add(self)
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.heartbeats.remove(self)
-        if self.sending is not None:
-            self.sending.cancel()
-            await asyncio.wait([self.sending])
-
-
-async def _send_heartbeat(beat: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await beat()
-    except Exception as error:  # noqa: BLE001 - processing continues without this heartbeat
-        _heartbeat_failed(error)
 
 
 def _heartbeat_failed(error: Exception) -> None:

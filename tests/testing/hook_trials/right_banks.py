@@ -1,4 +1,4 @@
-"""Banks whose hooks are right, in six styles; each has room for six holds, and no more."""
+"""Banks whose hooks keep the rules, in six styles. Each account has room for exactly six holds."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ ROOM = 6 * make_new_order().poster_amount
 
 
 class InsufficientFunds(Exception):
-    """The ledger's no."""
+    """The ledger refuses a hold."""
 
 
 class CoreSystem:
-    """A core banking system with idempotency keys; it waits before it acts, and before it answers."""
+    """A core banking system with idempotency keys. It waits before and after each step."""
 
     def __init__(self):
         self.holds, self.keys, self.available = {}, {}, ROOM
@@ -80,7 +80,7 @@ class Bank:
 
 
 class RetryingBank(Bank):
-    """It tries again, with the same key, and raises what remains; its balances are texts in any spelling."""
+    """It retries with the same key. Its balances are strings with changing numbers of digits."""
 
     async def place(self, intent):
         for _ in range(2):
@@ -101,7 +101,7 @@ class RetryingBank(Bank):
 
 
 class CompensatingBank(Bank):
-    """It takes back what it is not sure of, and only then vouches that nothing is held."""
+    """After a lost response it releases the hold, and then reports that there is none."""
 
     async def place(self, intent):
         try:
@@ -128,7 +128,7 @@ class ClosureBank:
 
 
 class FinishingBank(ClosureBank):
-    """What has begun is finished, also for a caller who was cancelled."""
+    """It finishes each call, even if its caller was cancelled."""
 
     def closures(self):
         bank = Bank(self.core)
@@ -185,7 +185,7 @@ class LockingBank:
 
 
 class SqlBank:
-    """A table with a unique key, and an account in cents, in one transaction."""
+    """A table with a unique key and an account in cents, changed in one transaction."""
 
     table = "CREATE TABLE hold (intent TEXT PRIMARY KEY, key TEXT, reference TEXT)"
     insert = "INSERT OR IGNORE INTO hold VALUES (?, ?, ?)"
@@ -247,7 +247,7 @@ class SqlBank:
 
 
 class ThreadedSqlBank(SqlBank):
-    """A blocking driver in one thread: in order, so that a release comes behind its place."""
+    """A blocking driver in one thread, so that a release follows its place."""
 
     def __init__(self):
         super().__init__()
@@ -274,7 +274,7 @@ class ThreadedSqlBank(SqlBank):
 
 
 class HookBank:
-    """A class of its own for the hold, and one for the limit of a day."""
+    """A class for the hold, and one for the daily limit."""
 
     def __init__(self):
         self.bank = Bank()
@@ -304,7 +304,7 @@ class DailyLimit:
 
     async def before(self, intent):
         if sum(self.spent.values()) > 10**12:
-            raise PreflightFailed("over the limit of a day")
+            raise PreflightFailed("over the daily limit")
         self.spent[intent.id] = intent.order.poster_amount
         return str(intent.order.poster_amount)
 
@@ -313,7 +313,7 @@ class DailyLimit:
 
 
 class LookingHookBank(HookBank):
-    """It looks first, and after a lost answer it looks again."""
+    """It looks for a hold first, and again after a lost response."""
 
     def __init__(self):
         super().__init__()
@@ -375,7 +375,7 @@ class RetryingHttpBank(HttpBank):
 
 @contextlib.asynccontextmanager
 async def http_bank():
-    """The service: a release leaves a mark, which a place that arrives behind it obeys."""
+    """Serve the ledger. After a release, a late place of the same intent is refused."""
     holds, released, money = {}, set(), [ROOM]
 
     async def place(request):
@@ -444,7 +444,6 @@ RIGHT = (
     LockingBank,
     SqlBank,
     ThreadedSqlBank,
-    HttpBank,
     RetryingHttpBank,
     HookBank,
     LookingHookBank,
@@ -454,12 +453,12 @@ RIGHT = (
     RetryingBank,
     CompensatingBank,
 )
-"""Two or more of each style: a dict, SQLite, HTTP, classes of hooks, closures, idempotency keys."""
+"""At least one of each style: a dict, SQLite, HTTP, classes of hooks, closures, idempotency keys."""
 
 
 @contextlib.asynccontextmanager
 async def factory_of(kind):
-    """What ``verify_hooks`` is given for one of them; every worker finds the same ledger."""
+    """Yield a factory for ``verify_hooks``. All workers share the ledger."""
     if issubclass(kind, HttpBank):
         async with http_bank() as address:
 

@@ -1,7 +1,4 @@
-"""Banks on a core system whose hooks are wrong in one thing each, in the styles in which banks write them.
-
-`Bank`, `SqlBank` and `HttpBank` are right. Those below name the rule that they break in ``breaks``.
-"""
+"""Banks whose hooks have one fault each. Each class names the rule that it breaks; its base is right."""
 
 import asyncio
 import contextlib
@@ -17,7 +14,7 @@ from transfer_async import HoldFailed, PreflightFailed
 LOST = (TimeoutError, ConnectionError)
 
 
-# --- what place answers -----------------------------------------------------------------------------
+# --- the result of place -----------------------------------------------------------------------------
 
 
 class InventsAReferenceWhenRefused(Bank):
@@ -70,7 +67,7 @@ class ReturnsBytes(Bank):
 
 
 class ReturnsAWholeDocument(Bank):
-    """The service's answer, with everything in it."""
+    """It returns the whole response of its service."""
 
     breaks = "reference"
 
@@ -79,7 +76,7 @@ class ReturnsAWholeDocument(Bank):
 
 
 class ReturnsHalfACharacter(Bank):
-    """Decoded with ``surrogateescape`` from a mainframe's bytes."""
+    """It decodes a mainframe's bytes with ``surrogateescape``."""
 
     breaks = "reference"
 
@@ -119,7 +116,7 @@ class IsCancelledAndSaysNothing(Bank):
             return await super().place(intent)
 
 
-# --- an answer that is lost -------------------------------------------------------------------------
+# --- lost responses -------------------------------------------------------------------------
 
 
 class ATimeOutIsARefusal(Bank):
@@ -153,7 +150,7 @@ class AnyErrorIsARefusal(Bank):
 
 
 class GivesUpWithARefusal(Bank):
-    """One lost answer does no harm; three do."""
+    """It reports a refusal after three lost responses."""
 
     breaks = "vouched"
 
@@ -165,7 +162,7 @@ class GivesUpWithARefusal(Bank):
 
 
 class TakesTheSecondAnswerForARefusal(Bank):
-    """Its own retry meets its own hold, and takes it for somebody else's."""
+    """Its retry finds its own hold and reports it as a duplicate."""
 
     breaks = "vouched"
 
@@ -232,7 +229,7 @@ class ReleaseSwallowsTheCancellation(Bank):
 
 
 class ReleaseHasATimeOutOfItsOwn(Bank):
-    """It does not wait for more than its patience, and does not say so."""
+    """It gives up after its own timeout and reports success."""
 
     breaks = "released"
 
@@ -269,11 +266,11 @@ class ReleaseMarksItselfDoneFirst(Bank):
         await super().release(intent, reference)
 
 
-# --- whose hold it is -------------------------------------------------------------------------------
+# --- holds of other intents -------------------------------------------------------------------------------
 
 
 class OneKeyACustomer(Bank):
-    """The second payment is given the answer to the first, whose hold is released."""
+    """The second payment gets the reference of the first one's hold, which is released."""
 
     breaks = "held"
 
@@ -282,7 +279,7 @@ class OneKeyACustomer(Bank):
 
 
 class AnswersFromACacheOfOrders(Bank):
-    """The same, in the worker."""
+    """The same fault, with a cache in the worker."""
 
     breaks = "held"
 
@@ -431,7 +428,7 @@ class CountsInFloat(Bank):
 
 
 class TakesMoneyThenHolds(SqlBank):
-    """Two transactions: a worker that is cut off between them has taken money for no hold."""
+    """Two transactions: a worker that is interrupted between them has taken money without a hold."""
 
     breaks = "paid-back"
 
@@ -559,7 +556,7 @@ class HttpNotFoundIsAnError(HttpBank):
 
 
 class ClosesOverTheLastReference(ClosureBank):
-    """One variable for all intents: the release takes what was held last."""
+    """One variable for all intents: the release cancels the last hold."""
 
     breaks = "others"
 

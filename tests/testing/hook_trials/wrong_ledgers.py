@@ -1,13 +1,14 @@
-"""Banks whose hooks break a rule, each as somebody might write it, and believe to be right.
+"""Banks on a list of rows, whose hooks have one fault each. Each class names the rule that it breaks.
 
-Each class names the rule in ``breaks``. Their rows are ``[intent_id, key, reference]``; an ``await`` stands
-for every statement that a real ledger would wait for.
+The rows are ``[intent_id, key, reference]``. Each ``await`` stands for a statement of a real ledger.
 """
 
 import asyncio
 
-from tests.testing.hook_trials.right_ledgers import MOST
 from transfer_async import FundsHold, HoldFailed
+
+MOST = 10**9
+"""The customer's funds."""
 
 
 async def statement():
@@ -15,7 +16,7 @@ async def statement():
 
 
 class Wrong:
-    """Right by itself; those below are wrong in one thing."""
+    """The right base of the wrong ledgers."""
 
     def __init__(self):
         self.rows = []
@@ -54,7 +55,7 @@ class HoldsEachTime(Wrong):
 
 
 class FailsTheSecondTime(Wrong):
-    """The unique key is there, and its error goes through."""
+    """It raises the error of its unique key."""
 
     breaks = "asked-again"
 
@@ -83,7 +84,7 @@ class OneHoldAKey(Wrong):
 
 
 class ReleasesTheKey(Wrong):
-    """The undo of a refused try takes the hold of the next."""
+    """The undo of a refused attempt releases the hold of the next one."""
 
     breaks = "others"
 
@@ -93,7 +94,7 @@ class ReleasesTheKey(Wrong):
 
 
 class ReleasesTheOldest(Wrong):
-    """Without a reference it takes some hold of the customer."""
+    """Without a reference it releases any hold of the customer."""
 
     breaks = "others"
 
@@ -131,7 +132,7 @@ class FailsIfThereIsNone(Wrong):
 
 
 class RenamesTheHold(Wrong):
-    """The second answer names the hold anew, and only that name releases it."""
+    """The second call renames the hold, and only the new name releases it."""
 
     breaks = "released"
 
@@ -149,7 +150,7 @@ class RenamesTheHold(Wrong):
 
 
 class RemembersInMemory(Wrong):
-    """A worker that is started anew does not know what it held."""
+    """A restarted worker does not know its earlier holds."""
 
     breaks = "new-worker"
     ledger: list
@@ -172,7 +173,7 @@ class RemembersInMemory(Wrong):
 
 
 class HoldsThenNames(Wrong):
-    """Two statements: the hold, then whose it is."""
+    """Two statements: the hold, then its owner."""
 
     breaks = "cut-off"
 
@@ -196,7 +197,7 @@ class HoldsThenNames(Wrong):
 
 
 class ForgetsTheUnanswered(Wrong):
-    """What was booked and not answered is booked again."""
+    """It books again if the response to the first booking was lost."""
 
     breaks = "cut-off"
 
@@ -214,7 +215,7 @@ class ForgetsTheUnanswered(Wrong):
             return self.known[intent.id]
 
     def _book(self, intent, booked):
-        if not booked.done():  # who has left gets nothing
+        if not booked.done():  # a cancelled caller gets nothing
             booked.set_result(self.insert(intent))
 
     async def release(self, intent, reference):
@@ -223,7 +224,7 @@ class ForgetsTheUnanswered(Wrong):
 
 
 class ForgetsThenReleases(Wrong):
-    """A release that is cut off half-way finds nothing the next time."""
+    """A release that is interrupted finds nothing the next time."""
 
     breaks = "cut-off"
 
@@ -243,7 +244,7 @@ class ForgetsThenReleases(Wrong):
 
 
 class ArrivesLate(Wrong):
-    """The ledger goes on with what its caller gave up."""
+    """The ledger finishes a call that its caller has cancelled."""
 
     breaks = "too-late"
 
@@ -257,7 +258,7 @@ class ArrivesLate(Wrong):
 
 
 class VouchesAfterHolding(Wrong):
-    """The limit is looked at when the hold is there."""
+    """It checks the limit after it has placed the hold."""
 
     breaks = "vouched"
 
@@ -272,7 +273,7 @@ class VouchesAfterHolding(Wrong):
 
 
 class VouchesWhenCutOff(Wrong):
-    """Whatever goes wrong is called a no."""
+    """It reports every error as a refusal."""
 
     breaks = "vouched"
 
@@ -331,7 +332,7 @@ class WaitsForEver(Wrong):
 
 
 class KnowsTheLastOne(Wrong):
-    """It takes three steps, in this order, to see it: A, B, and A again."""
+    """The fault shows after three steps: A, B, and A again."""
 
     breaks = "asked-again"
     last = None
@@ -345,7 +346,7 @@ class KnowsTheLastOne(Wrong):
 
 
 class CheckOnce(Wrong):
-    """Another hook, that counts what a customer has sent today."""
+    """Another hook, which counts today's orders of a customer."""
 
     breaks = "checks"
     name = "daily_limit"
@@ -376,7 +377,7 @@ class CheckUndoneOnce(CheckOnce):
 
 
 class PaysBackEachTime(Wrong):
-    """Its release takes the hold away if there is one, and pays back in any case."""
+    """Its release pays back even if there is no hold."""
 
     breaks = "paid-back"
 

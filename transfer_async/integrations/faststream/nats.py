@@ -19,6 +19,7 @@ letters without a limit. An existing stream is used as it is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -46,8 +47,11 @@ from transfer_async.integrations.faststream.broker import (
     reason_header,
 )
 
-_SERVER_PREFIX = "nats-"
-"""The prefix of headers that control the server."""
+_SERVER_PREFIX = "nats-"  # of headers that control the server
+_MESSAGE_ID = "Nats-Msg-Id"  # the header by which the server detects duplicates
+_CORRELATION = "correlation_id"  # FastStream's header
+_STATUS = "Status"  # marks control messages from the server; the Python client trusts it in any message
+_STATUS_OF_SENDER = "X-Status"  # the new name of a ``Status`` header in a stored message
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 """The header names that the Python client can send. Other clients allow more names."""
@@ -55,20 +59,8 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _ADDED = 1024
 """The number of bytes reserved for headers that FastStream and its middlewares add."""
 
-_STATUS = "Status"
-"""The header that marks control messages from the server. The Python client trusts it in any message."""
-
-_STATUS_OF_SENDER = "X-Status"
-"""The new name of a ``Status`` header in a stored message."""
-
 _TO_ACKNOWLEDGE = "$JS.ACK."
 """The prefix of the reply subject of stored messages. Control messages do not have it."""
-
-_MESSAGE_ID = "Nats-Msg-Id"
-"""The header by which the server detects duplicates."""
-
-_CORRELATION = "correlation_id"
-"""FastStream's correlation header."""
 
 _PARTS, _DELIVERED = 9, 4
 """The number of parts of a stored message's reply subject, and the index of the delivery count."""
@@ -255,11 +247,6 @@ class JetStreamBroker(Broker):
         if size > limit:
             raise TooLarge(f"the message has {size} bytes with its headers; the server accepts {limit}")
 
-    async def send_bare(self, subject: str, body: bytes) -> None:
-        """Publish the body without headers, up to the server's limit. Return after it is stored."""
-        manager = await self._manager()
-        await manager.publish(subject, body)
-
 
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header by which the server detects a repeated outcome, or none if it may be a new outcome.
@@ -369,26 +356,19 @@ class NatsDelivery:
         # The time is needed because the message numbers restart if the stream is created again.
         message_id = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
         own = reason_header(reason) | {_MESSAGE_ID: message_id}
-        try:
-            await self._send_copy({**self._copied_headers(), **own}, own)
-        except TooLarge:
-            log.warning("a message was dead-lettered without its headers, which were too large: %s", reason)
-            await broker.send_bare(broker.settings.dead_letters, self.body)
-        await self._message.term()
-
-    def _copied_headers(self) -> dict[str, str]:
-        return {
+        copied = {
             name: value
             for name, value in self.headers.items()
             if _NAME.fullmatch(name) and not name.lower().startswith(_SERVER_PREFIX)
         }
-
-    async def _send_copy(self, all_headers: Mapping[str, str], own: Mapping[str, str]) -> None:
-        broker = self._broker
-        try:
-            await broker.send(broker.settings.dead_letters, self.body, all_headers)
-        except TooLarge:
-            await broker.send(broker.settings.dead_letters, self.body, own)
+        for headers in (copied | own, own):
+            with contextlib.suppress(TooLarge):
+                await broker.send(broker.settings.dead_letters, self.body, headers)
+                break
+        else:
+            log.warning("a message was dead-lettered without its headers, which were too large: %s", reason)
+            await (await broker._manager()).publish(broker.settings.dead_letters, self.body)
+        await self._message.term()
 
     async def beat(self) -> None:
         """Send a heartbeat."""

@@ -188,7 +188,7 @@ class RedisStreamsBroker(Broker):
         self.settings: WorkerSettings = settings
         self.consumer: str = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         # The key must be in the same hash slot as the stream, because scripts use both.
-        self._keys = [settings.commands, f"{{{settings.commands}}}:delayed"]
+        self.keys: list[str] = [settings.commands, f"{{{settings.commands}}}:delayed"]
 
     @classmethod
     def at(cls, address: str, settings: WorkerSettings, **options: Any) -> Self:
@@ -220,22 +220,12 @@ class RedisStreamsBroker(Broker):
 
     async def move(self) -> None:
         """Return due messages to the stream."""
-        await self.run(MOVE, self._keys, [])
+        await self.run(MOVE, self.keys, [])
 
     async def put_back(self) -> None:
         """Return messages to the stream if their worker has sent no heartbeat for too long."""
         idle = int(self.settings.ack_wait * 1000)
-        await self.run(PUT_BACK, self._keys[:1], [self.settings.group, idle, DELIVERIES, FORGET_AFTER])
-
-    async def delay(self, entry: bytes, after: float) -> None:
-        """Remove an entry from the stream for ``after`` seconds."""
-        await self.run(DELAY, self._keys, [self.settings.group, entry, int(after * 1000), DELIVERIES])
-
-    async def dead_letter(self, entry: bytes, fields: Mapping[bytes, bytes]) -> None:
-        """Add an entry with ``fields`` to the dead letters, and delete the original."""
-        keys = [self.settings.commands, self.settings.dead_letters]
-        copy = [part for field in fields.items() for part in field]
-        await self.run(DEAD_LETTER, keys, [self.settings.group, entry, *copy])
+        await self.run(PUT_BACK, self.keys[:1], [self.settings.group, idle, DELIVERIES, FORGET_AFTER])
 
     async def run(self, script: str, keys: list[str], arguments: list[Any]) -> None:
         """Run a Lua script."""
@@ -353,7 +343,9 @@ class RedisDelivery:
 
     async def retry(self, after: float) -> None:
         """Remove the message from the stream for ``after`` seconds."""
-        await self._broker.delay(self._entry, after)
+        broker = self._broker
+        delay = [broker.settings.group, self._entry, int(after * 1000), DELIVERIES]
+        await broker.run(DELAY, broker.keys, delay)
 
     async def dead_letter(self, reason: str) -> None:
         """Copy the message to the dead letters with the reason. Acknowledge and delete the original.
@@ -371,7 +363,10 @@ class RedisDelivery:
             message=self.body, reply_to=None, headers=sanitized(headers), correlation_id=gen_cor_id()
         )
         others |= {name.encode(): value.encode() for name, value in why.items()}
-        await self._broker.dead_letter(self._entry, {DATA: envelope, **others})
+        copy = [part for field in {DATA: envelope, **others}.items() for part in field]
+        settings = self._broker.settings
+        keys = [settings.commands, settings.dead_letters]
+        await self._broker.run(DEAD_LETTER, keys, [settings.group, self._entry, *copy])
 
     async def beat(self) -> None:
         """Claim the message again, which resets its idle time."""

@@ -20,12 +20,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transfer_async._support.util import log
 from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at, reason
-from transfer_async.worker.consumer import Around, Delivery, Health, Inject, Measure, Sweeper, Worker
+from transfer_async.worker.consumer import Around, Health, Inject, Measure, Sweeper, Worker
 from transfer_async.worker.handler import Handler
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class OrderWorker:
                 break
             if error is None:
                 return True
-            if self._is_closed():
+            if self.line.is_closed:
                 self.health.ended(_CLOSED)
                 raise ConnectionError(_CLOSED) from error
             self.health.trouble("broker", f"cannot be used yet ({reason(error)})")
@@ -144,27 +144,22 @@ class OrderWorker:
         for item in ("worker", "broker"):
             self.health.well(item)
         self.started.set()
+        stopped = asyncio.create_task(stop.wait())
         try:
-            await self._until(stop, tasks)
+            await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():  # While the connection works, no task ends by itself.
+                self.health.ended(_CLOSED if self.line.is_closed else _ENDED)
             self.health.trouble("worker", "is stopping")
             self._stopping.set()
-            await self._finish(slots, sweeper)
+            grace = self._settings.patience
+            await asyncio.gather(
+                asyncio.wait(slots, timeout=grace), self._sweeper.stop(sweeper, patience=grace)
+            )
         finally:
             self._stopping.set()
-            await _cancel_all(tasks)
+            await _cancel_all([stopped, *tasks])
         if not stop.is_set():
-            raise ConnectionError(_CLOSED) if self._is_closed() else RuntimeError(_ENDED)
-
-    async def _until(self, stop: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if not stop.is_set():  # While the connection works, no task ends by itself.
-            self.health.ended(_CLOSED if self._is_closed() else _ENDED)
-
-    async def _finish(self, slots: list[asyncio.Task[None]], sweeper: asyncio.Task[None]) -> None:
-        grace = self._settings.patience
-        await asyncio.gather(asyncio.wait(slots, timeout=grace), self._sweeper.stop(sweeper, patience=grace))
+            raise ConnectionError(_CLOSED) if self.line.is_closed else RuntimeError(_ENDED)
 
     # --- consumer slots -------------------------------------------------------------------------
 
@@ -190,8 +185,13 @@ class OrderWorker:
                     await _either(self._worker.ready(), self._stopping.wait())
                 message = await self._next(subscriber)
                 pauses.reset()
-                if message is not None:
-                    await self._take(self.line.delivery(message))
+                if message is None:
+                    continue
+                delivery = self.line.delivery(message)
+                if self._stopping.is_set():
+                    await delivery.retry(0.0)
+                else:
+                    await self._worker.take(delivery)
         finally:
             with contextlib.suppress(Exception):  # The subscriber's connection may be lost.
                 await subscriber.stop()
@@ -206,12 +206,6 @@ class OrderWorker:
         if self.health.well("broker"):
             log.info("the broker can be used again")
         return message
-
-    async def _take(self, delivery: Delivery) -> None:
-        if self._stopping.is_set():
-            await delivery.retry(0.0)
-        else:
-            await self._worker.take(delivery)
 
     async def _failed(self, error: BaseException, pauses: _Pauses) -> None:
         if self.health.trouble("broker", f"delivers no messages ({type(error).__name__})"):
@@ -236,11 +230,7 @@ class OrderWorker:
                 pause = every
 
     def _is_running(self) -> bool:
-        return not (self._stopping.is_set() or self._is_closed())
-
-    def _is_closed(self) -> bool:
-        """Return whether the connection is closed for good."""
-        return bool(self.line.is_closed)
+        return not (self._stopping.is_set() or self.line.is_closed)
 
     async def _reach_broker(self) -> None:
         if not await self.line.broker.ping(timeout=1.0):
@@ -283,7 +273,7 @@ async def _either(*ends: Awaitable[object], at_most: float | None = None) -> Non
             task.cancel()
 
 
-async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
     deadline = time.monotonic() + GRACE
     while pending := [task for task in tasks if not task.done()]:
         if time.monotonic() > deadline:

@@ -25,6 +25,36 @@ JOURNAL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.
 """Histogram boundaries in seconds for the journal: the conventions' for databases, plus finer ones."""
 
 
+COUNTERS = {
+    "transfer_async.orders": ("{order}", "Calls that claimed their key, by outcome."),
+    "transfer_async.attempts": ("{attempt}", "HTTP attempts, by outcome."),
+    "transfer_async.doubts.begun": ("{order}", "Orders that became in doubt."),
+    "transfer_async.doubts.ended": ("{order}", "Doubts that ended, by outcome."),
+    "transfer_async.undos.failed": ("{undo}", "Undos that failed and are pending."),
+    "transfer_async.duplicates.suspected": ("{order}", "Orders that may be a second payment."),
+    "transfer_async.commands": (
+        "{command}",
+        "Deliveries of commands that a worker processed, by disposition.",
+    ),
+    "transfer_async.commands.redelivered": (
+        "{command}",
+        "Processed deliveries that were not the first of their command.",
+    ),
+}
+"""The unit and the description of each counter."""
+
+HISTOGRAMS = {
+    "transfer_async.order.duration": ("Time from the call to its outcome.", ORDER_SECONDS),
+    "transfer_async.command.duration": (
+        "Time from a command's delivery to the broker's confirmation.",
+        ORDER_SECONDS,
+    ),
+    "transfer_async.rate.wait": ("Time in the queue of the client's rate limiter.", ORDER_SECONDS),
+    "http.client.request.duration": ("Duration of HTTP client requests.", REQUEST_SECONDS),
+    "db.client.operation.duration": ("Duration of database client operations.", JOURNAL_SECONDS),
+}
+"""The description and the boundaries of each histogram, in seconds."""
+
 _WAITING = {
     "doubt": "order in doubt",
     "undo": "pending undo",
@@ -37,23 +67,36 @@ class Instruments:
 
     Args:
         meter: the meter that creates the instruments.
-        where: the service's address, which is an attribute of every metric.
+        where: the service's address, which is an attribute of every metric but those of the journal.
+
+    Attributes:
+        in_doubt: the number of orders in doubt, once it is known.
+        ages: the ages of the oldest doubt, pending undo and pending notification, in seconds.
+        clients: the clients whose retry budgets are observed, as long as they exist.
     """
 
     def __init__(self, meter: Meter, where: Attributes) -> None:
         self._where = where
-        self._clients: weakref.WeakSet[TransferClient] = weakref.WeakSet()
-        self._count_orders(meter)
-        self._measure_time(meter)
-        self._doubts: int | None = None
+        self.in_doubt: int | None = None
+        self.ages: Mapping[str, float] = {}
+        self.clients: weakref.WeakSet[TransferClient] = weakref.WeakSet()
+        self._counters = {
+            name: meter.create_counter(name, unit=unit, description=description)
+            for name, (unit, description) in COUNTERS.items()
+        }
+        self._histograms = {
+            name: meter.create_histogram(
+                name, unit="s", description=description, explicit_bucket_boundaries_advisory=boundaries
+            )
+            for name, (description, boundaries) in HISTOGRAMS.items()
+        }
+        # Observable gauges, because some versions export a value once only.
         meter.create_observable_gauge(
-            # An observable gauge, because some versions export a value once only.
             "transfer_async.orders.in_doubt",
             [self._observe_doubts],
             unit="{order}",
             description="Orders in doubt, from the journal.",
         )
-        self._ages: dict[str, float] = {}
         for waiting, what in _WAITING.items():
             meter.create_observable_gauge(
                 f"transfer_async.{waiting}.oldest_age",
@@ -68,152 +111,41 @@ class Instruments:
             description="Tokens left in the retry budget. If there are several clients, the lowest.",
         )
 
-    def _count_orders(self, meter: Meter) -> None:
-        self._orders = meter.create_counter(
-            "transfer_async.orders",
-            unit="{order}",
-            description="Calls that claimed their key, by outcome.",
-        )
-        self._attempts = meter.create_counter(
-            "transfer_async.attempts",
-            unit="{attempt}",
-            description="HTTP attempts, by outcome.",
-        )
-        self._begun = meter.create_counter(
-            "transfer_async.doubts.begun", unit="{order}", description="Orders that became in doubt."
-        )
-        self._ended = meter.create_counter(
-            "transfer_async.doubts.ended", unit="{order}", description="Doubts that ended, by outcome."
-        )
-        self._failed_undos = meter.create_counter(
-            "transfer_async.undos.failed",
-            unit="{undo}",
-            description="Undos that failed and are pending.",
-        )
-        self._duplicates = meter.create_counter(
-            "transfer_async.duplicates.suspected",
-            unit="{order}",
-            description="Orders that may be a second payment.",
-        )
+    def count(self, name: str, attributes: Attributes | None = None) -> None:
+        """Add 1 to a counter."""
+        self._counters[name].add(1, {**self._where, **(attributes or {})})
 
-        self._commands = meter.create_counter(
-            "transfer_async.commands",
-            unit="{command}",
-            description="Deliveries of commands that a worker processed, by disposition.",
-        )
-        self._redelivered = meter.create_counter(
-            "transfer_async.commands.redelivered",
-            unit="{command}",
-            description="Processed deliveries that were not the first of their command.",
-        )
+    def measure(self, name: str, seconds: float, attributes: Attributes | None = None) -> None:
+        """Record a duration of an order, a request or a command."""
+        self._histograms[name].record(seconds, {**self._where, **(attributes or {})})
 
-    def _measure_time(self, meter: Meter) -> None:
-        self._order_seconds = meter.create_histogram(
-            "transfer_async.order.duration",
-            unit="s",
-            description="Time from the call to its outcome.",
-            explicit_bucket_boundaries_advisory=ORDER_SECONDS,
-        )
-        self._command_seconds = meter.create_histogram(
-            "transfer_async.command.duration",
-            unit="s",
-            description="Time from a command's delivery to the broker's confirmation.",
-            explicit_bucket_boundaries_advisory=ORDER_SECONDS,
-        )
-        self._wait_seconds = meter.create_histogram(
-            "transfer_async.rate.wait",
-            unit="s",
-            description="Time in the queue of the client's rate limiter.",
-            explicit_bucket_boundaries_advisory=ORDER_SECONDS,
-        )
-        self._request_seconds = meter.create_histogram(
-            "http.client.request.duration",
-            unit="s",
-            description="Duration of HTTP client requests.",
-            explicit_bucket_boundaries_advisory=REQUEST_SECONDS,
-        )
-        self._journal_seconds = meter.create_histogram(
-            "db.client.operation.duration",
-            unit="s",
-            description="Duration of database client operations.",
-            explicit_bucket_boundaries_advisory=JOURNAL_SECONDS,
-        )
-
-    # --- orders -------------------------------------------------------------------------------------
-
-    def order(self, *, seconds: float, ended: Attributes) -> None:
-        """Count a call that ended, and record its duration."""
-        attributes = {**self._where, **ended}
-        self._orders.add(1, attributes)
-        self._order_seconds.record(seconds, attributes)
-
-    def attempt(self, *, seconds: float, request: Attributes, ended: Attributes) -> None:
-        """Count an HTTP attempt. ``request`` has the conventions' attributes, ``ended`` our own."""
-        self._attempts.add(1, {**self._where, **ended})
-        self._request_seconds.record(seconds, {**self._where, **request})
-
-    def waited(self, seconds: float) -> None:
-        """Record a wait in the rate limiter's queue."""
-        self._wait_seconds.record(seconds, self._where)
-
-    def doubt_began(self, why: Attributes) -> None:
-        """Count an order that became in doubt."""
-        self._begun.add(1, {**self._where, **why})
-
-    def doubt_ended(self, how: Attributes) -> None:
-        """Count a doubt that ended."""
-        self._ended.add(1, {**self._where, **how})
-
-    def undo_failed(self, why: Attributes) -> None:
-        """Count an undo that failed."""
-        self._failed_undos.add(1, {**self._where, **why})
-
-    def duplicate(self) -> None:
-        """Count a suspected duplicate."""
-        self._duplicates.add(1, self._where)
+    def operation(self, seconds: float, done: Attributes) -> None:
+        """Record the duration of a journal operation, which has no service."""
+        self._histograms["db.client.operation.duration"].record(seconds, done)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
-        """Count a delivery that a worker has processed, and its duration."""
-        attributes = {**self._where, DISPOSITION: disposition}
-        self._commands.add(1, attributes)
-        self._command_seconds.record(seconds, attributes)
+        """Count a delivery that a worker has processed, and record its duration."""
+        attributes = {DISPOSITION: disposition}
+        self.count("transfer_async.commands", attributes)
+        self.measure("transfer_async.command.duration", seconds, attributes)
         if deliveries > 1:
-            self._redelivered.add(1, self._where)
-
-    # --- the journal, and the budget ----------------------------------------------------------------
-
-    def operation(self, *, seconds: float, done: Attributes) -> None:
-        """Record the duration of a journal operation."""
-        self._journal_seconds.record(seconds, done)
-
-    def in_doubt(self, count: int) -> None:
-        """Set the number of orders in doubt."""
-        self._doubts = count
-
-    def oldest(self, ages: Mapping[str, float]) -> None:
-        """Set the ages of the oldest doubt, pending undo and pending notification, in seconds."""
-        self._ages = dict(ages)
-
-    def watch(self, client: TransferClient) -> None:
-        """Observe the client's retry budget as long as the client exists."""
-        self._clients.add(client)
+            self.count("transfer_async.commands.redelivered")
 
     def _observe_doubts(self, _: CallbackOptions) -> Iterable[Observation]:
-        return [] if self._doubts is None else [Observation(self._doubts, self._where)]
+        return [] if self.in_doubt is None else [Observation(self.in_doubt, self._where)]
 
     def _observe_age(self, waiting: str, _: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(self._ages[waiting], self._where)] if waiting in self._ages else []
+        return [Observation(self.ages[waiting], self._where)] if waiting in self.ages else []
 
     def _observe_budgets(self, _: CallbackOptions) -> Iterable[Observation]:
         # The exporter's thread calls this, so iterate over a copy.
-        left = [client.retry_budget for client in list(self._clients)]
+        left = [client.retry_budget for client in list(self.clients)]
         return [Observation(min(left), self._where)] if left else []
 
 
 # --- names -------------------------------------------------------------------------------------------
-# The names of spans, metrics and attributes. They are those of the semantic conventions, if these have a
-# name.
-# They are written as strings because the conventions' own package has been in beta for years.
+# The names of attributes. They are those of the semantic conventions, if these have a name. They are strings
+# because the conventions' own package has been in beta for years.
 
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.33.0"

@@ -106,7 +106,7 @@ class Telemetry:
 
     def watch(self, client: TransferClient) -> None:
         """Observe ``client``'s retry budget, without keeping the client alive."""
-        self._instruments.watch(client)
+        self._instruments.clients.add(client)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
         """Record a delivery that a worker has processed: pass this method as the worker's ``measure``."""
@@ -114,7 +114,7 @@ class Telemetry:
 
     def report(self, report: RecoveryReport) -> None:
         """Record the number of orders in doubt. Call this only if you do not use `journal`."""
-        self._instruments.in_doubt(report.in_doubt)
+        self._instruments.in_doubt = report.in_doubt
 
 
 def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str | int]]:
@@ -182,10 +182,10 @@ class TimedJournal:
         """Return the number of keys in doubt, and update the gauge. Every ``recover`` calls this."""
         count = await self._journal.count_in_doubt(scope)
         oldest = self._read_by.pop(_this_task(), None)
+        self._instruments.in_doubt = count
         try:
-            self._instruments.in_doubt(count)
             if oldest is not None:
-                self._instruments.oldest(oldest.ages(await self._journal.now()))
+                self._instruments.ages = oldest.ages(await self._journal.now())
         except Exception as raised:  # noqa: BLE001 - as in `_measure`
             _log_failure(raised)
         return count
@@ -206,7 +206,7 @@ class TimedJournal:
         if error is not None:
             done[metrics.ERROR_TYPE] = type(error).__name__
         try:
-            self._instruments.operation(seconds=seconds, done=done)
+            self._instruments.operation(seconds, done)
         except Exception as raised:  # noqa: BLE001 - the journal was written: a metric must not fail the call
             _log_failure(raised)
 
@@ -256,8 +256,8 @@ def _since(since: float | None, entry: Entry) -> float:
 
 
 def _earlier(known: float | None, times: Iterable[float]) -> float | None:
-    told = [time for time in times if is_a_time(time)]  # A corrupt time must not hide the others.
-    return min(told if known is None else [known, *told], default=None)
+    valid = [time for time in times if is_a_time(time)]  # A corrupt time must not hide the others.
+    return min(valid if known is None else [known, *valid], default=None)
 
 
 # --- propagation -------------------------------------------------------------------------------------
@@ -419,7 +419,8 @@ class Orders:
             order.span.set_status(StatusCode.ERROR)
         order.span.set_attributes(ended)
         order.span.end()
-        self._instruments.order(seconds=order.seconds, ended=ended)
+        self._instruments.count("transfer_async.orders", ended)
+        self._instruments.measure("transfer_async.order.duration", order.seconds, ended)
 
     def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
         """Note the order's outcome, as far as it is known now."""
@@ -450,13 +451,13 @@ class Orders:
             # The attempt is still open if its response was an order that belongs to another key.
             self._end_attempt(order, outcome=Outcome.UNKNOWN.value, error=error)
         self._note(event, "order_in_doubt", {metrics.ERROR_TYPE: error})
-        self._instruments.doubt_began({metrics.ERROR_TYPE: error})
+        self._instruments.count("transfer_async.doubts.begun", {metrics.ERROR_TYPE: error})
 
     def _resolved(self, event: events.Resolved) -> None:
         created = event.outcome is Outcome.CREATED
         order = self._ended(event, event.outcome, None if created else "Refuted")
         how: dict[str, str | int] = {metrics.OUTCOME: event.outcome.value}
-        self._instruments.doubt_ended(how)
+        self._instruments.count("transfer_async.doubts.ended", how)
         found = {} if event.order_id is None else {metrics.ORDER_ID: event.order_id}
         self._note(event, "resolved", {**how, **found})
         if order is not None:
@@ -468,7 +469,7 @@ class Orders:
         if order is not None:
             self._end_attempt(order, outcome=Outcome.CREATED.value, error=None)
         self._note(event, "duplicate_suspected", {**found})
-        self._instruments.duplicate()
+        self._instruments.count("transfer_async.duplicates.suspected")
 
     # --- its attempts -------------------------------------------------------------------------------
 
@@ -512,13 +513,15 @@ class Orders:
             attempt.span.set_status(StatusCode.ERROR)
         attempt.span.set_attributes({**answered, **ended})
         attempt.span.end(attempt.began_at + int(seconds * 1e9))
-        self._instruments.attempt(seconds=seconds, request={**_REQUEST, **answered}, ended=ended)
+        self._instruments.count("transfer_async.attempts", ended)
+        request = {**_REQUEST, **answered}
+        self._instruments.measure("http.client.request.duration", seconds, request)
 
     # --- events of an order ------------------------------------------------------------------------
 
     def _rate_limit_waited(self, event: events.RateLimitWaited) -> None:
         self._note(event, "rate_limit_waited", {metrics.WAITED: event.waited})
-        self._instruments.waited(event.waited)
+        self._instruments.measure("transfer_async.rate.wait", event.waited)
 
     def _hook_passed(self, event: events.HookPassed) -> None:
         self._note(event, "hook_passed", {metrics.HOOK: event.hook, metrics.HOOK_DURATION: event.took})
@@ -529,7 +532,7 @@ class Orders:
     def _undo_pending(self, event: events.UndoPending) -> None:
         why = {metrics.HOOK: event.hook, metrics.ERROR_TYPE: metrics.error_type(event.error)}
         self._note(event, "undo_pending", why)
-        self._instruments.undo_failed(why)
+        self._instruments.count("transfer_async.undos.failed", why)
 
     def _retry_scheduled(self, event: events.RetryScheduled) -> None:
         self._note(event, "retry_scheduled", {metrics.PAUSE: event.pause})

@@ -58,7 +58,6 @@ class TakenMessage:
         self.deliveries: int = delivery.deliveries
 
     async def ack(self) -> None:
-        """Acknowledge the message."""
         await self._settle(self.delivery.ack())
 
     async def retry(self, after: float) -> None:
@@ -66,7 +65,6 @@ class TakenMessage:
         await self._settle(self.delivery.retry(after))
 
     async def dead_letter(self, reason: str) -> None:
-        """Dead-letter the message."""
         await self._settle(self.delivery.dead_letter(reason))
 
     async def _settle(self, call: Awaitable[None]) -> None:
@@ -100,7 +98,6 @@ class Consumer:
         await self.close()
 
     async def subscriber(self) -> Any:
-        """Start a subscriber."""
         subscriber = self.broker.subscriber()
         self._subscribers.append(subscriber)
         await soon(subscriber.start(), "a subscriber has started")
@@ -161,11 +158,9 @@ class BrokerHarness:
         await self._stack.aclose()
 
     def broker(self, **changes: Any) -> Broker:
-        """Create another broker without opening it."""
         return self.new_line(attrs.evolve(self.settings, **changes))
 
     async def consumer(self, **changes: Any) -> Consumer:
-        """Open another consumer."""
         return await self._stack.enter_async_context(Consumer(self.broker(**changes)))
 
     async def send(self, body: bytes, headers: Mapping[str, str] | None = None) -> None:
@@ -175,7 +170,6 @@ class BrokerHarness:
 
     @asynccontextmanager
     async def sender(self) -> AsyncIterator[Broker]:
-        """Open a broker for sending only."""
         broker = self.broker()
         await soon(broker.open(only_to_send=True), "the broker is open")
         try:
@@ -189,11 +183,9 @@ class BrokerHarness:
         return json.loads(taken.body), taken.headers
 
     async def outcome(self) -> dict[str, Any]:
-        """Return the next outcome, as JSON."""
         return (await self.published())[0]
 
     async def dead_lettered(self) -> TakenMessage:
-        """Return the next dead letter."""
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
@@ -265,24 +257,17 @@ RETRY = RetryPolicy(attempts=1, deadline=10.0)
 
 
 class SlowHolds(Holds):
-    """A ledger whose `place` can be blocked or made to fail.
-
-    Attributes:
-        failures: the number of next holds that fail.
-    """
+    """A ledger whose `place` can be blocked."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.failures: int = 0
         self._open, self._requests = asyncio.Event(), asyncio.Semaphore(0)
         self._open.set()
 
     def block(self) -> None:
-        """Block `place` from now on."""
         self._open.clear()
 
     def unblock(self) -> None:
-        """Let all blocked calls continue."""
         self._open.set()
 
     async def requested(self, count: int = 1) -> None:
@@ -291,12 +276,8 @@ class SlowHolds(Holds):
             await soon(self._requests.acquire(), "a hold was requested")
 
     async def place(self, intent: OrderIntent) -> str:
-        """Place a hold as soon as the ledger is not blocked."""
         self._requests.release()
         await self._open.wait()
-        if self.failures:
-            self.failures -= 1
-            raise OSError("the ledger is unreachable")
         return await super().place(intent)
 
 
@@ -316,8 +297,8 @@ class _RecordingHandler(Handler):
 class RunningWorker:
     """One worker. A supervisor restarts it when its connection is closed for good."""
 
-    def __init__(self, group: WorkerGroup, make: Callable[[], Broker], options: Mapping[str, Any]) -> None:
-        self._group, self._make, self._options = group, make, options
+    def __init__(self, group: WorkerGroup, make: Callable[[], Broker]) -> None:
+        self._group, self._make = group, make
         self.client: TransferClient = group.client()
         self._stopping = asyncio.Event()
         self.worker: OrderWorker = self._new_worker()
@@ -325,7 +306,7 @@ class RunningWorker:
 
     def _new_worker(self) -> OrderWorker:
         handler = _RecordingHandler(self.client, self._group.seen)
-        return OrderWorker(self.client, self._make(), handler=handler, **self._options)
+        return OrderWorker(self.client, self._make(), handler=handler)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
@@ -334,14 +315,14 @@ class RunningWorker:
             except ConnectionError:
                 self.worker = self._new_worker()
 
-    async def is_ready(self, *, so: bool = True) -> None:
-        """Wait until the worker's health check reports ready, or not ready if ``so`` is false."""
+    async def is_ready(self, *, expected: bool = True) -> None:
+        """Wait until the worker's health check reports ready, or not ready if ``expected`` is false."""
 
         async def polled() -> None:
-            while bool(await self.worker.health.not_ready()) is so:  # noqa: ASYNC110 - it has no event
+            while bool(await self.worker.health.not_ready()) is expected:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
 
-        await soon(polled(), f"the worker is {'' if so else 'not '}ready")
+        await soon(polled(), f"the worker is {'' if expected else 'not '}ready")
 
     async def stop(self) -> None:
         """Stop the worker after its current messages. Cancel it if it does not stop."""
@@ -349,18 +330,11 @@ class RunningWorker:
         try:
             await soon(asyncio.wait([self._task]), "the worker has stopped")
         except AssertionError:
-            await self.cancel()
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=TIMEOUT)
+            await self.client.close(timeout=0)
             raise
         await self.client.close()
-
-    async def cancel(self) -> None:
-        """Cancel the worker at once, as a second signal does."""
-        self._stopping.set()
-        self._task.cancel()
-        try:
-            await soon(asyncio.wait([self._task]), "the worker was cancelled")
-        finally:
-            await self.client.close(timeout=0)
 
 
 class WorkerGroup:
@@ -412,7 +386,6 @@ class WorkerGroup:
         slots: int | None = None,
         change: Callable[[Broker], None] = lambda _: None,
         is_awaited: bool = True,
-        **options: Any,
     ) -> RunningWorker:
         """Start another worker.
 
@@ -420,7 +393,6 @@ class WorkerGroup:
             slots: the number of messages that it takes at once; by default that of the harness's settings.
             change: a function that changes the worker's broker before the start.
             is_awaited: whether to wait until the worker takes messages.
-            options: further arguments of `OrderWorker`.
         """
 
         def make() -> Broker:
@@ -428,12 +400,12 @@ class WorkerGroup:
             change(broker)
             return broker
 
-        running = RunningWorker(self, make, options)
+        running = RunningWorker(self, make)
         self._workers.append(running)
         if is_awaited:
             await soon(running.worker.started.wait(), "the worker takes messages")
         return running
 
-    async def order(self, key: str, headers: Mapping[str, str] | None = None) -> None:
-        """Send the command for an order."""
-        await self.harness.send(OrderCommand(key=key, order=make_new_order()).to_json(), headers)
+    async def order(self, key: str) -> None:
+        async with self.harness.sender() as broker:
+            await broker.order(OrderCommand(key=key, order=make_new_order()))

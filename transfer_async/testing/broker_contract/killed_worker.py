@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -55,31 +55,30 @@ class Workplace:
 
 def work(place: Workplace, reached: Connection) -> None:
     """Work until killed. Report the key of each point that is reached."""
-    asyncio.run(KilledWorker(place, reached).run())
+    asyncio.run(_KilledWorker(place, reached).run())
 
 
 def dead_letter_until_killed(place: Workplace, reached: Connection) -> None:
     """Begin to dead-letter messages, report that, and block until killed."""
-
-    def stop() -> None:
-        reached.send(DEAD_LETTERING)
-        threading.Event().wait()  # This blocks the whole event loop, as a kill does.
-
-    asyncio.run(dead_letter_some(place, stop))
+    asyncio.run(_dead_letter(place, reached))
 
 
-async def dead_letter_some(place: Workplace, stop: Callable[[], None]) -> None:
-    """Take a few messages, begin to dead-letter all of them, and call ``stop``.
+async def _dead_letter(place: Workplace, reached: Connection) -> None:
+    """Take a few messages, begin to dead-letter all of them, and block.
 
-    If the broker's ``send`` sends the copy, ``stop`` is called before the copy is sent; otherwise at some
-    point of dead-lettering. The first message is dead-lettered completely, to measure how long that takes.
+    If the broker's ``send`` sends the copy, it blocks before the copy is sent; otherwise at some point of
+    dead-lettering. The first message is dead-lettered completely, to measure how long that takes.
     """
     broker = place.new_line(place.settings)
     send = broker.send
 
-    async def stops_first(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+    def block() -> None:
+        reached.send(DEAD_LETTERING)
+        threading.Event().wait()  # This blocks the whole event loop, as a kill does.
+
+    async def blocking(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         if subject == place.settings.dead_letters:
-            stop()
+            block()
         await send(subject, body, headers)
 
     async with Consumer(broker) as consumer:
@@ -87,23 +86,21 @@ async def dead_letter_some(place: Workplace, stop: Callable[[], None]) -> None:
         began = time.monotonic()
         await first.delivery.dead_letter("not valid")
         took = time.monotonic() - began
-        broker.send = stops_first  # type: ignore[method-assign] # there is no other way in between
+        broker.send = blocking  # type: ignore[method-assign] # there is no other way in between
         running = []
         for item, pause in zip(taken, PAUSES[1:], strict=True):
             running.append(asyncio.create_task(item.delivery.dead_letter("not valid")))
             await asyncio.sleep(took * pause)
-        stop()
-        await asyncio.wait(running)
+        block()
 
 
-class KilledWorker:
+class _KilledWorker:
     """A worker that waits forever at the points of its keys."""
 
     def __init__(self, place: Workplace, reached: Connection) -> None:
         self._place, self._reached = place, reached
 
     async def run(self) -> None:
-        """Work until cancelled."""
         place = self._place
         broker = place.new_line(place.settings)
         self._add_points(broker)

@@ -262,21 +262,21 @@ WAYS: dict[KeyState, tuple[Move, ...]] = {
 """The shortest series of transitions to each state."""
 
 
-async def made(journal: Journal, *wanted: Move, key: str = "k") -> Entry:
+async def made(journal: Journal, *wanted: Move, key: str = "k", scope: str = SCOPE) -> Entry:
     """Apply transitions, which must all be allowed, and return the last entry."""
     entry = None
     for move in wanted:
-        verdict = await judged(journal, move, key=key)
-        assert verdict.denial is None, move
-        entry = verdict.entry
+        result = await judged(journal, move, key=key, scope=scope)
+        assert result.denial is None, move
+        entry = result.entry
     assert entry is not None
     return entry
 
 
-async def judged(journal: Journal, move: Move, *, key: str = "k") -> TransitionResult:
-    verdict = await journal.move(SCOPE, key, of_key(move, key))
-    assert verdict is not None
-    return verdict
+async def judged(journal: Journal, move: Move, *, key: str = "k", scope: str = SCOPE) -> TransitionResult:
+    result = await journal.move(scope, key, of_key(move, key))
+    assert result is not None
+    return result
 
 
 def of_key(move: Move, key: str) -> Move:

@@ -102,17 +102,16 @@ class Model:
         self._entries: dict[tuple[str, str], Entry] = {}
         self._history: dict[tuple[str, str], list[HistoryEvent]] = {}
 
-    async def play(self, scenario: Scenario, pass_time: LetPass) -> None:
-        """Make every step of a scenario, then compare all records."""
+    async def play(self, scenario: Scenario, pass_time: LetPass, *, scope: str) -> None:
+        """Make every step of a scenario in this scope."""
         for item in scenario:
             if isinstance(item, tuple):
-                await self.play(item, pass_time)
+                await self.play(item, pass_time, scope=scope)
             elif isinstance(item, float):
                 pass_time(item)
             else:
                 step = item if isinstance(item, Step) else Step(item)
-                assert await self.apply(step.move, key=step.key) is step.denial, step
-        await self.compare()
+                assert await self.apply(step.move, scope=scope, key=step.key) is step.denial, step
 
     async def apply(self, move: Move, *, scope: str = SCOPE, key: str = "k") -> Rejection | None:
         """Make one transition, compare its result and the key's entry, and return the rejection or None."""
