@@ -62,7 +62,7 @@ class Written:
 def content(file: _File) -> Any:
     """All entries, with their histories."""
     entries = file.query(f"SELECT k.key, {sqlite._ROW} FROM {sqlite._KEYS} ORDER BY k.key")
-    return [(key, row, file.query(sqlite._HISTORY, SCOPE, key)) for key, *row in entries]
+    return [(key, row, file.query(sqlite._Queries.history, SCOPE, key)) for key, *row in entries]
 
 
 async def _written(path: Path) -> Written:

@@ -61,9 +61,6 @@ class Store(DurableJournal):
     async def now(self) -> float:
         return NOON.timestamp() + 10 * KEPT
 
-    async def scopes(self) -> list[str]:
-        return sorted({scope for scope, _ in self.rows})
-
     async def _prune_some(self, scope: str, before: float) -> int:
         self.pruned.append(before)
         return self.old.pop() if self.old else 0
@@ -71,6 +68,15 @@ class Store(DurableJournal):
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, rows.EntryRow]]:
         found = sorted((key, row) for (at, key), row in self.rows.items() if at == scope and key > after)
         return found[:limit]
+
+    async def _query(self, sql: str, *values: object) -> list[Any]:
+        raise NotImplementedError
+
+    async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
+        raise NotImplementedError
+
+    async def scopes(self) -> list[str]:
+        return sorted({scope for scope, _ in self.rows})
 
     _name = "the store"
 

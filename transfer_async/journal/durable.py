@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -39,8 +39,25 @@ from transfer_async.journal.model import (
     TransitionResult,
 )
 from transfer_async.journal.protocol import forgettable
-from transfer_async.journal.rows import EntryRow, Upgradable, Upgrade, entries_of, planned, upgraded
-from transfer_async.journal.transitions import Claim, MarkSending, Move, Release, TakeOver
+from transfer_async.journal.rows import (
+    EntryRow,
+    Upgradable,
+    Upgrade,
+    entries_of,
+    entry_of,
+    planned,
+    step_of,
+    upgraded,
+)
+from transfer_async.journal.transitions import (
+    Claim,
+    MarkSending,
+    Move,
+    Refute,
+    Release,
+    Resolve,
+    TakeOver,
+)
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -54,6 +71,17 @@ PRUNE_BATCH = 1000
 """The number of keys deleted in one transaction; other writers get their turn in between."""
 
 
+class Queries(Protocol):
+    """The SQL of the reading methods. The parameters are the same in each back end: see the methods."""
+
+    find: str
+    in_doubt: str
+    count_in_doubt: str
+    orders: str
+    history: str
+    scopes: str
+
+
 class DurableJournal(abc.ABC):
     """Base class of the journals that survive their process.
 
@@ -63,6 +91,8 @@ class DurableJournal(abc.ABC):
     """
 
     durable = True
+
+    _sql: Queries
 
     def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
@@ -103,10 +133,6 @@ class DurableJournal(abc.ABC):
     async def _prune_some(self, scope: str, before: float) -> int:
         """Delete up to `PRUNE_BATCH` keys that ended before that time, and return their number."""
 
-    @abc.abstractmethod
-    async def scopes(self) -> list[str]:
-        """See `Journal`."""
-
     @property
     @abc.abstractmethod
     def _name(self) -> str:
@@ -117,8 +143,16 @@ class DurableJournal(abc.ABC):
         """Open the store for an upgrade, whatever version it has."""
 
     @abc.abstractmethod
+    async def _query(self, sql: str, *values: object) -> list[Any]:
+        """Return the rows of a query."""
+
+    @abc.abstractmethod
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         """Return one page of the keys of `Journal.work`, as they are stored."""
+
+    @abc.abstractmethod
+    async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
+        """Return one page of the keys whose history has ``move``, and the ``after`` of the next page."""
 
     # --- for callers ----------------------------------------------------------------------------
 
@@ -225,9 +259,48 @@ class DurableJournal(abc.ABC):
             self._gathering = None
         self._start_runner()  # A cancelled runner may have left some.
 
+    async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
+        return [(key, EntryRow(*row)) for key, *row in await self._query(sql, *values)]
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        """See `Journal.read`."""
+        found = await self._rows(self._sql.find, scope, key)
+        return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
+
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
         return entries_of(scope, await self._page(scope, limit=limit, after=after), self._seal)
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        """See `Journal.in_doubt`."""
+        found = entries_of(scope, await self._rows(self._sql.in_doubt, scope), self._seal)
+        return sorted(found, key=lambda doubt: doubt[1].sent_until)
+
+    async def count_in_doubt(self, scope: str) -> int:
+        """See `Journal.count_in_doubt`."""
+        [(count,)] = await self._query(self._sql.count_in_doubt, scope)
+        return int(count)
+
+    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        """See `Journal`."""
+        found = await self._query(self._sql.orders, scope, after, limit)
+        return [(order_id, key, at) for order_id, key, at in found]
+
+    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`; the keys come in the order of the history."""
+        return await self._with_move(Refute.name, scope, after)
+
+    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`; the keys come in the order of the history."""
+        return await self._with_move(Resolve.name, scope, after)
+
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
+        """See `Journal.history`."""
+        return tuple(step_of(tuple(row)) for row in await self._query(self._sql.history, scope, key))
+
+    async def scopes(self) -> list[str]:
+        """See `Journal`."""
+        return [scope for (scope,) in await self._query(self._sql.scopes, FOUR_EYES)]
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""

@@ -26,7 +26,6 @@ from transfer_async._support.util import VERSION as RELEASE
 from transfer_async._support.util import checked_database, positive_seconds
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
-from transfer_async.journal.model import FOUR_EYES, Entry, HistoryEvent
 from transfer_async.journal.postgres_sql import (
     STEPPED,
     WRITTEN,
@@ -49,15 +48,11 @@ from transfer_async.journal.rows import (
     Upgradable,
     Upgrade,
     checked_counts,
-    entries_of,
-    entry_of,
     refuse_another_version,
     statements_from,
-    step_of,
     step_values,
     table_of,
 )
-from transfer_async.journal.transitions import Refute, Resolve
 
 T = TypeVar("T")
 
@@ -96,6 +91,8 @@ class PostgresJournal(DurableJournal):
     Raises:
         ValueError: names the argument and the rule.
     """
+
+    _sql: Statements
 
     @hides_arguments
     def __init__(
@@ -377,57 +374,18 @@ class PostgresJournal(DurableJournal):
     async def _query(self, sql: str, *values: object) -> list[Any]:
         return await self._ask(lambda session: session.fetch(sql, *values))
 
-    async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
-        return [(key, EntryRow(*row)) for key, *row in await self._query(sql, *values)]
-
     async def now(self) -> float:
         """Return the database's time in seconds since 1970; see `Journal.now`."""
         [(now,)] = await self._query(self._sql.now)
         return self._time(now)
 
-    async def read(self, scope: str, key: str) -> Entry | None:
-        """See `Journal.read`."""
-        found = await self._rows(self._sql.find, scope, key)
-        return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
-
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         return await self._rows(self._sql.work, scope, after, await self.now(), limit)
-
-    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
-        """See `Journal.in_doubt`."""
-        found = entries_of(scope, await self._rows(self._sql.in_doubt, scope), self._seal)
-        return sorted(found, key=lambda doubt: doubt[1].sent_until)
-
-    async def count_in_doubt(self, scope: str) -> int:
-        """See `Journal.count_in_doubt`."""
-        [(count,)] = await self._query(self._sql.count_in_doubt, scope)
-        return int(count)
-
-    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
-        """See `Journal`."""
-        found = await self._query(self._sql.orders, scope, after, limit)
-        return [(order_id, key, at) for order_id, key, at in found]
-
-    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; a page searches `HISTORY_PAGE` lines of the history, in its order."""
-        return await self._with_move(Refute.name, scope, after)
-
-    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; pages as in `refuted`."""
-        return await self._with_move(Resolve.name, scope, after)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         sql, begin = self._sql.with_move, int(after or 0)
         [(keys, last)] = await self._query(sql, scope, begin, HISTORY_PAGE, move)
         return list(keys), "" if last is None else str(last)
-
-    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
-        """See `Journal.history`."""
-        return tuple(step_of(tuple(row)) for row in await self._query(self._sql.history, scope, key))
-
-    async def scopes(self) -> list[str]:
-        """See `Journal`."""
-        return [scope for (scope,) in await self._query(self._sql.scopes, FOUR_EYES)]
 
     async def _prune_some(self, scope: str, before: float) -> int:
         async def pruned() -> int:
