@@ -353,7 +353,10 @@ class DurableJournal(abc.ABC):
                 try:
                     await self._commit_all(taken)
                 finally:
-                    _end_all(taken)
+                    for pending in taken:
+                        if not pending.result.done():  # No caller may wait for ever.
+                            why = "the journal failed: read the key to find out its state"
+                            pending.result.set_exception(JournalFailed(why))
                 self._commit_seconds = _loop_time() - began
         finally:
             self._runners.discard(
@@ -429,13 +432,6 @@ def _fail(wanted: list[PendingMove], error: BaseException) -> None:
             own = JournalFailed(why)  # Each call sets its own outcome on it.
             own.__cause__ = cause
             pending.result.set_exception(own)
-
-
-def _end_all(taken: list[PendingMove]) -> None:
-    """Fail every transition without a result, so that no caller waits for ever."""
-    for item in taken:
-        if not item.result.done():
-            item.result.set_exception(JournalFailed("the journal failed: read the key to find out its state"))
 
 
 # --- transaction -------------------------------------------------------------------------------------
@@ -535,8 +531,9 @@ class Transaction:
         self.cache: WriteCache = cache
         self.is_committing: bool = False
         self._seal = seal
+        rules = {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
         # Every process locks in the same order, so there is no deadlock.
-        self.places: list[RecordId] = sorted({pending.place for pending in wanted} | _rules(wanted))
+        self.places: list[RecordId] = sorted({pending.place for pending in wanted} | rules)
         known = {place: cache.get(place) for place in self.places}
         self._known = {place: found for place, found in known.items() if found is not None}
         self.writes: list[Write] = []
@@ -659,11 +656,6 @@ class Transaction:
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
                 self.cache.keep(place, token, held.entry)
-
-
-def _rules(wanted: Sequence[PendingMove]) -> set[RecordId]:
-    """Return the records of the dual control rules that decisions by one person depend on."""
-    return {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
 
 
 def _needs_stored_state(place: RecordId, move: Move, result: TransitionResult | None) -> bool:

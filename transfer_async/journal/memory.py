@@ -74,20 +74,13 @@ class MemoryJournal:
             before = self._entries.get(place)
             if before is None and isinstance(move, Claim):
                 self._make_room(now)
-            verdict = state_machine.decide(
-                before,
-                move,
-                now=now,
-                id_taken=self._is_taken(scope, key, move),
-                four_eyes=self._entries.get((scope, FOUR_EYES)),
-            )
+            order_id = move.order_bound
+            is_taken = order_id is not None and self._ids.get((scope, order_id), key) != key
+            rule = self._entries.get((scope, FOUR_EYES))
+            verdict = state_machine.decide(before, move, now=now, id_taken=is_taken, four_eyes=rule)
             if verdict is not None and verdict.entry is not before:
                 self._store(place, before, verdict, move, now)
         return verdict
-
-    def _is_taken(self, scope: str, key: str, move: Move) -> bool:
-        order_id = move.order_bound
-        return order_id is not None and self._ids.get((scope, order_id), key) != key
 
     def _store(
         self, place: _Place, before: Entry | None, verdict: TransitionResult, move: Move, now: float

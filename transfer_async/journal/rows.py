@@ -408,9 +408,10 @@ def _readable_part(
     corrupt = [raw for raw, undo in undos.items() if undo is None]
     # A free key's corrupt undos of its last intent include the hold of its order, if that exists after all.
     own = [raw for raw in corrupt if state is KeyState.FREE and _is_undo_of(intent_id, raw)]
+    stored = {"state": row.state, "order_id": row.order_id, "body": row.body, "intent": row.intent}
     unread = Unread(
         why=why,
-        kept=_kept(row),
+        kept=json.dumps(stored, default=repr),
         hooks=tuple(map(_hook_of, own)) if state in ENDED else values["hooks"],
         earlier_hooks=tuple(_hook_of(raw) for raw in corrupt if raw not in own),
         is_sealed=is_sealed,
@@ -442,11 +443,6 @@ def _state_of(row: EntryRow) -> KeyState:
 @functools.cache
 def _kinds() -> dict[str, Any]:
     return typing.get_type_hints(_Body)
-
-
-def _kept(row: EntryRow) -> str:
-    kept = {"state": row.state, "order_id": row.order_id, "body": row.body, "intent": row.intent}
-    return json.dumps(kept, default=repr)
 
 
 def _stored_fingerprint(intent: str | None, seal: Seal | None, place: RecordId | None) -> str:
@@ -656,15 +652,13 @@ async def _counted(store: Upgradable, found: int) -> Upgrade:
     unreadable, last = 0, 0
     while page := await store.page(table_of(found), last):
         last = page[-1][0]
-        states.update(row.state for _, row in page)
-        unreadable += sum(map(_is_unreadable, (row for _, row in page)))
+        for _, row in page:
+            states[row.state] += 1
+            unread = entry_of(row).unread
+            if unread is not None and not unread.is_sealed:  # An encrypted record is not corrupt.
+                unreadable += 1
     users = tuple(await store.users())
     return Upgrade(found=found, states=dict(states), unreadable=unreadable, users=users)
-
-
-def _is_unreadable(row: EntryRow) -> bool:
-    unread = entry_of(row).unread
-    return unread is not None and not unread.is_sealed  # An encrypted record is not corrupt.
 
 
 def table_of(version: int) -> str:

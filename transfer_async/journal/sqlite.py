@@ -296,7 +296,6 @@ class _File(OpenFile):
         self._db.execute("BEGIN IMMEDIATE")
         try:
             ids = self._load(transaction)
-            self._load_bound(transaction)
             transaction.decide(now())
             if transaction.writes:
                 self._store(transaction, ids)
@@ -313,7 +312,7 @@ class _File(OpenFile):
             self._db.rollback()
 
     def _load(self, transaction: Transaction) -> dict[RecordId, int]:
-        """Load every place, and return the row numbers of the stored ones."""
+        """Load every place and every order id to bind; return the row numbers of the stored places."""
         found: dict[RecordId, tuple[int, str]] = {}
         for scope, keys in _by_scope(transaction.places):
             rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))
@@ -323,12 +322,10 @@ class _File(OpenFile):
             known = number is None or token == transaction.known_token(place)
             row = None if known else EntryRow(*self.query(_FIND_ROW, number)[0])
             transaction.load(place, token, row)
-        return {place: number for place, (number, _) in found.items()}
-
-    def _load_bound(self, transaction: Transaction) -> None:
         for scope, order_ids in _by_scope(transaction.ids):
             for order_id, key in self._db.execute(_FIND_ORDERS, (self._scope(scope), order_ids)):
                 transaction.bind(scope, order_id, key)
+        return {place: number for place, (number, _) in found.items()}
 
     def _scope(self, name: str) -> int:
         number = self._scopes.get(name)

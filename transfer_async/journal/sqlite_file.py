@@ -184,16 +184,13 @@ class Files:
         """
         for name, known in self._known:
             if identity(name) != known:
-                raise FileReplaced(self._loss(name))
-
-    def _loss(self, name: str) -> str:
-        loss = f"{Path(name).name} was moved, removed or replaced while it was in use"
-        if name in self._beside:
-            loss += (
-                ": commits may be lost; stop every process that uses the journal, "
-                "and compare it with the service before keys are used again"
-            )
-        return loss
+                loss = f"{Path(name).name} was moved, removed or replaced while it was in use"
+                if name in self._beside:
+                    loss += (
+                        ": commits may be lost; stop every process that uses the journal, "
+                        "and compare it with the service before keys are used again"
+                    )
+                raise FileReplaced(loss)
 
     def close_safely(self, db: sqlite3.Connection) -> None:
         """Close the connection, unless that would damage the files of others.
@@ -202,22 +199,18 @@ class Files:
         begun another log, this would delete theirs: then the connection stays open until the process ends,
         and no other is opened. If the log was only deleted, its contents are first written into the file.
         """
-        if self._is_replaced_by_others():
+        if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
             import ctypes  # imported here because this is rarely needed
 
-            ctypes.pythonapi.Py_IncRef(
-                ctypes.py_object(db)
-            )  # The garbage collector must not close it either.
+            # The garbage collector must not close it either.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
             return
         with contextlib.suppress(sqlite3.Error):
             if len(self._known) > 1 and identity(self._beside[0]) is None:
                 db.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
         self._is_open = False
         db.close()
-
-    def _is_replaced_by_others(self) -> bool:
-        return any(identity(name) not in (known, None) for name, known in self._known[1:])
 
 
 _OPEN: set[weakref.ref[Files]] = set()

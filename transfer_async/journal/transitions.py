@@ -92,7 +92,8 @@ class Move(HidesStored, frozen=True):
             denial = Rejection.FOREIGN
         if to is None or denial is not None:
             return TransitionResult(now=now, entry=entry, denial=denial)
-        if to is KeyState.FREE and entry.is_suspected and not _is_refuted_by_person(self):
+        is_refuted_by_person = isinstance(self, Refute) and not self.by_program
+        if to is KeyState.FREE and entry.is_suspected and not is_refuted_by_person:
             kept = _kept_in_doubt(entry, self, now)
             return TransitionResult(now=now, entry=kept, denial=Rejection.LOST, found_doubt=True)
         if self.is_a_change:  # A pending proposal was about the earlier version, so it is void.
@@ -100,10 +101,6 @@ class Move(HidesStored, frozen=True):
         else:
             moved = replace(entry, state=to)
         return TransitionResult(now=now, entry=self.apply(moved, now))
-
-
-def _is_refuted_by_person(move: Move) -> bool:
-    return isinstance(move, Refute) and not move.by_program
 
 
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
@@ -807,18 +804,26 @@ class Claim(Move, frozen=True, kw_only=True):
     hooks: tuple[str, ...]
     once: bool = False
 
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        if entry.state is KeyState.FREE:
+            return Rejection.REFUSED if self.once and self._was_refused(entry) else None
+        if entry.fingerprint != self.fingerprint:
+            return Rejection.CONFLICT
+        if entry.state is KeyState.CREATED:
+            return Rejection.CREATED
+        if entry.state is KeyState.IN_DOUBT:
+            return Rejection.IN_DOUBT
+        return Rejection.BUSY if now < entry.lease_until else None
+
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
         """Decide the claim; it needs no entry, and records a doubt that it finds although it is rejected."""
-        if entry is None or entry.state is KeyState.FREE:
-            return self._decide_free(entry, now)
-        if entry.fingerprint != self.fingerprint:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.CONFLICT)
-        if entry.state is KeyState.CREATED:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.CREATED)
-        if entry.state is KeyState.IN_DOUBT:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.IN_DOUBT)
-        if now < entry.lease_until:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.BUSY)
+        if entry is None:
+            return TransitionResult(now=now, entry=self._begin(_BEGUN, now))
+        denial = self.denial(entry, now)
+        if denial is not None:
+            return TransitionResult(now=now, entry=entry, denial=denial)
+        if entry.state is KeyState.FREE:
+            return TransitionResult(now=now, entry=self._begin(entry, now))
         if entry.state is KeyState.SENDING or entry.is_suspected:
             doubted = replace(
                 entry,
@@ -830,15 +835,16 @@ class Claim(Move, frozen=True, kw_only=True):
             )
             return TransitionResult(now=now, entry=doubted, denial=Rejection.IN_DOUBT, found_doubt=True)
         if abs(now - entry.claimed_at) > self.max_claim_age or not self._is_served_by(entry):
-            return TransitionResult(
-                now=now, entry=self._begin(now, before=entry, pending_undos=undos_on_failure(entry))
-            )
-        return TransitionResult(now=now, entry=self._go_on(entry, now))
-
-    def _decide_free(self, entry: Entry | None, now: float) -> TransitionResult:
-        if entry is not None and self.once and self._was_refused(entry):
-            return TransitionResult(now=now, entry=entry, denial=Rejection.REFUSED)
-        return TransitionResult(now=now, entry=self._begin(now, before=entry))
+            return TransitionResult(now=now, entry=self._begin(entry, now, undos=undos_on_failure(entry)))
+        continued = replace(
+            entry,
+            intent=attrs.evolve(self.intent, id=entry.intent_id),
+            hooks=self.hooks,
+            epoch=entry.epoch + 1,
+            version=entry.version + 1,
+            lease_until=now + self.lease,
+        )
+        return TransitionResult(now=now, entry=continued)
 
     def _was_refused(self, entry: Entry) -> bool:
         ending = entry.ending
@@ -850,25 +856,14 @@ class Claim(Move, frozen=True, kw_only=True):
     def _is_served_by(self, entry: Entry) -> bool:
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
-        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. This
-        client must have all those hooks, or else they could not be undone.
+        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. (The
+        fingerprint compares the order.) This client must have all those hooks, or they could not be undone.
         """
-        same_words = entry.intent is not None and _words(entry.intent) == _words(self.intent)
-        return same_words and set(entry.hooks) <= set(self.hooks)
+        if entry.intent is None or entry.intent.beneficiary != self.intent.beneficiary:
+            return False
+        return entry.intent.held == self.intent.held and set(entry.hooks) <= set(self.hooks)
 
-    def _go_on(self, entry: Entry, now: float) -> Entry:
-        return replace(
-            entry,
-            intent=attrs.evolve(self.intent, id=entry.intent_id),
-            hooks=self.hooks,
-            epoch=entry.epoch + 1,
-            version=entry.version + 1,
-            lease_until=now + self.lease,
-        )
-
-    def _begin(
-        self, now: float, *, before: Entry | None, pending_undos: tuple[PendingUndo, ...] = ()
-    ) -> Entry:
+    def _begin(self, before: Entry, now: float, *, undos: tuple[PendingUndo, ...] = ()) -> Entry:
         return replace(
             _BEGUN,
             fingerprint=self.fingerprint,
@@ -880,18 +875,13 @@ class Claim(Move, frozen=True, kw_only=True):
             lease_until=now + self.lease,
             receipts={},
             held=self.intent.held,
-            pending_undos=(before.pending_undos if before else ()) + due(pending_undos, now),
-            pending_notifications=before.pending_notifications if before else (),
-            quarantined=before.quarantined if before else (),
-            version=before.version + 1 if before else 1,
-            unknown_members=before.unknown_members if before else None,
+            pending_undos=before.pending_undos + due(undos, now),
+            pending_notifications=before.pending_notifications,
+            quarantined=before.quarantined,
+            version=before.version + 1,
+            unknown_members=before.unknown_members,
         )
 
 
 _BEGUN = Entry(state=KeyState.CLAIMED, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
 """The template of the entries that a claim creates: copying it takes half the time of a new entry."""
-
-
-def _words(intent: OrderIntent) -> tuple[Any, ...]:
-    """Return what hooks depend on besides the order, which the fingerprint already compares."""
-    return intent.beneficiary, intent.held
