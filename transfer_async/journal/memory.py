@@ -26,12 +26,12 @@ _Place = tuple[str, str]  # scope and key
 
 
 class MemoryJournal:
-    """Keys and their states in memory, within bounds.
+    """Keys and their states in memory, at most ``max_keys``.
 
-    A claimed, sending or in-doubt key, and a key with a pending undo, is never forgotten. A key that the
-    client generated is forgotten once it ends, unless an error may have given it to the caller while an order
-    may exist. Other keys are kept for ``keep``, or until newer ones need the room. Clients in several
-    threads, each with its own event loop, may share one journal.
+    A key that is claimed, sending or in doubt, or has a pending undo, is never forgotten. A key that the
+    client generated is forgotten once it ends, unless an error may have shown it to the caller while an order
+    may exist. Other keys are kept for ``keep``, or until newer keys need the space. Several threads may share
+    one journal, each with its own event loop.
 
     Args:
         max_keys: the maximum number of keys, whatever their state.
@@ -100,7 +100,7 @@ class MemoryJournal:
         if state_machine.is_told(move, verdict):
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
-            # Made now, not when it is read: keeping the entry and the transition takes four times the room.
+            # Created now, not when it is read: the entry and the transition would take four times the space.
             steps.append(state_machine.history_step(entry, move, now=now))
             if len(steps) > HISTORY:
                 steps[:] = state_machine.latest(steps, HISTORY)
@@ -208,10 +208,10 @@ class MemoryJournal:
 
 
 def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
-    """Return whether a call, or a slow sender, may still come with the key of an entry that ``move`` ends.
+    """Return whether a caller or a slow sender may still use the key after ``move`` has ended its entry.
 
-    A caller without a key of its own receives the client's key only with an error. Where that error said
-    that an order may exist, the key must stay known: a forgotten key is free, and would be paid again.
+    A caller learns a key that the client generated only from an error. If an order may exist after that
+    error, the key must be kept: a forgotten key is free, and would be paid again.
     """
     if not entry.client_made or entry.cause is not None:  # An entry that was ever in doubt has a cause.
         return True

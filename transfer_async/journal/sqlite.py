@@ -1,7 +1,7 @@
-"""The journal in a file: one machine, any number of processes.
+"""The journal in a SQLite file: one machine, any number of processes.
 
-A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). The journal's own thread
-does all work on the file, so no event loop waits for the disk.
+A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). All work on the file is done
+in the journal's own thread, so the event loop never waits for the disk.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from transfer_async.journal.sqlite_file import APPLICATION, FileReplaced, Identi
 T = TypeVar("T")
 
 HISTORY_PAGE = 500
-"""The number of keys that one page of `refuted` or `resolved` has."""
+"""The maximum number of keys in one page of `refuted` or `resolved`."""
 
 _TABLES = f"""
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -115,7 +115,7 @@ class _Queries:
 
 
 class SQLiteJournal(DurableJournal):
-    """Keys and their states in a file, durable when a move returns.
+    """Keys and their states in a file, durable when a transition returns.
 
     Args:
         path: the path of the file, on a local disk: network file systems do not lock as SQLite needs. A
@@ -261,7 +261,10 @@ class SQLiteJournal(DurableJournal):
 
 
 def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Return what ``work`` returns or raises as a value; a future refuses some errors, and is never done."""
+    """Return the result of ``work``, or the error that it raised.
+
+    A future cannot hold some errors, for example `StopIteration`, and would never be done.
+    """
     try:
         return work(), None
     except ENDS_THE_PROGRAM:
@@ -431,7 +434,6 @@ def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 # --- sqlite upgrade ----------------------------------------------------------------------------------
-# The file of a journal of any version, opened for its upgrade.
 
 
 _OLD_ROW = "state, token, order_id, due_at, ended_at, body, intent, NULL"
@@ -482,7 +484,7 @@ class UpgradableFile(Upgradable):
 
     Args:
         file: the file, opened in the journal's thread.
-        journal: the journal, whose thread does the work.
+        journal: the journal; its thread does the work.
     """
 
     def __init__(self, file: FileOfAnyVersion, journal: SQLiteJournal) -> None:

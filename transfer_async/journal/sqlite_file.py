@@ -21,7 +21,7 @@ from pathlib import Path
 from transfer_async._models.errors import JournalFailed
 
 LOG, INDEX = "-wal", "-shm"
-"""The suffixes of SQLite's files beside it: the log, and the index with the locks that its users share."""
+"""The suffixes of SQLite's other files: the log, and its index, which also has locks."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -85,7 +85,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Refuse anything but a regular file, and a file that others may open without seeing its log."""
+    """Refuse a path that is not a regular file, and a file that others may open without seeing its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} exists, but is not a regular file")
@@ -126,7 +126,7 @@ def _is_mounted(real: Path) -> bool:
 def restrict_to_owner(real: Path) -> None:
     """Let only their owner read the file and the files beside it."""
     for name in (str(real), f"{real}{LOG}", f"{real}{INDEX}"):
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # Another user owns it, and decides.
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # If another user owns it, leave it.
             if stat.S_IMODE(os.stat(name).st_mode) & 0o077:  # noqa: PTH116 - as above
                 os.chmod(name, 0o600)  # noqa: PTH101 - as above
 
@@ -135,10 +135,10 @@ def restrict_to_owner(real: Path) -> None:
 
 
 class Files:
-    """The identities of the file, its log and its index, as one connection has opened them.
+    """The identities that the file, its log and its index had when one connection opened them.
 
-    A log that was deleted or replaced still accepts commits, but they can never be read. With another
-    index, other processes do not see our locks.
+    SQLite still commits to a log that was deleted or replaced, but these commits can never be read. If the
+    index was replaced, other processes do not see this process's locks.
 
     Args:
         path: the path as the caller passed it.
@@ -169,7 +169,7 @@ class Files:
         try:
             self.refuse_if_moved()
         except FileReplaced:
-            if self._is_open:  # Otherwise it was closed, with its log, at this moment.
+            if self._is_open:  # Otherwise another thread has just closed it, which deleted its log.
                 raise
 
     def remember(self) -> None:
