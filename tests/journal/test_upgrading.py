@@ -146,13 +146,6 @@ async def test_keys_of_version_1_are_readable_and_can_be_resolved(store: Store):
 # --- an upgrade -----------------------------------------------------------------------------------------
 
 
-async def test_an_older_journal_is_refused_with_the_upgrade_command(store: Store):
-    why = await refusal(store)
-
-    assert "older version of transfer_async (its format is 1, this program's is 2)" in why
-    assert "transfer-async journal upgrade" in why
-
-
 async def test_an_upgrade_changes_only_the_table_name_and_the_version(store: Store):
     before = await content(store)
     made = await upgrade(store)
@@ -342,11 +335,24 @@ async def test_no_statement_of_version_1_finds_its_table_in_the_database(databas
     assert len(statements) >= 10
 
 
-async def test_a_program_of_version_1_works_before_the_upgrade_and_is_refused_after_it(store: Store):
+async def test_a_program_of_version_1_works_until_the_upgrade_and_is_refused_after_it(store: Store):
     async with store.old_journal() as old:
-        await claimed(old, "new")
-    await upgrade(store)
+        await claimed(old, "before")
+        why = await refusal(store)
+        assert "older version of transfer_async (its format is 1, this program's is 2)" in why
+        assert "stop every program that uses it, then run: transfer-async journal upgrade" in why
+        await claimed(old, "meanwhile")
+        await upgrade(store)
+        async with store.journal() as new:
+            await claimed(new, "new")
+            for key in ("after", "new", "before"):
+                with pytest.raises(
+                    JournalFailed, match=r"newer version of transfer_async.*: stop this program"
+                ):
+                    await old.move(SCOPE, key, of_key(claim(2), key))
+            found = {key: await new.read(SCOPE, key) for key in ("before", "meanwhile", "new", "after")}
 
+    assert [key for key, entry in found.items() if entry is not None] == ["before", "meanwhile", "new"]
     with pytest.raises(JournalFailed, match="newer version"):
         async with store.old_journal():
             pass
