@@ -262,13 +262,6 @@ async def test_an_upgrade_without_a_journal_is_refused(tmp_path: Path, database:
         await journal.close()
 
 
-async def test_an_upgrade_reports_a_failing_store(tmp_path: Path):
-    journal = SQLiteJournal(tmp_path / "nowhere.db")
-    with pytest.raises(JournalFailed, match=r"the upgrade failed \(FileNotFoundError\)"):
-        await journal.upgrade()
-    await journal.close()
-
-
 async def test_only_the_owner_of_the_tables_may_upgrade_them(database: str):
     store = await asyncio.to_thread(TableStore, database)
     clerk = f"clerk_{database.rpartition('/')[2]}"

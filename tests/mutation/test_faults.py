@@ -1,6 +1,5 @@
 """The list itself: every fault still fits its file, and the tests that run first exist."""
 
-import ast
 from collections import Counter
 
 import pytest
@@ -34,7 +33,7 @@ odd: nothing
 def test_every_fault_fits_its_file_once_and_leaves_python_behind():
     sources = {path: (HERE / path).read_text(encoding="utf-8") for path in {fault.path for fault in FAULTS}}
     for fault in FAULTS:
-        ast.parse(fault.plant(sources[fault.path]))
+        compile(fault.plant(sources[fault.path]), fault.path, "exec")  # faster than ast.parse
 
 
 def test_every_block_of_the_list_is_a_fault_of_a_unique_name():
