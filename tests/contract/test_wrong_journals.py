@@ -1,4 +1,4 @@
-"""The contract finds wrong journals: each is one that a bank might write, with a single fault."""
+"""The contract finds wrong journals: each has a single fault that a bank's own journal might have."""
 
 import asyncio
 import copy
@@ -45,8 +45,8 @@ CONFUSING = {
     "FoldsKeys": lambda scope, key: (scope, key.casefold()),
     "CutsKeysAt64": lambda scope, key: (scope, key[:64]),  # a short column, and a database that truncates
     "FoldsKeysToASCII": lambda scope, key: (scope, normalize("NFKD", key).encode("ascii", "ignore").decode()),
-    "TakesKeysForNumbers": lambda scope, key: (scope, str(float(key)) if key.isdecimal() else key),
-    "GluesScopeAndKey": lambda scope, key: ("", f"{scope}/{key}"),
+    "ReadsKeysAsNumbers": lambda scope, key: (scope, str(float(key)) if key.isdecimal() else key),
+    "JoinsScopeAndKey": lambda scope, key: ("", f"{scope}/{key}"),
 }
 
 
@@ -59,7 +59,7 @@ class ChangesHistory(OwnJournal):
 
 HISTORIES = {
     "KeepsNoHistory": lambda steps: (),
-    "TellsTheHistoryBackwards": lambda steps: steps[::-1],
+    "ReversesTheHistory": lambda steps: steps[::-1],
     "CutsTheHistoryTo50": lambda steps: steps[:50],
     "CutsReasonsAt80": lambda steps: [
         replace(step, reason=step.reason and step.reason[:80]) for step in steps
@@ -69,7 +69,7 @@ HISTORIES = {
 
 
 class ComparesKeysAsPatterns(OwnJournal):
-    """It looks with ``LIKE``."""
+    """It searches with ``LIKE``."""
 
     async def read(self, scope, key):
         like = re.compile(re.escape(key).replace("_", ".").replace("%", ".*"))
@@ -77,13 +77,13 @@ class ComparesKeysAsPatterns(OwnJournal):
         return await super().read(*found[0]) if found else None
 
 
-class GivesMoreThanIsAskedFor(OwnJournal):
+class ListsMoreThanTheLimit(OwnJournal):
     async def work(self, scope, *, limit, after=""):
         return await super().work(scope, limit=limit + 1, after=after)
 
 
 class LimitsBeforeItFilters(OwnJournal):
-    """``recover`` ends at the first page that has nothing to do."""
+    """``recover`` would end at the first page without work."""
 
     async def work(self, scope, *, limit, after=""):
         now = await self.now()
@@ -100,7 +100,7 @@ class LimitsBeforeItLooksAtTheScope(OwnJournal):
 
 
 class WorksByAge(OwnJournal):
-    """A key that is older than the last one of a page, but lies before it, is never looked at."""
+    """A key that is older than the last one of a page, but sorted before it, is never listed."""
 
     async def work(self, scope, *, limit, after=""):
         found = await super().work(scope, limit=999, after=after)
@@ -108,7 +108,7 @@ class WorksByAge(OwnJournal):
 
 
 class WorksByAgeFromWhereItWas(OwnJournal):
-    """It knows the place of the last key, as long as that waits; then it begins anew, or ends."""
+    """It continues after the last key while that key waits; otherwise it begins again, or ends."""
 
     async def work(self, scope, *, limit, after=""):
         found = sorted(await super().work(scope, limit=999), key=lambda one: due_at(one[1]))
@@ -121,7 +121,7 @@ class WorksOnTheFirst100(OwnJournal):
         return await super().work(scope, limit=min(limit, 100), after=after)
 
 
-class TellsTheFirst100Doubts(OwnJournal):
+class ListsTheFirst100Doubts(OwnJournal):
     async def in_doubt(self, scope):
         return (await super().in_doubt(scope))[:100]
 
@@ -129,8 +129,8 @@ class TellsTheFirst100Doubts(OwnJournal):
         return len(await super().in_doubt(scope))
 
 
-class LeavesTheWishOutOfLists(OwnJournal):
-    """``recover`` then knows nothing that it could undo."""
+class LeavesTheIntentOutOfLists(OwnJournal):
+    """``recover`` would know nothing to undo."""
 
     def _of(self, scope):
         return ((key, replace(entry, intent=None)) for key, entry in super()._of(scope))
@@ -144,7 +144,7 @@ class LimitsOrdersBeforeItFilters(OwnJournal):
         return [one for one in found if one[0] > after][:limit]
 
 
-class BeginsEveryPageAnew(OwnJournal):
+class BeginsEveryPageAgain(OwnJournal):
     async def work(self, scope, *, limit, after=""):
         return await super().work(scope, limit=limit)
 
@@ -154,17 +154,17 @@ class WorksForAllScopes(OwnJournal):
         return (one for at in {at for at, _ in self._rows} for one in super(WorksForAllScopes, self)._of(at))
 
 
-class TellsDoubtsByKey(OwnJournal):
+class ListsDoubtsByKey(OwnJournal):
     async def in_doubt(self, scope):
         return sorted(await super().in_doubt(scope))
 
 
-class CountsAllThatIsThere(OwnJournal):
+class CountsAllScopes(OwnJournal):
     async def count_in_doubt(self, scope):
         return sum(entry.state is KeyState.IN_DOUBT for at, _ in self._rows for _, entry in self._of(at))
 
 
-class ForgetsWhatIsAtWork(OwnJournal):
+class DeletesKeysInUse(OwnJournal):
     async def prune(self, scope, *, before):
         forgettable(before, now=await self.now())
         old = [place for place in self._rows if place[0] == scope]
@@ -173,7 +173,7 @@ class ForgetsWhatIsAtWork(OwnJournal):
         return len(old)
 
 
-class ForgetsWhateverIsAsked(OwnJournal):
+class DeletesKeysOfToday(OwnJournal):
     async def prune(self, scope, *, before):
         until = before.timestamp()
         old = [at for at, row in self._rows.items() if row.ended_at is not None and row.ended_at <= until]
@@ -182,15 +182,15 @@ class ForgetsWhateverIsAsked(OwnJournal):
         return len(old)
 
 
-class LooksThenWrites(OwnJournal):
+class ReadsWithoutALock(OwnJournal):
     async def read(self, scope, key):
         found = await super().read(scope, key)
         await asyncio.sleep(0)
         return found
 
 
-class KnowsNoRuleOfTwoPersons(OwnJournal):
-    """It was written before `decide` asked for the scope's entry."""
+class KnowsNoDualControl(OwnJournal):
+    """It was written before `decide` had the parameter ``four_eyes``."""
 
     async def read(self, scope, key):
         return None if key == FOUR_EYES and self._moving else await super().read(scope, key)
@@ -205,8 +205,8 @@ class KnowsNoRuleOfTwoPersons(OwnJournal):
             self._moving = False
 
 
-class LooksAtTheRuleAndThenWaits(OwnJournal):
-    """It reads the rule in a transaction of its own, before the one that writes."""
+class ReadsTheRuleTooEarly(OwnJournal):
+    """It reads the rule in another transaction, before the one that writes."""
 
     async def move(self, scope, key, move):
         self._rule = await self.read(scope, FOUR_EYES) if move.is_by_one_person else None
@@ -230,18 +230,18 @@ class ForgetsWhenClosed(OwnJournal):
         self._rows.clear()
 
 
-class StopsWhenItsCallerDoes(OwnJournal):
+class StopsWithItsCaller(OwnJournal):
     async def move(self, scope, key, move):
         await asyncio.sleep(0)
         return await super().move(scope, key, move)
 
 
-class HasATimeOfItsOwn(OwnJournal):
+class HasItsOwnTime(OwnJournal):
     async def now(self):
         return 1_700_000_000.0
 
 
-class WritesTheReplyAnew(OwnJournal):
+class EncodesTheReplyAgain(OwnJournal):
     async def read(self, scope, key):
         entry = await super().read(scope, key)
         if entry is None or entry.reply is None:
@@ -295,7 +295,7 @@ LOSING = {
 
 
 class WritesEnds(OwnJournal):
-    """This one is right: it writes of itself when a key has ended."""
+    """A right journal that stores when a key has ended."""
 
     def ended_at(self, before, after, first):
         return after
@@ -314,8 +314,8 @@ class WritesEnds(OwnJournal):
         return self.__dict__.setdefault("_firsts", {})
 
 
-class KeepsAnEndThatIsOver(WritesEnds):
-    """``COALESCE(excluded.ended_at, ended_at)``: a key at work, or in doubt, is forgotten, and paid again."""
+class KeepsAnEarlierEnd(WritesEnds):
+    """``COALESCE(excluded.ended_at, ended_at)``: a key in use or in doubt is deleted, and paid again."""
 
     def ended_at(self, before, after, first):
         return before if after is None else after
@@ -327,13 +327,13 @@ class KeepsTheFirstEnd(WritesEnds):
         return after and self._kept
 
 
-class TakesTheBeginningForTheEnd(WritesEnds):
+class PrunesByTheFirstClaim(WritesEnds):
     def ended_at(self, before, after, first):
         return after and first
 
 
 class ListsRefuted(OwnJournal):
-    """This one is right: it lists what was ever refuted, and resolved, two keys at a time."""
+    """A right journal that lists the keys that were ever refuted or resolved, two at a time."""
 
     async def refuted(self, scope, *, after=""):
         return self._listed(scope, "refute", after)
@@ -351,7 +351,7 @@ class ListsRefuted(OwnJournal):
 
 
 class ListsWhatIsStillRefuted(ListsRefuted):
-    """A key that was claimed again since is left out."""
+    """It leaves out a key that was claimed again."""
 
     def _is_listed(self, row, scope, key, move):
         return (
@@ -383,17 +383,17 @@ class ListsTheFirstOrdersAgain(OwnJournal):
         return await super().orders(scope, limit=limit)
 
 
-class ListsEveryOrderAsOver(OwnJournal):
+class ListsEveryOrderAsEnded(OwnJournal):
     async def orders(self, scope, *, limit, after=""):
         found = await super().orders(scope, limit=limit, after=after)
         return [(order_id, key, since or await self.now()) for order_id, key, since in found]
 
 
-# --- what a cancelled caller does to them --------------------------------------------------------------
+# --- cancelled callers --------------------------------------------------------------
 
 
 class OneByOne(OwnJournal):
-    """This one is right: a move waits for its turn, and is a task of its own."""
+    """A right journal whose transitions are tasks, one at a time."""
 
     def __init__(self, utc, beside=None):
         super().__init__(utc, beside)
@@ -407,12 +407,12 @@ class OneByOne(OwnJournal):
             return await self.moved(scope, key, move)
 
     async def moved(self, scope, key, move):
-        await asyncio.sleep(0)  # the way to the store
+        await asyncio.sleep(0)  # the connection to the store
         return await super().move(scope, key, move)
 
 
-class LosesWhatWaitsForItsTurn(OneByOne):
-    """Who is cancelled in front of the lock has done nothing."""
+class LosesWaitingTransitions(OneByOne):
+    """A caller that is cancelled while it waits for the lock makes no transition."""
 
     async def move(self, scope, key, move):
         async with self.turn:
@@ -420,7 +420,7 @@ class LosesWhatWaitsForItsTurn(OneByOne):
 
 
 class WritesTheHistoryAfterwards(OwnJournal):
-    """In a second transaction, which a caller that was cancelled meanwhile does not begin."""
+    """It writes the history in a second transaction, which a cancelled caller does not begin."""
 
     async def move(self, scope, key, move):
         verdict, told = await asyncio.shield(self._moved(scope, key, move))
@@ -436,16 +436,16 @@ class WritesTheHistoryAfterwards(OwnJournal):
         return verdict, told
 
 
-# --- what another one on the same store finds ----------------------------------------------------------
+# --- two journals on one store ----------------------------------------------------------
 
 
-class KeepsAllToItself(OwnJournal):
+class SharesNothing(OwnJournal):
     def __init__(self, utc, beside=None):
         super().__init__(utc)
 
 
 class AnswersBeforeItWrites(OwnJournal):
-    """The others see what it wrote a moment later."""
+    """Other journals see its writes a moment later."""
 
     def __init__(self, utc, beside=None):
         super().__init__(utc, beside)
@@ -465,7 +465,7 @@ class AnswersBeforeItWrites(OwnJournal):
 
 
 class LocksOnlyItself(OneByOne):
-    """Two of them look at once, and both write."""
+    """Two journals read at the same time, and both write."""
 
     async def read(self, scope, key):
         found = await super().read(scope, key)
@@ -473,8 +473,8 @@ class LocksOnlyItself(OneByOne):
         return found
 
 
-class BindsWhatItFoundFree(OneByOne):
-    """Nobody else writes its key meanwhile; but another key may get the order's id."""
+class BindsAnIdThatWasFree(OneByOne):
+    """It locks its key, but another key may get the order's id meanwhile."""
 
     async def moved(self, scope, key, move):
         self.taken = super()._is_taken(scope, key, move)
@@ -484,8 +484,8 @@ class BindsWhatItFoundFree(OneByOne):
         return self.taken
 
 
-class RemembersWhatItWrote(OwnJournal):
-    """What it has written itself it does not look at again."""
+class TrustsItsOwnCache(OwnJournal):
+    """It does not read again what it has written itself."""
 
     def __init__(self, utc, beside=None):
         super().__init__(utc, beside)
@@ -533,7 +533,7 @@ COSTLY = ("a_scenario", "lists_are_complete", "random_runs")
 
 
 def asked_by(contract):
-    """Every test of the contract, each row of its tables for itself."""
+    """Yield every test of the contract, with the arguments of each row of its tables."""
     tests = inspect.getmembers(contract, inspect.iscoroutinefunction)
     for name, test in sorted(tests, key=lambda found: any(part in found[0] for part in COSTLY)):
         if name.startswith("test_"):

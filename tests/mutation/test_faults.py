@@ -1,4 +1,4 @@
-"""The list itself: every fault still fits its file, and the tests that run first exist."""
+"""The list of faults: every fault fits its file, and the named tests exist."""
 
 from collections import Counter
 
@@ -44,7 +44,7 @@ def test_every_block_of_the_list_is_a_fault_of_a_unique_name():
     assert len(FAULTS) + worlds == LIST.read_text(encoding="utf-8").count("\n@@ ")
 
 
-def test_the_named_worlds_are_those_that_plant_faults():
+def test_the_other_tests_with_planted_faults_exist():
     others = {world for fault in FAULTS for world in fault.worlds if world != INTERLEAVINGS}
 
     assert [world for world in others if not world.removeprefix(SIMULATION).isdigit()] == []
