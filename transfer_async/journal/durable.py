@@ -512,12 +512,7 @@ class WriteCache:
 
 
 class Transaction:
-    """The transitions of one commit.
-
-    Args:
-        wanted: the transitions, in their order.
-        cache: the entries that this process wrote last.
-        seal: encrypts stored personal data, or None.
+    """The transitions of one commit, in their order.
 
     Attributes:
         places: the keys to load, in this order, including the scope's own entry if one person decides.
@@ -594,9 +589,7 @@ class Transaction:
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
         """Decide the transitions one after the other; this fills `results`, `writes` and `steps`.
 
-        Args:
-            now: the time in seconds on the database's clock.
-            committed: the tokens of transitions that an earlier attempt has committed.
+        ``committed`` has the tokens of the transitions that an earlier attempt has committed.
         """
         already = set(committed)
         for pending in self.wanted:

@@ -322,10 +322,7 @@ class PostgresJournal(DurableJournal):
     ) -> set[RecordId]:
         """Store each write if the entry that it replaces is still stored; return the places of those stored.
 
-        Args:
-            session: the connection.
-            transaction: the transaction with the writes.
-            estimated_at: the estimated server time of the decision; None if the server gave the time.
+        ``estimated_at`` is the estimated server time of the decision; None if the server gave the time.
         """
         asked = asyncio.get_running_loop().time()
         writes, steps = _written(transaction)
@@ -444,13 +441,7 @@ _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL
 
 
 class UpgradableTables(Upgradable):
-    """See `Upgradable`.
-
-    Args:
-        session: a connection of its own.
-        schema: the schema of the tables.
-        sql: the statements for that schema.
-    """
+    """See `Upgradable`; the session is used for nothing else."""
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
         self._session = session

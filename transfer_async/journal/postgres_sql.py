@@ -368,12 +368,7 @@ def _name_of(sql: str) -> str:
 
 
 class Sessions:
-    """A pool of connections, opened when needed; the most recently used one is lent first.
-
-    Args:
-        connect: opens a connection.
-        limit: the maximum number of connections.
-    """
+    """A pool of at most ``limit`` connections, opened when needed; the most recently used is lent first."""
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
         self._connect = connect

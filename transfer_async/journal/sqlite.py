@@ -480,12 +480,7 @@ class FileOfAnyVersion(OpenFile):
 
 
 class UpgradableFile(Upgradable):
-    """See `Upgradable`.
-
-    Args:
-        file: the file, opened in the journal's thread.
-        journal: the journal; its thread does the work.
-    """
+    """See `Upgradable`; the journal's thread, which has opened the file, does the work."""
 
     def __init__(self, file: FileOfAnyVersion, journal: SQLiteJournal) -> None:
         self._file = file

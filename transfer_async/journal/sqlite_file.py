@@ -250,12 +250,7 @@ def decode_lossless(text: bytes) -> str:
 
 
 class OpenFile:
-    """An open journal file; used in one thread.
-
-    Args:
-        path: the path of the file.
-        timeout: the seconds to wait for other processes that write.
-        make: whether to create a missing file.
+    """An open journal file, used in one thread. A missing file is created if ``make`` is set.
 
     Raises:
         JournalFailed: the file is not a journal.
