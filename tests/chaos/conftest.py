@@ -1,4 +1,4 @@
-"""A PostgreSQL that tests may stop and start as they like."""
+"""A PostgreSQL server that tests may stop and start."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _END_OTHER_SESSIONS = """
 
 @pytest.fixture(scope="package")
 def restartable() -> Iterator[PostgresServer]:
-    """A server of the package's own."""
+    """A server for this package only."""
     if not is_installed():
         pytest.skip("there is no PostgreSQL to be had for this platform")
     with PostgresServer() as server:
@@ -23,15 +23,15 @@ def restartable() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="package")
 def one_database(restartable: PostgresServer) -> str:
-    """The address of a database that the package's tests share: one more for each would cost the most."""
+    """The address of a database that the package's tests share: creating one takes longer than a test."""
     return restartable.new_database()
 
 
 @pytest.fixture
 def database(restartable: PostgresServer, one_database: str) -> str:
-    """Its address, once what another test had there is gone.
+    """The address of that database, emptied.
 
-    A session whose connection a test has cut may still be committing; it would block the deletion.
+    A session whose connection a test has cut may still be committing, and would block the deletion.
     """
     restartable.say(one_database, _END_OTHER_SESSIONS)
     restartable.say(one_database, "DROP SCHEMA IF EXISTS transfer_async CASCADE")

@@ -1,4 +1,4 @@
-"""Two proxies before PostgreSQL, on loopback: one that cuts connections, and one that pools transactions."""
+"""Two proxies in front of PostgreSQL: one cuts connections, the other pools transactions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.support.listening import stop_listening
 
 TERMINATE = b"X\0\0\0\4"
 IDLE = b"Z\0\0\0\5I"
-"""The server is ready, and within no transaction."""
+"""The server's message that it is ready and in no transaction."""
 
 
 @frozen
 class Message:
-    """One message of either side: its type, and all of it.
+    """One message of the client or the server.
 
     Args:
         kind: its type.
-        raw: all of it.
-        before: what its side has said since it last asked for an answer.
-        is_within: a transaction was begun before it.
+        raw: all of its bytes.
+        before: the client's messages since its last request for a response.
+        is_within: whether it was sent in a transaction.
     """
 
     kind: bytes
@@ -37,13 +37,13 @@ class Message:
 
     @property
     def is_commit(self) -> bool:
-        """Whether it ends a transaction that writes, be it one of a single statement."""
+        """Whether it ends a transaction that writes; that may be a single statement."""
         if self.kind == b"S":
             return b'"new_reply"' in self.before and not self.is_within
         return self.says(b"COMMIT")
 
     def says(self, word: bytes) -> bool:
-        """Whether it is a statement without parameters that begins so."""
+        """Whether it is a statement without parameters that begins with ``word``."""
         return self.kind == b"Q" and self.raw[5:].startswith(word)
 
 
@@ -58,7 +58,7 @@ async def read_startup(reader: asyncio.StreamReader) -> bytes:
 
 
 class Proxy(abc.ABC):
-    """Listens while its block runs; ``dsn`` leads through it to the database of the one it was made with."""
+    """Listens while its block runs; its own ``dsn`` leads through it to the given database."""
 
     def __init__(self, dsn: str) -> None:
         self._parts = urlsplit(dsn)
@@ -97,31 +97,31 @@ class Proxy(abc.ABC):
         try:
             await self.serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # one of the two is gone
+            pass  # The client or the server is gone.
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
 
     @abc.abstractmethod
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one client, until it or the server is gone."""
+        """Serve one client until the client or the server is gone."""
 
 
 class Cut(enum.Enum):
-    """When a connection is cut, seen from a message of the client's."""
+    """When a connection is cut, relative to one of the client's messages."""
 
     NEVER = "not at this message"
     BEFORE = "before the message is forwarded"
     AFTER = "after it was forwarded: its reply is lost"
-    LATE = "before it, and yet it arrives: once the client has come back"
+    LATE = "before it, but the message arrives later, when the client has reconnected"
 
 
 class CuttingProxy(Proxy):
-    """Asks before each message whether to cut.
+    """Decides before each message whether to cut the connection.
 
     Args:
-        choose: whether, and how.
-        arrives: whether a message that was held back arrives just before this one.
+        choose: returns when to cut the connection.
+        arrives: returns whether a message that was held back arrives just before this one.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class CuttingProxy(Proxy):
         try:
             await self._forward(reader, writer, server)
             if server not in [late for late, _ in self._late] and not server.is_closing():
-                await back  # until the server has read all, and ended the session
+                await back  # until the server has read everything and ended the session
         finally:
             back.cancel()
 
@@ -157,7 +157,7 @@ class CuttingProxy(Proxy):
             before = b"" if message.kind in b"SQ" else before + message.raw
             is_within = message.says(b"BEGIN") or (is_within and not message.says(b"COMMIT"))
             if self._arrives(message):
-                self._close_file()
+                self._send_late()
             cut = self._choose(message)
             if cut is Cut.NEVER:
                 server.write(message.raw)
@@ -170,8 +170,8 @@ class CuttingProxy(Proxy):
         else:
             self._late.append((server, message.raw + TERMINATE))
 
-    def _close_file(self) -> None:
-        """Somebody is there again: what was held back arrives, in the middle of what they do."""
+    def _send_late(self) -> None:
+        """Send what was held back to the server."""
         for server, raw in self._late:
             server.write(raw)
         self._late.clear()
@@ -191,7 +191,7 @@ class _Connection:
 
 
 class PoolingProxy(Proxy):
-    """Gives a client a server connection for one transaction at a time, and for the next another one."""
+    """Gives a client another server connection for each transaction."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
@@ -200,7 +200,7 @@ class PoolingProxy(Proxy):
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         startup = await read_startup(reader)
-        for _ in range(2):  # with one more than there are clients, nobody gets the same one twice
+        for _ in range(2):  # With one more than there are clients, none gets the same one twice in a row.
             self._idle.append(await self._greeted(startup))
         writer.write(self._idle[-1].greeting)
         lent: list[_Connection] = []
@@ -212,7 +212,7 @@ class PoolingProxy(Proxy):
             lent[0].writer.write(message.raw)
 
     async def _answer(self, lent: list[_Connection], writer: asyncio.StreamWriter) -> None:
-        """Forward what the server says until its transaction is over, and take the connection back."""
+        """Forward the server's messages until the transaction is over, then take the connection back."""
         while lent:
             message = await read_message(lent[0].reader)
             if message.raw == IDLE:

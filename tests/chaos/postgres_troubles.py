@@ -1,4 +1,4 @@
-"""What may befall a journal in PostgreSQL: for a while, and really."""
+"""Real faults of a journal in PostgreSQL, which a test begins and ends."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from transfer_async.journal import PostgresJournal
 from transfer_async.journal.postgres import MAX_CONNECTIONS
 
 PATIENT = 60.0
-"""Seconds that a move may take while there is no trouble: only what hangs takes as long."""
+"""The timeout of a transition without a fault, in seconds: only a hang takes so long."""
 END_THE_OTHERS = """
     SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -20,14 +20,14 @@ END_THE_OTHERS = """
 
 
 class WorldlyJournal(PostgresJournal):
-    """PostgreSQL on a world's time."""
+    """A journal with the time of a `World`."""
 
     def __init__(self, dsn: str, world: World) -> None:
         super().__init__(dsn, timeout=PATIENT)
         self._world = world
 
     def lose_patience(self) -> None:
-        """From now on nothing can be had in time: its limit has only to run out."""
+        """Shorten the timeout: the database does not respond, so it must expire."""
         self._timeout = MUST_RUN_OUT
 
     def be_patient(self) -> None:
@@ -38,7 +38,7 @@ class WorldlyJournal(PostgresJournal):
 
 
 class StoppedServer:
-    """The server is gone as in a power cut, and comes back."""
+    """The server stops as in a power cut, and starts again."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
         self._journal, self._server = journal, server
@@ -53,7 +53,7 @@ class StoppedServer:
 
 
 class LockedTables:
-    """Somebody else's transaction has the tables, and comes to no end."""
+    """Another transaction locks the tables and does not end."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
         self._journal, self._dsn = journal, dsn
@@ -67,7 +67,9 @@ class LockedTables:
 
     async def end(self) -> None:
         if self._connection is not None:
-            await self._connection.execute(END_THE_OTHERS)  # what was given up is not done after all
+            await self._connection.execute(
+                END_THE_OTHERS
+            )  # Statements that the journal gave up must not run now.
             await self._connection.close()
         self._journal.be_patient()
 
@@ -95,7 +97,7 @@ class TakenConnections:
 
 
 class ChangedTables:
-    """Somebody has renamed one of them."""
+    """One of the tables was renamed."""
 
     def __init__(self, journal: WorldlyJournal, dsn: str, server: PostgresServer) -> None:
         self._dsn = dsn

@@ -1,4 +1,4 @@
-"""What may befall a journal's file: real errors of the kernel and of SQLite, for a while."""
+"""Real faults of a journal's file, from the kernel and from SQLite, which a test begins and ends."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 class ReadOnlyFile:
-    """Every connection to it refuses to write."""
+    """Every connection to the file refuses to write."""
 
     error = "SQLITE_READONLY"
 
@@ -47,7 +47,7 @@ class ReadOnlyFile:
 
 
 class FullDisk:
-    """The kernel takes no further byte for any file of this process."""
+    """The kernel accepts no more bytes for any file of this process."""
 
     error = "SQLITE_IOERR"
 
@@ -62,7 +62,7 @@ class FullDisk:
 
 
 class LockedFile:
-    """Another process writes, and comes to no end."""
+    """Another process locks the file and does not end."""
 
     error = "SQLITE_BUSY"
 
@@ -86,7 +86,7 @@ class LockedFile:
 
 
 class CorruptFile:
-    """All of it but the first page is overwritten; and then it is put back from before."""
+    """Everything but the first page is overwritten, and restored later."""
 
     error = "SQLITE_CORRUPT"
 
@@ -100,9 +100,9 @@ class CorruptFile:
 
     def _corrupt(self) -> None:
         with closing(sqlite3.connect(self._path, isolation_level=None)) as db:
-            db.execute("INSERT INTO scopes (name) VALUES ('nobody')")  # so that no cache is believed
+            db.execute("INSERT INTO scopes (name) VALUES ('nobody')")  # so that no cache is used
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._file = os.open(self._path, os.O_RDWR)  # to close it would let go of SQLite's locks
+            self._file = os.open(self._path, os.O_RDWR)  # Closing it would release SQLite's locks.
             (page,) = db.execute("PRAGMA page_size").fetchone()
             self._before = os.pread(self._file, 1 << 30, 0)
             os.pwrite(self._file, b"\xa5" * (len(self._before) - page), page)

@@ -1,4 +1,4 @@
-"""A journal that falls into trouble just before a move, and what the call, bank and service make of it."""
+"""A journal that fails just before a transition, and the results for the call, the bank and the service."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ BEFORE_THE_REQUEST = (Claim, transitions.MarkSending)
 
 
 class Trouble(Protocol):
-    """Something that befalls a store for a while."""
+    """A temporary fault of a store."""
 
     async def begin(self) -> None: ...
 
@@ -27,14 +27,14 @@ class Trouble(Protocol):
 
 @frozen
 class Struck:
-    """A call that met the trouble just before one of its moves; the trouble is over."""
+    """A call whose journal failed just before one of its transitions; the fault is over."""
 
     world: World
     error: JournalFailed
     requests: int
 
     async def recover(self) -> None:
-        """What the next worker does, once the lease is over."""
+        """Recover as the next worker does after the lease."""
         self.world.time.pass_(LEASE)
         async with self.world.client() as client:
             await client.recover()
@@ -42,7 +42,7 @@ class Struck:
 
 @asynccontextmanager
 async def stormy_world(make: Callable[[World], Journal]) -> AsyncIterator[World]:
-    """A world whose journal is a real one, on the world's time."""
+    """Yield a world with a real journal that uses the world's time."""
     async with Sandbox() as sandbox:
         world = World(sandbox)
         journal = make(world)
@@ -54,7 +54,7 @@ async def stormy_world(make: Callable[[World], Journal]) -> AsyncIterator[World]
 
 
 async def struck(world: World, trouble: Trouble, at: type) -> Struck:
-    """Let a call meet the trouble just before a move of that kind; an earlier one has met none."""
+    """Begin the fault just before a transition of that kind; an earlier call was not affected."""
     async with world.client() as client:
         await client.create_order(new_order(), key="an earlier one")
         world.bank.open.clear()
@@ -76,4 +76,4 @@ async def _failure(call: Any) -> JournalFailed:
         await call
     except JournalFailed as error:
         return error
-    raise AssertionError("the journal's trouble went unnoticed")
+    raise AssertionError("the call did not fail")

@@ -18,7 +18,7 @@ NOBODY = "nobody"
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Of a file in a directory that every user reaches."""
+    """A path in a directory that every user can enter."""
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)
     yield directory / "journal.db"
@@ -32,8 +32,8 @@ def make_read_only(path: Path) -> None:
 
 
 @contextmanager
-def somebody() -> Iterator[None]:
-    """Be nobody in particular: ``root`` may write everything."""
+def unprivileged() -> Iterator[None]:
+    """Run the block as an unprivileged user: ``root`` could write the file."""
     user = os.geteuid()
     if not user:
         os.seteuid(pwd.getpwnam(NOBODY).pw_uid)
@@ -48,7 +48,7 @@ async def test_a_worker_with_a_read_only_journal_sends_and_holds_nothing(path: P
         pass
     make_read_only(path)
     async with stormy_world(lambda world: SQLiteJournal(path, clock=world.time.clock)) as world:
-        with somebody():
+        with unprivileged():
             failed = await world.fails(JournalFailed)
 
     assert str(failed.__cause__) == "attempt to write a readonly database"

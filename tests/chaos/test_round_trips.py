@@ -1,4 +1,4 @@
-"""How often the journal asks PostgreSQL, and waits."""
+"""The number of round trips to PostgreSQL."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from transfer_async import PostgresJournal
 
 
 class Counter:
-    """Counts what a client waits for an answer to."""
+    """Counts the messages that a client waits for."""
 
     count = 0
 
@@ -27,28 +27,28 @@ def counter() -> Counter:
 
 @pytest.fixture
 async def journal(database: str, counter: Counter) -> AsyncIterator[PostgresJournal]:
-    """It has carried out some orders: what has to be prepared is prepared."""
+    """A journal that has recorded some orders, so that its statements are prepared."""
     async with CuttingProxy(database, counter) as proxy, PostgresJournal(proxy.dsn) as journal:
-        await asyncio.gather(*(carried_out(journal, f"earlier-{number}") for number in range(20)))
+        await asyncio.gather(*(record_order(journal, f"earlier-{number}") for number in range(20)))
         counter.count = 0
         yield journal
 
 
-async def carried_out(journal: PostgresJournal, key: str) -> None:
+async def record_order(journal: PostgresJournal, key: str) -> None:
     await made(journal, claim(), mark(), create(order_id=f"tx-{key}"), key=key)
 
 
 async def test_an_order_costs_three_round_trips_and_a_known_key_one(
     journal: PostgresJournal, counter: Counter
 ):
-    await carried_out(journal, "k")
-    of_the_order, counter.count = counter.count, 0
+    await record_order(journal, "k")
+    for_the_order, counter.count = counter.count, 0
     await journal.move(SCOPE, "k", claim(2))
 
-    assert (of_the_order, counter.count) == (3, 1 + len(["BEGIN", "load", "COMMIT"]))
+    assert (for_the_order, counter.count) == (3, 1 + len(["BEGIN", "load", "COMMIT"]))
 
 
-async def test_orders_that_come_at_once_share_them(journal: PostgresJournal, counter: Counter):
-    await asyncio.gather(*(carried_out(journal, f"k-{number}") for number in range(32)))
+async def test_concurrent_orders_share_round_trips(journal: PostgresJournal, counter: Counter):
+    await asyncio.gather(*(record_order(journal, f"k-{number}") for number in range(32)))
 
     assert counter.count <= 0.5 * 32

@@ -1,4 +1,4 @@
-"""A journal's log that is cut anywhere, or has a wrong byte: what is read is what was true at some moment."""
+"""A journal's log that is truncated or has a wrong byte: it is read as it was after some commit."""
 
 import asyncio
 import random
@@ -47,7 +47,7 @@ STORY: list[tuple[str, transitions.Move]] = [
 
 @frozen
 class Written:
-    """A journal as it was after each of its commits, and its files as they are after the last."""
+    """The contents of a journal after each commit, and its files after the last one."""
 
     main: bytes
     log: bytes
@@ -55,14 +55,14 @@ class Written:
     ends: list[int]
 
     def expected(self, whole: int) -> Any:
-        """What there is to be read if only so many bytes of the log are as they were."""
+        """Return the contents that must be read if only that many bytes of the log are unchanged."""
         return self.contents[bisect_right(self.ends, whole)]
 
 
 def content(file: _File) -> Any:
-    """All entries, with their histories."""
+    """Return all entries with their histories."""
     entries = file.query(f"SELECT k.key, {sqlite._ROW} FROM {sqlite._KEYS} ORDER BY k.key")
-    return [(key, row, file.query(sqlite._HISTORY, SCOPE, key)) for key, *row in entries]
+    return [(key, row, file.query(sqlite._Queries.history, SCOPE, key)) for key, *row in entries]
 
 
 async def _written(path: Path) -> Written:
@@ -83,7 +83,7 @@ async def _written(path: Path) -> Written:
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """In memory where there is such a place: a thousand files are opened and forgotten."""
+    """A directory in memory if there is one, because a thousand files are opened."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as made:
         yield Path(made)
 
@@ -94,7 +94,7 @@ def written(directory: Path) -> Written:
 
 
 def reread(directory: Path, main: bytes, log: bytes) -> Any:
-    """What the journal reads from such files; None if it says that it cannot."""
+    """Return what the journal reads from such files; None if it raises an error."""
     path = directory / "trial.db"
     path.write_bytes(main)
     path.with_name("trial.db-wal").write_bytes(log)

@@ -13,7 +13,7 @@ from tests.support.postgres import PostgresServer
 from transfer_async import PostgresJournal
 
 
-async def test_many_callers_share_it(database: str):
+async def test_many_callers_share_a_pooled_connection(database: str):
     async with PoolingProxy(database) as proxy, PostgresJournal(proxy.dsn) as journal:
         await asyncio.gather(*(judged(journal, claim(), key=f"k-{number}") for number in range(300)))
         verdicts = await asyncio.gather(
@@ -24,7 +24,7 @@ async def test_many_callers_share_it(database: str):
 
 
 async def keep_prepared(journal: PostgresJournal) -> bool:
-    """Whether the journal's connections do."""
+    """Return whether the journal's connections prepare statements."""
     return await journal._ask(lambda session: asyncio.sleep(0, session.prepares))
 
 
@@ -71,7 +71,7 @@ async def test_behind_pgbouncer_nothing_is_prepared_and_orders_work(database: st
 
 
 async def test_two_preparing_journals_behind_pgbouncer_do_not_interfere(database: str, bouncer: PgBouncer):
-    """Its newer versions keep track of what is prepared; with an older one, both give it up."""
+    """Newer versions track prepared statements; with an older one, both journals stop preparing."""
     dsn = bouncer.through(database)
     journals = [PostgresJournal(dsn, schema=schema, prepared=True) for schema in ("one", "other")]
     keys = [f"k-{number}" for number in range(30)]

@@ -1,4 +1,4 @@
-"""A journal in trouble at every step of a call: nothing is sent without its mark, nothing is forgotten."""
+"""A journal that fails at each step of a call: nothing is sent without a mark, and nothing is lost."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Any:
-    """The file, or the database's address."""
+    """The path of the file, or the address of the database."""
     return tmp_path / "journal.db" if kind in OF_A_FILE else request.getfixturevalue("database")
 
 
@@ -33,7 +33,7 @@ async def world(kind: str, place: Any) -> AsyncIterator[World]:
     def make(world: World) -> Any:
         if kind in OF_A_DATABASE:
             return postgres_troubles.WorldlyJournal(place, world)
-        # It waits only for a lock that is not given back meanwhile: any limit runs out.
+        # The lock is not released meanwhile, so any timeout expires.
         return SQLiteJournal(place, timeout=0.1, clock=world.time.clock)
 
     async with stormy_world(make) as world:
@@ -49,7 +49,7 @@ def trouble(request: pytest.FixtureRequest, kind: str, place: Any, world: World)
 
 
 @pytest.mark.parametrize("kind", OF_A_FILE, indirect=True)
-async def test_the_trouble_is_a_real_one(world: World, trouble: Any):
+async def test_the_fault_is_a_real_one(world: World, trouble: Any):
     call = await struck(world, trouble, transitions.MarkSending)
 
     assert isinstance(call.error.__cause__, sqlite3.Error)

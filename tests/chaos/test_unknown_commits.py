@@ -1,4 +1,4 @@
-"""Connections that are cut at a commit: what the journal says is what the database has."""
+"""Connections that are cut at a commit: the journal reports exactly what the database has stored."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ CUTS = [Cut.BEFORE, Cut.AFTER, Cut.LATE]
 
 
 class RecordedJournal(PostgresJournal):
-    """It keeps what was wanted of it, with the tokens and the verdicts."""
+    """Records its transitions, with their tokens and results."""
 
     def __init__(self, dsn: str, *, timeout: float = 20.0) -> None:
         super().__init__(dsn, timeout=timeout)
@@ -31,14 +31,14 @@ class RecordedJournal(PostgresJournal):
 
 
 class Careful(RecordedJournal):
-    """It looks before every write."""
+    """Reads before every write."""
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         return list(wanted)
 
 
 class Credulous(RecordedJournal):
-    """It never asks itself whether a commit whose reply was lost may have happened."""
+    """Never looks up whether a commit with a lost reply was made."""
 
     async def _commit_once(self, transaction: Transaction) -> None:
         for one in transaction.wanted:
@@ -55,7 +55,7 @@ async def steps_by_token(dsn: str) -> list[str]:
 
 
 def granted(one: PendingMove) -> bool | None:
-    """Whether the move was said to be made; None where the journal does not know."""
+    """Return whether the transition was reported as made; None if the journal does not know."""
     if one.result.exception() is not None:
         return None
     verdict = one.result.result()
@@ -63,7 +63,7 @@ def granted(one: PendingMove) -> bool | None:
 
 
 async def wrong_beliefs(dsn: str, journals: Sequence[RecordedJournal]) -> list[str]:
-    """The moves that were said to be made and were not, or the other way round, or that were made twice."""
+    """Return the tokens of transitions that were reported wrongly, or made twice."""
     steps = await steps_by_token(dsn)
     wanted = {token: one for journal in journals for token, one in journal.wanted.items()}
     twice = [token for token in steps if steps.count(token) > 1]
@@ -72,7 +72,7 @@ async def wrong_beliefs(dsn: str, journals: Sequence[RecordedJournal]) -> list[s
 
 
 class Once:
-    """Cuts the first commit after it was armed."""
+    """Cuts the first commit after it is armed."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
@@ -133,7 +133,7 @@ async def test_a_commit_that_arrives_while_it_is_looked_for_is_believed(database
     choose = Once(Cut.LATE)
     async with CuttingProxy(database, choose, arrives=looks_for_it) as proxy:
         async with RecordedJournal(proxy.dsn) as journal:
-            for number in range(10):  # it is a race, within the server
+            for number in range(10):  # This is a race within the server.
                 choose.armed = True
                 await made(journal, claim(), key=f"k-{number}")
 
@@ -159,7 +159,7 @@ async def test_a_mark_whose_every_commit_is_cut_fails_and_may_have_been_made(
         if not (cutting and message.is_commit):
             return Cut.NEVER
         if len(proxy.cuts) == 2:
-            loop_time.passed += 60.0  # more than it waits for a database
+            loop_time.passed += 60.0  # more than the journal's timeout
         return Cut.AFTER
 
     cutting = False
@@ -178,7 +178,7 @@ async def test_a_mark_whose_every_commit_is_cut_fails_and_may_have_been_made(
 
 
 def at_random(chance: random.Random, *, often: float, anywhere: float) -> Callable[[Message], Cut]:
-    """Cuts at commits that often, and at other messages that often."""
+    """Cut at commits, and at other messages, with these probabilities."""
 
     def choose(message: Message) -> Cut:
         how_often = often if message.is_commit else anywhere
@@ -188,7 +188,7 @@ def at_random(chance: random.Random, *, often: float, anywhere: float) -> Callab
 
 
 async def _work(journal: PostgresJournal, number: int, key: str) -> None:
-    """One worker of two that want the same key: whoever gets it goes on to the end."""
+    """Claim the key as one of two workers; the one that gets it creates the order."""
     try:
         verdict = await judged(journal, claim(number), key=key)
         if verdict.denial is Rejection.BUSY:
@@ -196,19 +196,19 @@ async def _work(journal: PostgresJournal, number: int, key: str) -> None:
         await judged(journal, mark(f"a-{number}", number=number), key=key)
         await judged(journal, create(f"a-{number}", f"tx-{key}"), key=key)
     except JournalFailed:
-        pass  # it does not know, which is always true
+        pass  # The journal does not know the result, which is always correct.
 
 
 async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]:
-    """Two workers for each key, until there were so many cuts: the keys, the steps, and the wrong beliefs."""
+    """Run two workers for each key until that many cuts; return the numbers of keys, steps and errors."""
     chance = random.Random(seed)
-    async with PostgresJournal(database):  # the tables are there
+    async with PostgresJournal(database):  # creates the tables
         pass
     choose = at_random(chance, often=0.3, anywhere=0.002)
     async with CuttingProxy(database, choose) as proxy:
         journals = [RecordedJournal(proxy.dsn), RecordedJournal(proxy.dsn)]
         keys = 0
-        while len(proxy.cuts) < cuts:  # some at a time, or one commit would carry all
+        while len(proxy.cuts) < cuts:  # a few at a time, or one commit would contain all
             names = [f"k-{number}" for number in range(keys, keys + 10)]
             keys += 10
             pairs = [_work(journals[n], n, key) for key in names for n in range(2)]

@@ -1,4 +1,4 @@
-"""Each write reaches the disk before the step that it guards: as the kernel sees it."""
+"""Each write reaches the disk before the step that it guards, as the kernel's calls show."""
 
 import re
 import shutil
@@ -21,18 +21,18 @@ _SYNC = re.compile(r"f(data)?sync\(\d+<[^>]*journal\.db(-wal)?>")
 
 
 def may_trace() -> bool:
-    """Whether there is ``strace``, and the machine lets it look."""
+    """Return whether ``strace`` exists and may trace."""
     if STRACE is None:
         return False
     return subprocess.run([STRACE, "-f", "true"], capture_output=True, check=False).returncode == 0
 
 
-# Where programs may not be traced (no strace, another system, a sandbox), there is nothing to look at.
+# Some systems and sandboxes do not allow tracing.
 pytestmark = pytest.mark.skipif(not may_trace(), reason="strace cannot be used here")
 
 
 def watched(directory: Path, *clients: object) -> list[list[str]]:
-    """What the kernel saw, in short, of clients that make so many orders, each as carefully."""
+    """Return the events of each client; ``clients`` are pairs of orders to make and ``synchronous`` level."""
     trace = directory / "trace"
     child = [sys.executable, "-m", "tests.chaos.write_order_child", str(directory)]
     how = ["-f", "--seccomp-bpf", "-y", "-s", "64", "-e", f"trace={CALLS}", "-o", str(trace)]
@@ -40,11 +40,13 @@ def watched(directory: Path, *clients: object) -> list[list[str]]:
     subprocess.run(command, check=True, capture_output=True, timeout=55)
     seen = [event for event, _ in groupby(_events(trace.read_text(encoding="utf-8").splitlines()))]
     found = [list(events) for is_end, events in groupby(seen, END.__eq__) if not is_end]
-    return [events[:-1] if events[-1] == SYNC else events for events in found]  # that one is the closing's
+    return [
+        events[:-1] if events[-1] == SYNC else events for events in found
+    ]  # The last sync is that of closing.
 
 
 def _events(lines: list[str]) -> Iterator[str]:
-    """Syncs count when they have returned, and all else when it begins."""
+    """Yield the events: a sync when it has returned, all others when they begin."""
     syncing: set[str] = set()
     for line in lines:
         found = _LINE.fullmatch(line)
@@ -69,7 +71,7 @@ def _events(lines: list[str]) -> Iterator[str]:
 
 
 def test_every_step_of_every_order_waits_for_the_disk(tmp_path: Path):
-    """And a journal that does not wait is found out."""
+    """A journal that does not wait is detected."""
     careful, careless = watched(tmp_path, 30, "FULL", 5, "NORMAL")
 
     assert careful == ONE_ORDER * 30

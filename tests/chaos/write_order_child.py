@@ -1,4 +1,4 @@
-"""Banks that say on their standard error what they have reached: to be watched from outside, call by call."""
+"""Clients that write each step to their standard error, for a test that traces their system calls."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A journal as a bank would write it, from the documentation of `transfer_async.journal` alone."""
+"""A journal as a bank would write it from the documentation of `transfer_async.journal`."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -26,11 +26,11 @@ from transfer_async.journal import (
 
 
 class OwnJournal:
-    """Rows in a dictionary, where another has its database; nothing comes between two of its lines.
+    """Rows in a dictionary in place of a database. It never waits, so its transitions are atomic.
 
     Args:
-        utc: its time.
-        beside: another one, whose rows it shares.
+        utc: returns the journal's time.
+        beside: another journal, whose rows it shares.
     """
 
     durable = False

@@ -10,9 +10,10 @@ from tests.contract.conftest import TimedPostgresJournal
 from tests.contract.own_journal import OwnJournal
 from tests.support.journalling import (
     SCOPE,
+    WAYS,
     claim,
     create,
-    doubt,
+    demand,
     judged,
     made,
     mark,
@@ -36,6 +37,8 @@ from transfer_async.testing.journal_contract.journal_moves import of_key
 from transfer_async.testing.journal_contract.journal_scenarios import FULL
 
 LetPass = Callable[[float], None]
+OTHER_SCOPE = "https://other.example"
+IN_DOUBT = WAYS[KeyState.IN_DOUBT]
 
 
 def in_another_loop(work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
@@ -103,28 +106,11 @@ class OurContract(JournalContract):
         assert await journal.work(SCOPE, limit=1) == []
         assert (await judged(journal, claim(2))).denial is Rejection.BUSY
 
-    async def test_a_journal_that_cannot_list_refuted_keys_raises_a_clear_error(self, journal: Journal):
-        if hasattr(journal, "refuted"):
-            return
-        with pytest.raises(ValueError, match="OwnJournal cannot list its refuted keys"):
-            await ScopedJournal(journal, SCOPE).refuted()
+    async def test_dual_control_of_one_scope_does_not_bind_another(self, journal: Journal):
+        await made(journal, demand(), key=FOUR_EYES)
+        verdicts = [await journal.move(OTHER_SCOPE, "k", move) for move in (*IN_DOUBT, resolve())]
 
-    async def test_every_resolved_key_is_listed_over_several_pages(self, journal: Journal):
-        """Reconciliation needs them all: an order id from an operator may be wrong."""
-        resolved = {f"k{number}": f"tx-{number}" for number in range(5)}
-        await made(journal, claim(), mark(), doubt(), key="in doubt")
-        for key, order_id in resolved.items():
-            await made(journal, claim(), mark(), doubt(), resolve(order_id=order_id), key=key)
-
-        scoped = ScopedJournal(journal, SCOPE)
-        if not hasattr(journal, "orders"):
-            return
-        found, after = await scoped.resolved()
-        while after:
-            some, after = await scoped.resolved(after=after)
-            found += some
-
-        assert sorted(found) == sorted(resolved)
+        assert [verdict and verdict.denial for verdict in verdicts] == [None] * 4
 
     async def test_a_stored_response_keeps_every_byte(self, journal: Journal):
         await made(journal, claim(), mark(), create(reply=bytes(range(256))))
@@ -223,14 +209,29 @@ def test_a_test_without_its_fixture_is_skipped_with_the_reason():
         JournalContract.another_journal.__wrapped__(JournalContract())
 
 
-async def test_listing_orders_is_optional_for_a_journal():
-    class WithoutOrders:
-        durable = False
+class WithoutOrders:
+    durable = False
 
+
+async def test_a_journal_need_not_list_its_orders_or_refuted_keys():
     with pytest.raises(pytest.skip.Exception, match=r"the journal has no orders\(\)"):
         await JournalContract().test_orders_are_listed_by_their_ids_page_by_page(WithoutOrders(), None)
     with pytest.raises(ValueError, match="WithoutOrders cannot list its orders"):
         await ScopedJournal(WithoutOrders(), SCOPE).orders(limit=1)
+    with pytest.raises(ValueError, match="WithoutOrders cannot list its refuted keys"):
+        await ScopedJournal(WithoutOrders(), SCOPE).refuted()
+
+
+async def test_without_a_list_of_resolved_keys_every_key_with_an_order_counts():
+    """Reconciliation needs them all: an order id from an operator may be wrong."""
+    journal = OwnJournal(JournalTime().utc)
+    for number in range(2):
+        await made(journal, *IN_DOUBT, resolve(order_id=f"tx-{number}"), key=f"k{number}")
+    scoped = ScopedJournal(journal, SCOPE)
+    found, after = await scoped.resolved()
+
+    assert (found, after) == (["k0", "k1"], "tx-1")
+    assert await scoped.resolved(after=after) == ([], "")
 
 
 async def test_the_contract_sets_every_field_of_an_entry():

@@ -8,26 +8,24 @@ from tests.support.cases import each
 from transfer_async import PostgresJournal, SQLiteJournal
 from transfer_async.journal import journal_at
 
-
-@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
-def test_a_database_address_gives_a_postgres_journal(scheme: str):
-    assert isinstance(journal_at(f"{scheme}://user:secret@host:5432/bank"), PostgresJournal)
-
-
-@pytest.mark.parametrize("path", ["journal.db", "/var/lib/bank/journal.db", "C:\\bank\\journal.db"])
-def test_a_path_gives_a_sqlite_journal(path: str):
-    assert isinstance(journal_at(path), SQLiteJournal)
+KINDS = {
+    "postgresql://user:secret@host:5432/bank": PostgresJournal,
+    "postgres://user:secret@host:5432/bank": PostgresJournal,
+    "journal.db": SQLiteJournal,
+    "/var/lib/bank/journal.db": SQLiteJournal,
+    "C:\\bank\\journal.db": SQLiteJournal,
+}
 
 
-@each("address", ["", "  ", "mysql://host/bank", "sqlite:///journal.db", "file://j.db"])
+@each(("address", "kind"), KINDS.items())
+def test_an_address_or_a_path_gives_a_journal(address: str, kind: type):
+    assert isinstance(journal_at(address), kind)
+
+
+@each("address", ["", "  ", "mysql://host/bank", "sqlite:///journal.db", "file://j.db", ":memory:"])
 def test_any_other_address_is_refused(address: str):
     with pytest.raises(ValueError, match="journal"):
         journal_at(address)
-
-
-def test_memory_is_no_file():
-    with pytest.raises(ValueError, match="MemoryJournal"):
-        journal_at(":memory:")
 
 
 def test_no_file_is_created_before_the_first_use(tmp_path: Path):

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from tests.support import commands
 from tests.support.bank import World, new_order
-from tests.support.journalling import SCOPE, claim, create, doubt, intent, made, mark, undos
+from tests.support.cases import each
+from tests.support.journalling import SCOPE, claim, doubt, intent, made, mark, undos
 from transfer_async import JournalFailed, Operators, PersonName, SQLiteJournal, TransferClient
 from transfer_async.journal import (
     DoesNotOpen,
@@ -46,18 +47,13 @@ def test_encrypted_data_needs_its_owner_and_its_key():
     sealed = seal(a=OLD).sealed(b"data", owner="intent-1")
 
     assert sealed.startswith(f"{MARK}a:")
+    assert sealed != seal(a=OLD).sealed(b"data", owner="intent-1")
     assert seal(a=OLD, b=NEW).opened(sealed, owner="intent-1") == b"data"
     for other, owner in ((seal(a=NEW), "intent-1"), (seal(a=OLD), "intent-2")):
         with pytest.raises(DoesNotOpen, match="the key 'a' cannot decrypt it"):
             other.opened(sealed, owner=owner)
     with pytest.raises(DoesNotOpen, match="encrypted with the key 'a', which is not among the given keys"):
         seal(b=OLD).opened(sealed, owner="intent-1")
-
-
-def test_equal_data_never_encrypts_to_equal_texts():
-    one = seal(a=OLD)
-
-    assert one.sealed(b"data", owner="o") != one.sealed(b"data", owner="o")
 
 
 @pytest.mark.parametrize(
@@ -84,16 +80,7 @@ def test_invalid_encryption_keys_are_named_but_not_shown(keys: dict[str, Any], c
     assert OLD[:4].hex() not in str(caught.value)
 
 
-def test_encryption_keys_are_read_from_a_file(tmp_path: Path):
-    path = tmp_path / "keys.json"
-    path.write_text(
-        json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}), encoding="utf-8"
-    )
-
-    assert seal(a=OLD).opened(KeySeal.from_file(path).sealed(b"data", owner="o"), owner="o") == b"data"
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"current": "a"}', '{"current": "a", "keys": {"a": "?"}}'])
+@each("text", ["{", "[]", '{"current": "a"}', '{"current": "a", "keys": {"a": "?"}}'])
 def test_an_invalid_key_file_is_refused(tmp_path: Path, text: str):
     path = tmp_path / "keys.json"
     path.write_text(text, encoding="utf-8")
@@ -106,11 +93,12 @@ def test_an_invalid_key_file_is_refused(tmp_path: Path, text: str):
 
 def test_from_env_uses_the_seal_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     path = tmp_path / "keys.json"
-    path.write_text(
-        json.dumps({"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}), encoding="utf-8"
-    )
+    keys = {"current": "a", "keys": {"a": base64.b64encode(OLD).decode()}}
+    path.write_text(json.dumps(keys), encoding="utf-8")
     monkeypatch.setenv("TRANSFER_SEAL", str(path))
-    assert isinstance(seal_from_env(), KeySeal)
+    found = seal_from_env()
+    assert found is not None
+    assert seal(a=OLD).opened(found.sealed(b"data", owner="o"), owner="o") == b"data"
 
     path.write_text("{", encoding="utf-8")
     monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
@@ -164,17 +152,6 @@ def test_a_record_that_cannot_be_decrypted_is_bound_and_keeps_the_rest(other: Ke
     verdict = decide(entry, Quarantine(by="ada", reason="unreadable"), now=1e9)
     assert verdict is not None
     assert (verdict.denial, verdict.entry) == (Rejection.UNREAD, entry)
-
-
-def test_an_encrypted_order_of_another_intent_cannot_be_decrypted():
-    one = seal(a=OLD)
-    row = rows.row_of(_persons(), token="t", now=0.0, seal=one)
-    assert row.intent is not None
-
-    other = row.intent.replace("intent-1", "intent-2")
-    moved = rows.entry_of(msgspec.structs.replace(row, intent=other), one)
-
-    assert moved.unread is not None
 
 
 # --- a record beside another key ------------------------------------------------------------------
@@ -317,19 +294,6 @@ async def test_a_key_that_cannot_be_decrypted_raises_journal_failed_and_stays_bo
         assert (entry.state, entry.is_readable) == (KeyState.IN_DOUBT, True)
 
 
-async def test_data_of_an_older_encryption_key_can_be_decrypted(tmp_path: Path):
-    path = tmp_path / "journal.db"
-    async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
-        await made(journal, claim(), mark(), create())
-    async with SQLiteJournal(path, seal=seal(a=OLD, b=NEW)) as journal:
-        await made(journal, claim(), mark(), doubt(), key="l")
-    async with SQLiteJournal(path, seal=seal(b=NEW)) as journal:
-        first, second = await journal.read(SCOPE, "k"), await journal.read(SCOPE, "l")
-    assert first is not None
-    assert second is not None
-    assert (first.is_readable, second.is_readable) == (False, True)
-
-
 async def test_client_and_operator_errors_name_the_missing_key(world: World, tmp_path: Path):
     path = tmp_path / "journal.db"
     async with SQLiteJournal(path, seal=seal(a=OLD)) as journal:
@@ -349,7 +313,7 @@ def everything_in(directory: Path) -> bytes:
     return b"".join(one.read_bytes() for one in sorted(directory.iterdir()))
 
 
-@pytest.mark.trial(short=40, ci=200, long=1_000)
+@pytest.mark.trial(short=10, ci=200, long=1_000)
 async def test_no_name_is_in_the_encrypted_file_or_its_log(world: World, tmp_path: Path, size: int):
     path = tmp_path / "journal.db"
     name = PersonName("Ngozi", "Okonkwo")

@@ -11,6 +11,7 @@ from tests.support.journalling import (
     acquire_lease,
     claim,
     create,
+    doubt,
     mark,
     mark_undone,
     release,
@@ -95,7 +96,7 @@ async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(
     makes: Makes, second: transitions.Move
 ):
     makes.store("k-1", "a", claim(), mark())
-    doubted = (transitions.GoInDoubt(attempt="a"),) if isinstance(second, transitions.Resolve) else ()
+    doubted = (doubt(),) if isinstance(second, transitions.Resolve) else ()
     makes.store("k-2", "b", claim(), mark(), *doubted)
     transaction = makes.transaction(("k-1", create()), ("k-2", second))
     transaction.decide(0.0)
@@ -112,44 +113,34 @@ async def test_places_are_always_sorted(makes: Makes):
 # --- read back ----------------------------------------------------------------------------------
 
 
-async def test_a_transition_whose_token_is_committed_is_not_repeated(makes: Makes):
-    entry = makes.store("k", "t0", claim())
-    transaction = makes.transaction(("k", claim()), commit_unknown=True)
-    transaction.decide(0.0, committed=["t0"])
+SENDER_IN_DOUBT = (claim(), mark(), doubt())
+UNDO_PENDING = (claim(), mark(), release(pending_undos=undos("hold")))
+COMMITTED: dict[str, tuple[str, tuple[transitions.Move, ...], transitions.Move, Rejection | None]] = {
+    "it is the last one": ("t0", (claim(),), claim(), None),
+    "a claim, and another transition since": ("other", SENDER_IN_DOUBT, claim(), Rejection.IN_DOUBT),
+    "a mark, and another transition since": ("other", SENDER_IN_DOUBT, mark(), Rejection.LOST),
+    "a rejected claim that recorded a doubt": ("t0", SENDER_IN_DOUBT, claim(2), Rejection.IN_DOUBT),
+    "an order, and another transition since": ("other", UNDO_PENDING, create(), None),
+    "a release, and another transition since": ("other", UNDO_PENDING, release(), None),
+    "an undo, and another transition since": ("other", UNDO_PENDING, mark_undone("hold"), None),
+}
+"""The stored token, the transitions that led to the stored entry, the committed one, and its rejection."""
 
-    assert [(one and (one.denial, one.entry)) for one in transaction.results] == [(None, entry)]
-    assert (transaction.writes, transaction.steps) == ([], [])
 
-
-@pytest.mark.parametrize(
-    ("move", "denial"), [(claim(), Rejection.IN_DOUBT), (mark(), Rejection.LOST)], ids=["claim", "mark"]
-)
-async def test_a_committed_claim_or_mark_is_lost_after_another_transition(
-    makes: Makes, move: transitions.Move, denial: Rejection
+@pytest.mark.parametrize(("token", "way", "move", "denial"), COMMITTED.values(), ids=COMMITTED)
+async def test_a_transition_whose_token_is_committed_is_not_repeated(
+    makes: Makes,
+    token: str,
+    way: tuple[transitions.Move, ...],
+    move: transitions.Move,
+    denial: Rejection | None,
 ):
-    makes.store("k", "somebody else's", claim(), mark(), transitions.GoInDoubt(attempt="a"))
+    entry = makes.store("k", token, *way)
     transaction = makes.transaction(("k", move), commit_unknown=True)
     transaction.decide(0.0, committed=["t0"])
 
-    assert denials(transaction) == [denial]
-
-
-async def test_a_claim_that_committed_a_doubt_does_not_count_as_granted(makes: Makes):
-    makes.store("k", "t0", claim(), mark(), transitions.GoInDoubt(attempt="a"))  # what the denied claim wrote
-    transaction = makes.transaction(("k", claim(2)), commit_unknown=True)
-    transaction.decide(0.0, committed=["t0"])
-
-    assert denials(transaction) == [Rejection.IN_DOUBT]
-    assert transaction.writes == []
-
-
-@pytest.mark.parametrize("move", [create(), release(), mark_undone("hold")], ids=["create", "free", "paid"])
-async def test_other_committed_transitions_count_even_after_later_ones(makes: Makes, move: transitions.Move):
-    makes.store("k", "somebody else's", claim(), mark(), release(pending_undos=undos("hold")))
-    transaction = makes.transaction(("k", move), commit_unknown=True)
-    transaction.decide(0.0, committed=["t0"])
-
-    assert denials(transaction) == [None]
+    assert [result and (result.denial, result.entry) for result in transaction.results] == [(denial, entry)]
+    assert (transaction.writes, transaction.steps) == ([], [])
 
 
 async def test_transitions_without_a_stored_entry_are_listed(makes: Makes):
@@ -204,18 +195,15 @@ def assumed(makes: Makes, *wishes: tuple[str, transitions.Move]) -> Transaction:
     return transaction
 
 
-async def test_an_unknown_key_is_claimed_optimistically(makes: Makes):
-    transaction = assumed(makes, ("k", claim()))
-
-    assert [(write.place, write.known) for write in transaction.writes] == [((SCOPE, "k"), None)]
-    assert denials(transaction) == [None]
-
-
-async def test_an_optimistic_write_replaces_only_the_cached_entry(makes: Makes):
+async def test_an_optimistic_write_replaces_nothing_or_the_cached_entry(makes: Makes):
     makes.store("k", "t", claim())
-    transaction = assumed(makes, ("k", mark()))
+    transaction = assumed(makes, ("k", mark()), ("new", claim()))
 
-    assert [(write.known, write.row.state) for write in transaction.writes] == [("t", "sending")]
+    assert denials(transaction) == [None, None]
+    assert [(write.place[1], write.known, write.row.state) for write in transaction.writes] == [
+        ("k", "t", "sending"),
+        ("new", None, "claimed"),
+    ]
 
 
 @pytest.mark.parametrize(

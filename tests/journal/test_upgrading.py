@@ -146,40 +146,23 @@ async def test_keys_of_version_1_are_readable_and_can_be_resolved(store: Store):
 # --- an upgrade -----------------------------------------------------------------------------------------
 
 
-async def test_an_older_journal_is_refused_with_the_upgrade_command(store: Store):
-    why = await refusal(store)
-
-    assert "older version of transfer_async (its format is 1, this program's is 2)" in why
-    assert "transfer-async journal upgrade" in why
-
-
 async def test_an_upgrade_changes_only_the_table_name_and_the_version(store: Store):
-    before = await content(store)
-    made = await upgrade(store)
+    """A plan counts the keys and changes nothing; a second upgrade has nothing to do."""
+    before, journal = await content(store), store.journal()
+    plan = await journal.planned_upgrade()
+    planned = await content(store)
+    made = await journal.upgrade(plan)
+    await journal.close()
     after = await content(store)
+    again = await upgrade(store)
 
+    assert planned == before
+    assert plan == made == Upgrade(found=1, version=VERSION, states=STATES, unreadable=0)
+    assert made.keys == len(before.keys)
     assert (before.version, before.is_whole, after.version, after.is_whole) == (1, True, VERSION, True)
     assert (after.keys, after.history) == (before.keys, before.history)
-    assert made == Upgrade(found=1, version=VERSION, states=STATES, unreadable=0)
-    assert made.keys == len(before.keys)
-
-
-async def test_a_second_upgrade_has_nothing_to_do(store: Store):
-    await upgrade(store)
-    before = await content(store)
-
-    assert await upgrade(store) == Upgrade(found=VERSION, version=VERSION, states={}, unreadable=0)
-    assert await content(store) == before
-
-
-async def test_all_scopes_are_upgraded_at_once(store: Store):
-    async with store.old_journal() as old:
-        await old.move("other", "claimed", of_key(claim(), "claimed"))
-    await upgrade(store)
-    async with store.journal() as journal:
-        found = [await journal.read(scope, "claimed") for scope in (SCOPE, "other")]
-
-    assert [entry and entry.state for entry in found] == [KeyState.CLAIMED, KeyState.CLAIMED]
+    assert again == Upgrade(found=VERSION, version=VERSION, states={}, unreadable=0)
+    assert await content(store) == after
 
 
 def test_an_upgraded_file_has_the_tables_of_a_new_one(tmp_path: Path):
@@ -235,17 +218,6 @@ async def test_an_upgrade_needs_no_encryption_key(store: Store):
     assert entry.is_readable
 
 
-async def test_a_plan_counts_the_keys_and_changes_nothing(store: Store):
-    before, journal = await content(store), store.journal()
-    plan = await journal.planned_upgrade()
-    still = await content(store)
-    made = await journal.upgrade(plan)
-    await journal.close()
-
-    assert plan == made == Upgrade(found=1, version=VERSION, states=STATES, unreadable=0)
-    assert still == before
-
-
 # --- what is refused ------------------------------------------------------------------------------------
 
 
@@ -267,13 +239,6 @@ async def test_an_upgrade_without_a_journal_is_refused(tmp_path: Path, database:
         with pytest.raises(JournalFailed, match="there is no journal in"):
             await journal.upgrade()
         await journal.close()
-
-
-async def test_an_upgrade_reports_a_failing_store(tmp_path: Path):
-    journal = SQLiteJournal(tmp_path / "nowhere.db")
-    with pytest.raises(JournalFailed, match=r"the upgrade failed \(FileNotFoundError\)"):
-        await journal.upgrade()
-    await journal.close()
 
 
 async def test_only_the_owner_of_the_tables_may_upgrade_them(database: str):
@@ -342,11 +307,24 @@ async def test_no_statement_of_version_1_finds_its_table_in_the_database(databas
     assert len(statements) >= 10
 
 
-async def test_a_program_of_version_1_works_before_the_upgrade_and_is_refused_after_it(store: Store):
+async def test_a_program_of_version_1_works_until_the_upgrade_and_is_refused_after_it(store: Store):
     async with store.old_journal() as old:
-        await claimed(old, "new")
-    await upgrade(store)
+        await claimed(old, "before")
+        why = await refusal(store)
+        assert "older version of transfer_async (its format is 1, this program's is 2)" in why
+        assert "stop every program that uses it, then run: transfer-async journal upgrade" in why
+        await claimed(old, "meanwhile")
+        await upgrade(store)
+        async with store.journal() as new:
+            await claimed(new, "new")
+            for key in ("after", "new", "before"):
+                with pytest.raises(
+                    JournalFailed, match=r"newer version of transfer_async.*: stop this program"
+                ):
+                    await old.move(SCOPE, key, of_key(claim(2), key))
+            found = {key: await new.read(SCOPE, key) for key in ("before", "meanwhile", "new", "after")}
 
+    assert [key for key, entry in found.items() if entry is not None] == ["before", "meanwhile", "new"]
     with pytest.raises(JournalFailed, match="newer version"):
         async with store.old_journal():
             pass
@@ -438,18 +416,6 @@ async def test_a_write_between_the_plan_and_the_lock_stops_the_upgrade(store: St
     assert (await upgrade(store)).found == 1
 
 
-async def test_a_plan_that_another_process_carried_out_is_not_repeated(store: Store):
-    journal = store.journal()
-    plan = await journal.planned_upgrade()
-    await upgrade(store)
-    before = await content(store)
-    again = await journal.upgrade(plan)
-    await journal.close()
-
-    assert (again.found, again.keys) == (VERSION, 0)
-    assert await content(store) == before
-
-
 async def test_a_program_that_waited_for_the_upgrade_continues(store: Store):
     journal = store.journal()
     with pytest.raises(JournalFailed, match="older version"):
@@ -505,26 +471,20 @@ def test_the_upgrade_command_needs_an_existing_file(tmp_path: Path):
     assert "there is no file" in refused.stderr
 
 
-def test_the_upgrade_command_reports_the_upgrade(tmp_path: Path):
-    store = FileStore(tmp_path / "journal.db")
-    store.say("UPDATE keys SET body = '{}' WHERE key = 'doubt'")
-    made = invoke("journal", "upgrade", "--journal", str(store.path), "--yes")
-    again = invoke("journal", "upgrade", "--journal", str(store.path))
+def test_the_upgrade_command_reports_the_upgrade_also_as_json(tmp_path: Path):
+    texts, objects = FileStore(tmp_path / "journal.db"), FileStore(tmp_path / "other.db")
+    texts.say("UPDATE keys SET body = '{}' WHERE key = 'doubt'")
+    made, again = [invoke("journal", "upgrade", "--journal", str(texts.path), "--yes") for _ in range(2)]
+    as_json = [
+        json.loads(invoke("journal", "upgrade", "--journal", str(objects.path), "--yes", "--json").stdout)
+        for _ in range(2)
+    ]
 
     assert (made.exit_code, again.exit_code) == (0, 0)
     assert "1 corrupt record will stay corrupt" in made.stderr
     assert made.stdout == "the journal's format is 2 now; 7 keys unchanged\n"
     assert again.stdout == "the journal's format is 2 already: there is nothing to do\n"
-
-
-def test_the_upgrade_command_has_json_output(tmp_path: Path):
-    store = FileStore(tmp_path / "journal.db")
-    told = [
-        json.loads(invoke("journal", "upgrade", "--journal", str(store.path), "--yes", "--json").stdout)
-        for _ in range(2)
-    ]
-
-    assert told == [
+    assert as_json == [
         {"upgraded": True, "found": 1, "version": 2, "keys": 7, "states": STATES, "unreadable": 0},
         {"upgraded": False, "found": 2, "version": 2},
     ]

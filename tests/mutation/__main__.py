@@ -17,7 +17,7 @@ from tests.mutation.faults import FAULTS, Fault, record
 
 @contextmanager
 def checkouts(count: int) -> Iterator[SimpleQueue[Checkout]]:
-    """So many copies, to be taken and given back."""
+    """Yield a queue with ``count`` copies of the checkout."""
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         free: SimpleQueue[Checkout] = SimpleQueue()
         for number in range(count):
@@ -26,7 +26,7 @@ def checkouts(count: int) -> Iterator[SimpleQueue[Checkout]]:
 
 
 def ask_all(faults: Sequence[Fault], at_once: int) -> Iterator[Found]:
-    """What becomes of each of ``faults``, as it is known."""
+    """Yield the result of each fault when it is known."""
     last = {fault.caught_by for fault in faults if "::" in fault.caught_by}
     with checkouts(at_once) as free, ThreadPoolExecutor(at_once) as threads:
         sound = last if len(last) > 1 and _all_pass(free, last) else frozenset[str]()
@@ -43,32 +43,34 @@ def ask_all(faults: Sequence[Fault], at_once: int) -> Iterator[Found]:
 
 
 def _all_pass(free: SimpleQueue[Checkout], tests: Iterable[str]) -> bool:
-    """Whether the tests that are asked first are sound: seen at once, it need not be seen for each."""
+    """Return whether the named tests pass without a fault; then this need not be checked for each."""
     checkout = free.get()
     free.put(checkout)
     return checkout.passes(sorted(tests))
 
 
 def logged(path: Path | None) -> dict[str, str]:
-    """What an earlier run came to."""
+    """Return the verdicts of an earlier run."""
     if path is None or not path.exists():
         return {}
     return dict(line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def say(found: Found) -> None:
-    """One line of the table."""
+    """Print one line of the table."""
     print(f"{found.name:46} {found.seconds:6.1f} s  {found.verdict}", flush=True)  # noqa: T201
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask about all faults, and print the table."""
+    """Plant the chosen faults, one at a time, and print the verdicts."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="only faults with this in their name")
     parser.add_argument("--list", action="store_true", help="show the faults, and plant none")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="go on where this log ends")
-    parser.add_argument("--record", action="store_true", help="write down which test caught which fault")
-    parser.add_argument("--at-once", type=int, default=2, help="how many at once")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="continue an earlier run from its log")
+    parser.add_argument(
+        "--record", action="store_true", help="write the test that caught each fault into the list"
+    )
+    parser.add_argument("--at-once", type=int, default=2, help="the number of parallel copies")
     options = parser.parse_args(arguments)
     chosen = [fault for fault in FAULTS if options.only is None or options.only in fault.name]
     if options.list:

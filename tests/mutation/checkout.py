@@ -18,10 +18,10 @@ from tests.mutation.faults import FAULTS, PROMISE, Fault
 
 HERE = Path(__file__).parents[2]
 PATIENCE = 900.0
-"""Seconds after which a run of tests is taken to hang; each test has a bound of its own."""
+"""Seconds after which a run of tests counts as hanging; each test has its own timeout too."""
 
 HANGS, DIES = "it hangs", "it dies"
-"""In place of a test that failed."""
+"""Used in place of the name of a failed test."""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _USAGE, _NONE = 4, 5  # of pytest's exit codes: wrongly called; no test was collected
@@ -29,7 +29,7 @@ _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0", "--tb=no
 
 
 class Checkout:
-    """A copy of the checkout, as it is on the disk, but for what git ignores."""
+    """A copy of the checkout, with uncommitted changes, without the files that git ignores."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
@@ -43,7 +43,7 @@ class Checkout:
 
     @contextmanager
     def with_fault(self, fault: Fault) -> Iterator[None]:
-        """Plant ``fault``, and take it out again.
+        """Plant ``fault`` while the block runs.
 
         Raises:
             LinesNotFound: it does not fit.
@@ -57,20 +57,20 @@ class Checkout:
             self._write(path, sound)
 
     def _write(self, path: Path, source: str) -> None:
-        """Write a module so that Python sees it as new: its bytecode goes by whole seconds and size."""
+        """Write a module with another time: Python compares size and time, in seconds, with its bytecode."""
         path.write_text(source, encoding="utf-8")
         self._changes += 1
         when = time.time() - 1_000_000 + self._changes
         os.utime(path, (when, when))
 
     def passes(self, tests: Iterable[str]) -> bool:
-        """Whether all of ``tests`` are there, and pass."""
+        """Return whether all of ``tests`` exist and pass."""
         with suppress(subprocess.TimeoutExpired):
             return self._run(tests).returncode == 0
         return False
 
     def first_failure(self, tests: Iterable[str]) -> str | None:
-        """The first of ``tests`` that fails, `HANGS`, `DIES`, or None if all pass or are not there."""
+        """Return the first of ``tests`` that fails, `HANGS` or `DIES`; None if all pass or do not exist."""
         try:
             done = self._run(tests)
         except subprocess.TimeoutExpired:
@@ -82,7 +82,7 @@ class Checkout:
             return DIES
         found = _FAILED.search(done.stdout)
         if found is None:
-            raise RuntimeError(f"pytest told of no test:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+            raise RuntimeError(f"pytest named no failed test:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return found[1]
 
     def _run(self, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
@@ -99,7 +99,7 @@ class Checkout:
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
-        return kept | {"PYTHONPATH": str(self._top)}  # so do the processes that tests start
+        return kept | {"PYTHONPATH": str(self._top)}  # also for the processes that tests start
 
 
 @frozen
@@ -107,10 +107,10 @@ class Found:
     """The result for one fault.
 
     Args:
-        name: the fault's.
-        by: the test that caught it, if any did.
-        in_vain: a test that failed, but also fails without the fault: it proves nothing.
-        seconds: how long it took.
+        name: the name of the fault.
+        by: the test that caught it; None if it survived.
+        in_vain: a test that failed, but also fails without the fault.
+        seconds: the duration.
     """
 
     name: str

@@ -10,7 +10,7 @@ from attrs import frozen
 
 LIST = Path(__file__).with_name("faults.diff")
 SIMULATION, INTERLEAVINGS = "tests.simulation --seed ", "tests.interleavings"
-"""The worlds that run with a planted fault, as the list names them."""
+"""The commands that run other tests with a planted fault, as the list names them."""
 
 PROMISE = (
     "tests/_pipeline/test_create_order.py",
@@ -23,11 +23,11 @@ PROMISE = (
     "tests/chaos",
     "tests/simulation/test_simulation.py::test_every_promise_is_kept",
 )
-"""The tests that prove the promise as a whole: they run last. None plants a fault, which would not fit."""
+"""The tests of the whole promise, which run last. None of them plants a fault itself."""
 
 
 class LinesNotFound(Exception):
-    """The lines of a fault do not occur in its file exactly once: the fault must be fitted to the code."""
+    """The lines of a fault do not occur in its file exactly once: adapt the fault to the code."""
 
 
 @frozen
@@ -35,12 +35,12 @@ class Fault:
     """One fault.
 
     Args:
-        path: of the file, from the top of the checkout.
+        path: the path of the file in the checkout.
         name: unique among all faults.
-        loses: what a bank would lose by it.
+        loses: what a bank would lose.
         caught_by: the test that caught it last, or a file of tests.
-        worlds: the worlds that must notice it, too, as they are called.
-        hunks: whole lines, which occur in the file exactly once, and what stands there instead.
+        worlds: the commands of the other tests that must notice it too.
+        hunks: pairs of whole lines, which occur in the file exactly once, and their replacement.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Fault:
 
     @classmethod
     def read(cls, path: str, lines: list[str]) -> Fault:
-        """Read the fault of ``lines``, which is for the file ``path``."""
+        """Read a fault of the file ``path`` from its lines in the list."""
         name, loses = lines[0].split(": ", 1)
         caught_by, *worlds = [line.removeprefix("@@ ") for line in lines if line.startswith("@@ ")]
         places = "\n".join(lines[2 + len(worlds) :]).split("\n@@\n")
@@ -61,12 +61,12 @@ class Fault:
 
     @property
     def seed(self) -> int | None:
-        """A seed of the simulation that notices it; None if the simulation need not."""
+        """A seed with which the simulation notices the fault; None if it need not."""
         seeds = [world.removeprefix(SIMULATION) for world in self.worlds if world.startswith(SIMULATION)]
         return int(seeds[0]) if seeds else None
 
     def plant(self, source: str) -> str:
-        """Return the file's ``source`` with the fault in it.
+        """Return ``source`` with the fault.
 
         Raises:
             LinesNotFound: the lines do not occur exactly once.
@@ -99,7 +99,7 @@ FAULTS = tuple(read_faults(LIST.read_text(encoding="utf-8")))
 
 
 def record(found: dict[str, str]) -> None:
-    """Write into the list which test caught which fault."""
+    """Write the test that caught each fault into the list."""
     text = LIST.read_text(encoding="utf-8")
     for fault in FAULTS:
         heading = f"\n{fault.name}: {fault.loses}\n@@ "

@@ -1,13 +1,13 @@
-"""Faults that mutmut generates in the state machine. Its tests catch all except some that change nothing.
+"""Faults that mutmut generates in the state machine. The tests catch all that change something.
 
-How to ask, some seven minutes on two quiet cores::
+Usage (about seven minutes on two idle cores)::
 
     pip install mutmut
     python -m tests.mutation.generated
 
-It prints the faults that survive and are not in `equivalents.txt`. That list has the faults that no test can
-catch, with the reasons; a fault is known by its function and its changed lines. For each other one, write a
-test. `[tool.mutmut]` in pyproject.toml says which modules are changed, and which tests are asked.
+It prints the faults that survive and are not in `equivalents.txt`. That list has the faults that no test
+can catch, with the reasons; it names the function and the changed lines. For each other fault, write a
+test. `[tool.mutmut]` in pyproject.toml sets the modules to change and the tests to run.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _ORIGINAL = "orig"
 
 
 def known() -> set[str]:
-    """The faults that survive because they change nothing."""
+    """Return the faults that survive because they change nothing."""
     lines = KNOWN.read_text(encoding="utf-8").splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 
 
 def survivors(top: Path) -> tuple[set[str], int]:
-    """Run mutmut on a copy of the checkout in ``top``; return what no test caught, and the number of all."""
+    """Run mutmut on a copy of the checkout in ``top``; return the surviving faults and the number of all."""
     Checkout(top)
     done = subprocess.run(
         [sys.executable, "-m", "mutmut", "run"], cwd=top, capture_output=True, encoding="utf-8", check=False

@@ -1,4 +1,4 @@
-"""Faults that are planted in the running process, for trials that fork or must not wait for an import."""
+"""Faults planted in the running process, for trials that fork or must start quickly."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
-    """Plant a fault while the block runs: its module's functions get the code that they would have.
+    """Plant a fault while the block runs, by replacing the code of the functions that it changes.
 
-    A fault outside functions, in a table say, cannot be planted so.
+    A fault outside functions, for example in a table, cannot be planted in this way.
 
     Args:
-        name: the fault's; None plants nothing.
+        name: the name of the fault; None plants nothing.
     """
     changed = {} if name is None else dict(_changed(name))
-    as_it_was = {function: function.__code__ for function in changed}
+    original = {function: function.__code__ for function in changed}
     try:
         for function, code in changed.items():
             function.__code__ = code
         yield
     finally:
-        for function, code in as_it_was.items():
+        for function, code in original.items():
             function.__code__ = code
 
 
@@ -60,7 +60,7 @@ def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def _content(code: CodeType) -> tuple[Any, ...]:
-    """Return what a code does, without its place in the file."""
+    """Return what a code object does, without its position in the file."""
     consts = (_content(const) if isinstance(const, CodeType) else const for const in code.co_consts)
     return code.co_code, code.co_names, code.co_varnames, tuple(consts)
 

@@ -1,6 +1,5 @@
-"""The list itself: every fault still fits its file, and the tests that run first exist."""
+"""The list of faults: every fault fits its file, and the named tests exist."""
 
-import ast
 from collections import Counter
 
 import pytest
@@ -34,7 +33,7 @@ odd: nothing
 def test_every_fault_fits_its_file_once_and_leaves_python_behind():
     sources = {path: (HERE / path).read_text(encoding="utf-8") for path in {fault.path for fault in FAULTS}}
     for fault in FAULTS:
-        ast.parse(fault.plant(sources[fault.path]))
+        compile(fault.plant(sources[fault.path]), fault.path, "exec")  # faster than ast.parse
 
 
 def test_every_block_of_the_list_is_a_fault_of_a_unique_name():
@@ -45,7 +44,7 @@ def test_every_block_of_the_list_is_a_fault_of_a_unique_name():
     assert len(FAULTS) + worlds == LIST.read_text(encoding="utf-8").count("\n@@ ")
 
 
-def test_the_named_worlds_are_those_that_plant_faults():
+def test_the_other_tests_with_planted_faults_exist():
     others = {world for fault in FAULTS for world in fault.worlds if world != INTERLEAVINGS}
 
     assert [world for world in others if not world.removeprefix(SIMULATION).isdigit()] == []

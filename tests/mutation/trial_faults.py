@@ -1,4 +1,4 @@
-"""Each planted fault is caught by some test: see `tests.mutation`."""
+"""Each planted fault is caught by a test: see `tests.mutation`."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.mutation.faults import FAULTS, Fault
 
 ALWAYS, LONG = pytest.mark.trial(ci=1, long=1), pytest.mark.trial(long=1)
 ONE_IN = 15
-"""One fault in so many is planted where time is short."""
+"""One of this many faults is planted at the level ``ci``."""
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="session")
 def sound(checkout: Checkout, request: pytest.FixtureRequest) -> frozenset[str]:
-    """The tests that are asked first, if they pass where nothing is planted: seen once for all."""
+    """The named tests, if they all pass without a fault; this is checked once."""
     rows = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     faults = [row["fault"] for row in rows if isinstance(row.get("fault"), Fault)]
     asked = {fault.caught_by for fault in faults if "::" in fault.caught_by}

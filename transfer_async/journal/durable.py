@@ -1,8 +1,8 @@
-"""The part that durable journals share: concurrent transitions share a commit, and none is cut off.
+"""The base class of durable journals: concurrent transitions share a commit, and none is cut off.
 
-A back end stores; this module queues the callers. While a commit is being written, new transitions gather
-for the next one, so commits grow with the load. A commit also waits a moment for transitions that are about
-to come, for example from callers that the last commit released.
+A back end stores; this module queues the transitions. While one commit is being written, new transitions
+wait for the next one, so commits grow with the load. A commit also waits a moment for transitions that are
+about to come, for example from callers whose last transition has just been committed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -39,8 +39,25 @@ from transfer_async.journal.model import (
     TransitionResult,
 )
 from transfer_async.journal.protocol import forgettable
-from transfer_async.journal.rows import EntryRow, Upgradable, Upgrade, entries_of, planned, upgraded
-from transfer_async.journal.transitions import Claim, MarkSending, Move, Release, TakeOver
+from transfer_async.journal.rows import (
+    EntryRow,
+    Upgradable,
+    Upgrade,
+    entries_of,
+    entry_of,
+    planned,
+    step_of,
+    upgraded,
+)
+from transfer_async.journal.transitions import (
+    Claim,
+    MarkSending,
+    Move,
+    Refute,
+    Release,
+    Resolve,
+    TakeOver,
+)
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -54,6 +71,17 @@ PRUNE_BATCH = 1000
 """The number of keys deleted in one transaction; other writers get their turn in between."""
 
 
+class Queries(Protocol):
+    """The SQL of the reading methods. The parameters are the same in each back end: see the methods."""
+
+    find: str
+    in_doubt: str
+    count_in_doubt: str
+    orders: str
+    history: str
+    scopes: str
+
+
 class DurableJournal(abc.ABC):
     """Base class of the journals that survive their process.
 
@@ -64,13 +92,15 @@ class DurableJournal(abc.ABC):
 
     durable = True
 
+    _sql: Queries
+
     def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
         self._concurrent_commits = concurrent_commits
         self._waiting: deque[PendingMove] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._gathering: asyncio.Task[None] | None = None
-        """The runner that has not taken its transitions yet; new ones join it."""
+        """The runner that has not taken its transitions yet and waits for more."""
 
         self._cache = WriteCache()
         self._scopes_seen: set[str] = set()
@@ -103,10 +133,6 @@ class DurableJournal(abc.ABC):
     async def _prune_some(self, scope: str, before: float) -> int:
         """Delete up to `PRUNE_BATCH` keys that ended before that time, and return their number."""
 
-    @abc.abstractmethod
-    async def scopes(self) -> list[str]:
-        """See `Journal`."""
-
     @property
     @abc.abstractmethod
     def _name(self) -> str:
@@ -117,8 +143,16 @@ class DurableJournal(abc.ABC):
         """Open the store for an upgrade, whatever version it has."""
 
     @abc.abstractmethod
+    async def _query(self, sql: str, *values: object) -> list[Any]:
+        """Return the rows of a query."""
+
+    @abc.abstractmethod
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         """Return one page of the keys of `Journal.work`, as they are stored."""
+
+    @abc.abstractmethod
+    async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
+        """Return one page of the keys whose history has ``move``, and the ``after`` of the next page."""
 
     # --- for callers ----------------------------------------------------------------------------
 
@@ -213,7 +247,7 @@ class DurableJournal(abc.ABC):
         return await wanted.result
 
     def _start_runner(self) -> None:
-        """Start a runner for waiting transitions, unless one is gathering or the maximum are at work."""
+        """Start a runner for the waiting transitions, unless one gathers them or too many are running."""
         if self._waiting and self._gathering is None and len(self._runners) < self._concurrent_commits:
             self._gathering = asyncio.get_running_loop().create_task(self._run())
             self._runners.add(self._gathering)
@@ -223,11 +257,50 @@ class DurableJournal(abc.ABC):
         self._runners.discard(runner)
         if self._gathering is runner:
             self._gathering = None
-        self._start_runner()  # A cancelled runner may have left some.
+        self._start_runner()  # A cancelled runner may have left transitions.
+
+    async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
+        return [(key, EntryRow(*row)) for key, *row in await self._query(sql, *values)]
+
+    async def read(self, scope: str, key: str) -> Entry | None:
+        """See `Journal.read`."""
+        found = await self._rows(self._sql.find, scope, key)
+        return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
         return entries_of(scope, await self._page(scope, limit=limit, after=after), self._seal)
+
+    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
+        """See `Journal.in_doubt`."""
+        found = entries_of(scope, await self._rows(self._sql.in_doubt, scope), self._seal)
+        return sorted(found, key=lambda doubt: doubt[1].sent_until)
+
+    async def count_in_doubt(self, scope: str) -> int:
+        """See `Journal.count_in_doubt`."""
+        [(count,)] = await self._query(self._sql.count_in_doubt, scope)
+        return int(count)
+
+    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
+        """See `Journal`."""
+        found = await self._query(self._sql.orders, scope, after, limit)
+        return [(order_id, key, at) for order_id, key, at in found]
+
+    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`; the keys come in the order of the history."""
+        return await self._with_move(Refute.name, scope, after)
+
+    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
+        """See `Journal`; the keys come in the order of the history."""
+        return await self._with_move(Resolve.name, scope, after)
+
+    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
+        """See `Journal.history`."""
+        return tuple(step_of(tuple(row)) for row in await self._query(self._sql.history, scope, key))
+
+    async def scopes(self) -> list[str]:
+        """See `Journal`."""
+        return [scope for (scope,) in await self._query(self._sql.scopes, FOUR_EYES)]
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""
@@ -276,23 +349,24 @@ class DurableJournal(abc.ABC):
                 began = _loop_time()
                 count = min(len(self._waiting), MAX_SHARED)
                 taken = [self._waiting.popleft() for _ in range(count)]
-                self._start_runner()  # for those that did not fit
+                self._start_runner()  # for the transitions beyond the maximum
                 try:
                     await self._commit_all(taken)
                 finally:
-                    _end_all(taken)
+                    for pending in taken:
+                        if not pending.result.done():  # No caller may wait for ever.
+                            why = "the journal failed: read the key to find out its state"
+                            pending.result.set_exception(JournalFailed(why))
                 self._commit_seconds = _loop_time() - began
         finally:
-            self._runners.discard(
-                runner
-            )  # Now, not in a callback: the next transition must be able to start a runner.
+            # Now, not only in the callback: the next transition must be able to start a runner.
+            self._runners.discard(runner)
 
     async def _gather(self) -> None:
         """Wait for more transitions while some keep coming, at most as long as the last commit took.
 
-        A caller whose transition was just committed soon makes its next one. Without this wait,
-        two groups of callers would take turns, each with its own commit. A commit beside a busy loop slows
-        down both, because they compete for the interpreter. On a slow disk, half as many commits matter more.
+        A caller whose transition was just committed soon makes its next one. Without this wait, two groups of
+        callers would alternate, each with its own commit. Twice as many commits matter on a slow disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -304,7 +378,7 @@ class DurableJournal(abc.ABC):
         try:
             await self._open()
             await self._warn_of_new_scopes(wanted)
-        except BaseException as error:  # noqa: BLE001 - each caller must get its own error
+        except BaseException as error:  # noqa: BLE001 - raised in each caller
             _fail(wanted, error)
             return
         try:
@@ -312,18 +386,18 @@ class DurableJournal(abc.ABC):
         except BaseException as error:  # noqa: BLE001 - as above
             left = [pending for pending in wanted if not pending.is_settled]
             if len(wanted) > 1 and isinstance(error, Exception) and not self._is_store_error(error):
-                for item in left:  # One of them is at fault; the others must not fail with it.
-                    await self._commit_all([item])
+                for pending in left:  # One of them is at fault; the others must not fail with it.
+                    await self._commit_all([pending])
                 return
             _fail(left, error)
 
     def _settle(self, transaction: Transaction) -> None:
         """Cache what a durable commit wrote, and give its callers their results."""
         transaction.remember()
-        for one, result in zip(transaction.wanted, transaction.results, strict=True):
-            one.is_settled = True
-            if not one.result.done():
-                one.result.set_result(result)
+        for pending, result in zip(transaction.wanted, transaction.results, strict=True):
+            pending.is_settled = True
+            if not pending.result.done():
+                pending.result.set_result(result)
 
     async def _warn_of_new_scopes(self, wanted: list[PendingMove]) -> None:
         """Log one warning for each scope without keys if other scopes have keys: the address may be new."""
@@ -358,13 +432,6 @@ def _fail(wanted: list[PendingMove], error: BaseException) -> None:
             pending.result.set_exception(own)
 
 
-def _end_all(taken: list[PendingMove]) -> None:
-    """Fail every transition without a result, so that no caller waits for ever."""
-    for item in taken:
-        if not item.result.done():
-            item.result.set_exception(JournalFailed("the journal failed: read the key to find out its state"))
-
-
 # --- transaction -------------------------------------------------------------------------------------
 # One commit of a durable journal decides many transitions, each with `decide`.
 #
@@ -378,7 +445,7 @@ _LEADS_TO: dict[type, KeyState] = {
     TakeOver: KeyState.CLAIMED,
     MarkSending: KeyState.SENDING,
 }
-"""Transitions that count for their worker only if they led to this state and none came after them."""
+"""The state that each of these transitions leads to. Its worker may go on only if the key is still in it."""
 
 
 class PendingMove(msgspec.Struct, eq=False):
@@ -402,7 +469,7 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to store in place of the one with the token ``known``; large columns only if they changed."""
+    """An entry to store in place of the one with the token ``known``; large columns only if changed."""
 
     place: RecordId
     known: str | None
@@ -421,9 +488,9 @@ class _Held(msgspec.Struct):
 
 
 class WriteCache:
-    """The entries that this process wrote last; each is valid as long as its token is the stored one.
+    """The entries that this process wrote last, so that they need not be read again.
 
-    It saves reading back what the same worker has just written.
+    Each is valid as long as its token is the stored one.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -435,7 +502,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry; an ended one is dropped, because it is rarely needed again."""
+        """Cache a committed entry, but not an ended one, which is rarely needed again."""
         if state_machine.is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -445,16 +512,11 @@ class WriteCache:
 
 
 class Transaction:
-    """The transitions of one commit.
-
-    Args:
-        wanted: the transitions, in their order.
-        cache: the entries that this process wrote last.
-        seal: encrypts stored personal data, or None.
+    """The transitions of one commit, in their order.
 
     Attributes:
         places: the keys to load, in this order, including the scope's own entry if one person decides.
-        is_committing: whether the commit was sent; from then on a failed commit may have been written.
+        is_committing: whether the commit was sent; if it fails, it may still have been written.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
@@ -462,8 +524,9 @@ class Transaction:
         self.cache: WriteCache = cache
         self.is_committing: bool = False
         self._seal = seal
+        rules = {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
         # Every process locks in the same order, so there is no deadlock.
-        self.places: list[RecordId] = sorted({pending.place for pending in wanted} | _rules(wanted))
+        self.places: list[RecordId] = sorted({pending.place for pending in wanted} | rules)
         known = {place: cache.get(place) for place in self.places}
         self._known = {place: found for place, found in known.items() if found is not None}
         self.writes: list[Write] = []
@@ -493,7 +556,7 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose rule of dual control matters here; true if a transition may change the rule.
+        """The scopes whose dual control matters here; the value is true if a transition may change it.
 
         Before the rule is first stored, there is no row to lock. A back end with concurrent transactions must
         keep transactions that change it apart from those that depend on it.
@@ -511,7 +574,7 @@ class Transaction:
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
-        """Take the stored state of a key: no token if there is none, no row if the token is the known one."""
+        """Set the stored state of a key: no token if there is none, no row if the token is the cached one."""
         entry = None
         if row is not None:
             entry = rows.entry_of(row, self._seal, place=place)
@@ -526,9 +589,7 @@ class Transaction:
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
         """Decide the transitions one after the other; this fills `results`, `writes` and `steps`.
 
-        Args:
-            now: the time in seconds on the database's clock.
-            committed: the tokens of transitions that an earlier attempt has committed.
+        ``committed`` has the tokens of the transitions that an earlier attempt has committed.
         """
         already = set(committed)
         for pending in self.wanted:
@@ -551,21 +612,25 @@ class Transaction:
             self.load(place, self.known_token(place), None)
         self.decide(now)
         decided = zip(self.wanted, self.results, strict=True)
-        uncertain = {one.place for one, result in decided if _needs_stored_state(one.place, one.move, result)}
+        uncertain = {
+            pending.place
+            for pending, result in decided
+            if _needs_stored_state(pending.place, pending.move, result)
+        }
         self.restrict_to({write.place for write in self.writes} - uncertain)
 
     def restrict_to(self, places: Collection[RecordId]) -> None:
         """Drop everything about other keys."""
         decided = zip(self.wanted, self.results, strict=True)
-        kept = [(one, result) for one, result in decided if one.place in places]
-        self.wanted, self.results = [one for one, _ in kept], [result for _, result in kept]
+        kept = [(pending, result) for pending, result in decided if pending.place in places]
+        self.wanted, self.results = [pending for pending, _ in kept], [result for _, result in kept]
         self.writes = [write for write in self.writes if write.place in places]
         self.steps = [step for step in self.steps if step[0] in places]
         self._held = {place: held for place, held in self._held.items() if place in places}
 
-    def _decide_one(self, one: PendingMove, held: _Held, now: float) -> TransitionResult | None:
-        before, move = held.entry, one.move
-        scope, key = one.place
+    def _decide_one(self, pending: PendingMove, held: _Held, now: float) -> TransitionResult | None:
+        before, move = held.entry, pending.move
+        scope, key = pending.place
         order_id = move.order_bound
         taken = order_id is not None and self._ids.get((scope, order_id), key) != key
         rule = self._held.get((scope, FOUR_EYES))
@@ -574,11 +639,12 @@ class Transaction:
         )
         if result is None or result.entry is before:
             return result
-        held.entry, held.changed_by = result.entry, one.token
+        held.entry, held.changed_by = result.entry, pending.token
         if order_id is not None and result.denial is None:
             self._ids[scope, order_id] = key
         if state_machine.is_told(move, result):
-            self.steps.append((one.place, one.token, state_machine.history_step(result.entry, move, now=now)))
+            step = state_machine.history_step(result.entry, move, now=now)
+            self.steps.append((pending.place, pending.token, step))
         return result
 
     def remember(self) -> None:
@@ -586,11 +652,6 @@ class Transaction:
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
                 self.cache.keep(place, token, held.entry)
-
-
-def _rules(wanted: Sequence[PendingMove]) -> set[RecordId]:
-    """Return the records of the dual control rules that decisions by one person depend on."""
-    return {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
 
 
 def _needs_stored_state(place: RecordId, move: Move, result: TransitionResult | None) -> bool:
@@ -603,16 +664,16 @@ def _needs_stored_state(place: RecordId, move: Move, result: TransitionResult | 
     return move.order_bound not in (None, result.entry.order_id)
 
 
-def _result_of_found_commit(one: PendingMove, held: _Held, now: float) -> TransitionResult:
-    """Return the result of a transition whose commit was in doubt until its token was found."""
+def _result_of_found_commit(pending: PendingMove, held: _Held, now: float) -> TransitionResult:
+    """Return the result of a transition whose commit was unknown until its token was found."""
     assert held.entry is not None  # noqa: S101 - otherwise the commit is tried again, see `Transaction.tokens_without_entry`
-    wanted, entry = _LEADS_TO.get(type(one.move)), held.entry
-    if isinstance(one.move, Release) and entry.state is KeyState.IN_DOUBT:
+    wanted, entry = _LEADS_TO.get(type(pending.move)), held.entry
+    if isinstance(pending.move, Release) and entry.state is KeyState.IN_DOUBT:
         return TransitionResult(entry=entry, denial=Rejection.LOST, now=now)
-    if wanted is None or (held.token, entry.state) == (one.token, wanted):
+    if wanted is None or (held.token, entry.state) == (pending.token, wanted):
         return TransitionResult(entry=entry, now=now)
-    # A rejected transition writes only a doubt: one that a claim finds, or that a `Release` leads into.
-    found_doubt = isinstance(one.move, Claim) and entry.state is KeyState.IN_DOUBT
+    # A rejected transition writes only a doubt that it finds: see `TransitionResult.found_doubt`.
+    found_doubt = isinstance(pending.move, Claim) and entry.state is KeyState.IN_DOUBT
     return TransitionResult(
         entry=entry, denial=Rejection.IN_DOUBT if found_doubt else Rejection.LOST, now=now
     )

@@ -1,7 +1,7 @@
 """Encryption of the personal data in a journal: the file, a backup or the database then shows no names.
 
-An order, its beneficiary and the service's reply are encrypted. Each text is bound to the scope and key of
-its record, and to the intent or the order. A text that is moved to another key cannot be decrypted.
+The order, its beneficiary and the service's reply are encrypted. Each encrypted text is bound to the scope
+and key of its record, and to the intent or the order. Copied to another key, it cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _NONCE_BYTES = 12
 
 
 class DoesNotOpen(Exception):
-    """An encrypted text cannot be decrypted; the error's text gives the reason, and no contents."""
+    """An encrypted text cannot be decrypted; the message gives the reason, but no contents."""
 
 
 class SealFailed(Exception):
-    """A seal raised another error (it is chained), or returned something that is not an encrypted text."""
+    """A seal raised another error, which is chained, or returned a value of the wrong kind."""
 
 
 class Seal(Protocol):
@@ -130,7 +130,7 @@ def checked_seal(given: object) -> Seal | None:
 
 
 class _CheckedSeal:
-    """A wrapper of a seal that raises only `DoesNotOpen` and `SealFailed`."""
+    """Wraps a seal so that it raises only `DoesNotOpen` and `SealFailed`."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
@@ -167,7 +167,7 @@ RecordId = tuple[str, str]
 
 
 def owner_of(kind: str, name: str, place: RecordId | None) -> str:
-    """Return the owner that an encrypted text is bound to; ``name`` is an intent's or an order's id."""
+    """Return the owner that an encrypted text is bound to; ``name`` is the id of an intent or an order."""
     return name if place is None else json.dumps([kind, *place, name])
 
 

@@ -26,12 +26,12 @@ _Place = tuple[str, str]  # scope and key
 
 
 class MemoryJournal:
-    """Keys and their states in memory, within bounds.
+    """Keys and their states in memory, at most ``max_keys``.
 
-    A claimed, sending or in-doubt key, and a key with a pending undo, is never forgotten. A key that the
-    client generated is forgotten once it ends, unless an error may have given it to the caller while an order
-    may exist. Other keys are kept for ``keep``, or until newer ones need the room. Clients in several
-    threads, each with its own event loop, may share one journal.
+    A key that is claimed, sending or in doubt, or has a pending undo, is never forgotten. A key that the
+    client generated is forgotten once it ends, unless an error may have shown it to the caller while an order
+    may exist. Other keys are kept for ``keep``, or until newer keys need the space. Several threads may share
+    one journal, each with its own event loop.
 
     Args:
         max_keys: the maximum number of keys, whatever their state.
@@ -74,20 +74,13 @@ class MemoryJournal:
             before = self._entries.get(place)
             if before is None and isinstance(move, Claim):
                 self._make_room(now)
-            verdict = state_machine.decide(
-                before,
-                move,
-                now=now,
-                id_taken=self._is_taken(scope, key, move),
-                four_eyes=self._entries.get((scope, FOUR_EYES)),
-            )
+            order_id = move.order_bound
+            is_taken = order_id is not None and self._ids.get((scope, order_id), key) != key
+            rule = self._entries.get((scope, FOUR_EYES))
+            verdict = state_machine.decide(before, move, now=now, id_taken=is_taken, four_eyes=rule)
             if verdict is not None and verdict.entry is not before:
                 self._store(place, before, verdict, move, now)
         return verdict
-
-    def _is_taken(self, scope: str, key: str, move: Move) -> bool:
-        order_id = move.order_bound
-        return order_id is not None and self._ids.get((scope, order_id), key) != key
 
     def _store(
         self, place: _Place, before: Entry | None, verdict: TransitionResult, move: Move, now: float
@@ -107,7 +100,7 @@ class MemoryJournal:
         if state_machine.is_told(move, verdict):
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
-            # Made now, not when it is read: keeping the entry and the transition takes four times the room.
+            # Created now, not when it is read: the entry and the transition would take four times the space.
             steps.append(state_machine.history_step(entry, move, now=now))
             if len(steps) > HISTORY:
                 steps[:] = state_machine.latest(steps, HISTORY)
@@ -215,10 +208,10 @@ class MemoryJournal:
 
 
 def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
-    """Return whether a call, or a slow sender, may still come with the key of an entry that ``move`` ends.
+    """Return whether a caller or a slow sender may still use the key after ``move`` has ended its entry.
 
-    A caller without a key of its own receives the client's key only with an error. Where that error said
-    that an order may exist, the key must stay known: a forgotten key is free, and would be paid again.
+    A caller learns a key that the client generated only from an error. If an order may exist after that
+    error, the key must be kept: a forgotten key is free, and would be paid again.
     """
     if not entry.client_made or entry.cause is not None:  # An entry that was ever in doubt has a cause.
         return True

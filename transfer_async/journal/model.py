@@ -27,18 +27,19 @@ A request may stall in a proxy or at the service, and take effect after its send
 """
 
 ABANDONED_SETTLE_AFTER = 86_400.0
-"""The default of ``abandoned_settle_after``: a day in seconds, for a doubt whose sender reported no end.
+"""The default of ``abandoned_settle_after`` in seconds: a day.
 
-Such a sender's process may only be stopped: by a signal, a suspended container or a paused machine. When it
-continues, a request that has passed its last check is written, however late. Nothing limits such a pause. A
-day is longer than pauses that end by themselves, and gives a person time to find the process.
+It replaces ``settle_after`` if the sender never reported that it sends no more requests. The sender's process
+may only be stopped by a signal, in a suspended container or on a paused machine. When it continues, it writes
+a request that has passed its last check, however late. A day is longer than pauses that end by themselves,
+and gives a person time to find the process.
 """
 
 LONGEST_LEASE = 3600.0
 """The maximum lease in seconds that a client accepts."""
 
 BELIEVED = LONGEST_LEASE + 60.0
-"""The maximum seconds from now that a stored lease may reach.
+"""The latest credible end of a stored lease, in seconds from now.
 
 A later time was written by a clock that was ahead. The extra minute allows for small corrections of a clock.
 """
@@ -55,7 +56,7 @@ class KeyState(enum.Enum):
 
 
 AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
-"""The states in which a worker uses the key, or a doubt must be resolved."""
+"""The states in which a worker uses the key or a doubt must be resolved."""
 
 ENDED = (KeyState.FREE, KeyState.CREATED)
 """The other states. They are collected here because each access to an enum member costs as much as a call."""
@@ -81,7 +82,7 @@ class Rejection(enum.Enum):
 
 
 ABANDONED = "Abandoned"
-"""Stands for the error's name if the worker is gone and reported no error."""
+"""Used in place of an error's name if the worker is gone and reported no error."""
 
 ABANDONED_CAUSE = Cause(kind=CauseKind.ABANDONED)
 """The cause of the doubt that such a worker leaves behind."""
@@ -90,12 +91,12 @@ REFUTED = "Refuted"
 """The error's name in the ending of a refuted doubt."""
 
 SUSPECTED = "DuplicateSuspected"
-"""The error's name in an outbox entry about a sender whose doubt was ended with another result."""
+"""The error's name in an outbox entry that reports a suspected duplicate."""
 
 
 @frozen(kw_only=True)
 class Ending:
-    """The definite failure in which an intent ended; it stays recorded."""
+    """The definite failure with which an intent ended. It stays recorded after the key is free again."""
 
     outcome: Outcome
     error: str
@@ -119,7 +120,7 @@ class Ending:
 class OutboxEntry:
     """A pending notification: the end of a doubt whose outcome was published as unknown.
 
-    With the error `SUSPECTED` it reports that the sender found another result: two orders may exist.
+    If ``error`` is `SUSPECTED`, the sender's result differs from the recorded one: two orders may exist.
     """
 
     intent_id: str
@@ -133,7 +134,7 @@ class OutboxEntry:
 
 @frozen(kw_only=True)
 class PendingUndo:
-    """An undo that still has to run; until ``lease_until`` one worker has it to itself."""
+    """An undo that still has to run; until ``lease_until`` only one worker may run it."""
 
     intent: OrderIntent
     hook: str
@@ -151,8 +152,8 @@ class Unread:
         why: the kind of error; never a part of the record.
         kept: the whole stored record, unchanged.
         hooks: the hooks to undo if this intent ends in a definite failure.
-        earlier_hooks: the hooks with pending undos, of earlier intents.
-        is_sealed: whether the record is only encrypted with a key that is not available here.
+        earlier_hooks: the hooks of earlier intents whose undos are pending.
+        is_sealed: whether the record is intact, but encrypted with a key that is not available here.
     """
 
     why: str
@@ -208,8 +209,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         state: see `KeyState`.
         fingerprint: the digest of the order that the key is, or was last, bound to.
         intent_id: the id of the current intent.
-        intent: the intent, kept while an undo is pending or the key is in doubt. It is also kept if only the
-            order's id is known, because that id may be withdrawn.
+        intent: the intent, kept until the key is free, or the service's response with the order is recorded.
+            If only the order's id is known, the intent is kept, because that id may be withdrawn.
         client_made: whether the client generated the key.
         epoch: the number of claims of this intent; a take-over adds one.
         hooks: the hooks to undo if this intent ends in a definite failure, in this order.
@@ -223,18 +224,17 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         order_id: the order's id, once the order exists.
         reply: the service's response with the order, if there was one.
         ending: the definite failure in which the last intent ended.
-        pending_undos: the pending undos, also of earlier intents.
+        pending_undos: the pending undos, including those of earlier intents.
         notification_requested: whether the outcome of this intent was published as unknown, so that its end
             must be published too.
-        pending_notifications: the pending notifications, also of earlier intents.
-        candidates: the ids of orders that responses to this intent named, although they could not be read
-            as this order.
+        pending_notifications: the pending notifications, including those of earlier intents.
+        candidates: the order ids found in responses to this intent that could not be read as its order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. It has attempts
             only if the sender itself reported the doubt.
         unread: set if the record is corrupt; the other fields then hold only the readable part. The key is
-            bound, whatever its state.
+            bound, whatever ``state`` is.
         quarantined: corrupt records that were put into quarantine, unchanged.
-        version: counts the key's transitions, except looks and those that only take a lease.
+        version: the number of the key's transitions, without look-ups and those that only take a lease.
         proposal: a person's proposal that waits for approval.
         four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
         unknown_members: stored members that only a newer version knows, as JSON. They are stored again
@@ -287,14 +287,14 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     def is_suspected(self) -> bool:
         """Whether an order of an earlier intent exists or may exist: see `Suspect`."""
         is_superseded = self.cause is not None and self.cause.kind is CauseKind.SUPERSEDED
-        return is_superseded and self.state is not KeyState.FREE  # or a person has refuted it
+        return is_superseded and self.state is not KeyState.FREE  # In a free key, a person has refuted it.
 
     def settled_at(self, settle_after: float, abandoned_settle_after: float | None = None) -> float:
         """Return the time from which a refutation is accepted.
 
         Args:
             settle_after: the seconds in which a sent request may still take effect.
-            abandoned_settle_after: the same if the sender reported no end; None for no difference.
+            abandoned_settle_after: the same if the sender did not report its doubt; None: ``settle_after``.
         """
         if abandoned_settle_after is None or self.sender_reported:
             return self.sent_until + settle_after
@@ -312,9 +312,9 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
 
 def demands_four_eyes(entry: Entry | None) -> bool:
-    """Return whether the scope's own entry under `FOUR_EYES` demands two persons.
+    """Return whether the scope's own entry under `FOUR_EYES` requires dual control.
 
-    An entry that cannot be read demands them: damaging it must not be a way around the rule.
+    A corrupt entry requires it too: otherwise damaging the entry would disable the rule.
     """
     return entry is not None and (entry.four_eyes is True or entry.unread is not None)
 
@@ -334,7 +334,7 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Args:
         entry: the entry after the transition; if that was rejected, the unchanged entry.
         denial: the reason for the rejection; None if the transition was made.
-        found_doubt: whether a claim found a dead worker's request and recorded the doubt.
+        found_doubt: whether the transition was rejected and put the key in doubt: an order may exist.
         now: the time of the decision, in seconds on the journal's clock.
     """
 
@@ -419,7 +419,7 @@ _LOOK_ALIKES = (
     "\u067b\u06d0 \u0681\u0772 \u06a4\u06a8 \u06ac\u0762 \u06ad\u0763 \u06af\u08b0 \u06ce\u0756 "
     "\u0754\u0767\u08a9 ႠꞆ ᴘᴩ ꙌꞶ ꜧꞕ"
 )
-"""Groups of characters that look alike, separated by blanks; all look like the first one of their group.
+"""Groups of characters that look alike, separated by blanks; each looks like the first one of its group.
 
 They come from confusables.txt of Unicode's Technical Standard 39: characters that look like an ASCII letter
 or digit, a dash, a dot or an apostrophe, and those that look alike among the Latin, Greek, Cyrillic,
@@ -428,29 +428,29 @@ makes equal are left out.
 """
 
 
-def is_same_person(one: str, other: str) -> bool:
+def is_same_person(name: str, other: str) -> bool:
     """Return whether two names are equal, or look the same to a reader.
 
-    If this returned false for one person's two names, they could approve their own proposal. If it returns
-    true for two people, they only cannot approve each other's proposals.
+    A wrong "false" would let one person with two names approve their own proposal. A wrong "true" only
+    keeps two people from approving each other's proposals.
     """
-    return not _looks(one).isdisjoint(_looks(other))
+    return not _comparable_forms(name).isdisjoint(_comparable_forms(other))
 
 
-def _looks(name: str) -> set[str]:
+def _comparable_forms(name: str) -> set[str]:
     # A small letter may look like another letter although its capital does not, for example the Greek nu.
-    return {_look(form) for form in (name, name.lower(), name.upper(), name.casefold())}
+    return {_without_look_alikes(form) for form in (name, name.lower(), name.upper(), name.casefold())}
 
 
-def _look(name: str) -> str:
+def _without_look_alikes(name: str) -> str:
     # Case folding and normalisation split some letters into several, so each step runs twice.
-    first_alike = _first_alike()
+    replacements = _replacements()
     for _ in range(2):
-        name = unicodedata.normalize("NFKD", name.translate(first_alike)).translate(first_alike).casefold()
-    name = UNSEEN.sub("", unicodedata.normalize("NFKD", name).translate(first_alike))
+        name = unicodedata.normalize("NFKD", name.translate(replacements)).translate(replacements).casefold()
+    name = UNSEEN.sub("", unicodedata.normalize("NFKD", name).translate(replacements))
     return "".join(name.split()).replace("rn", "m").replace("vv", "w")
 
 
 @functools.cache
-def _first_alike() -> dict[int, str]:
-    return {ord(item): word[0] for word in _LOOK_ALIKES.split() for item in word[1:]}
+def _replacements() -> dict[int, str]:
+    return {ord(char): group[0] for group in _LOOK_ALIKES.split() for char in group[1:]}

@@ -1,8 +1,8 @@
 """The transitions that people make: proposals, corrections of an order's id, dual control, and look-ups.
 
 `Resolve` and `Refute` are in `transitions`, because the bank's own ``resolve`` makes them too. A decision
-that approves a proposal names that proposal. `OPERATOR_TRANSITIONS` at the end lists the states that each
-transition applies to. `transfer_async._pipeline.decisions` has each decision's texts and fields.
+that approves a proposal contains the proposal's id. `OPERATOR_TRANSITIONS` at the end lists the states that
+each transition applies to. `transfer_async._pipeline.decisions` has each decision's texts and fields.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Propose(Move, frozen=True, kw_only=True):
         by: the person who proposes it.
         said: how that person knows.
         undone: whether undos that recovery cannot run were done manually.
-        settle_after: for a refutation: the seconds after the last possible send from which it is accepted.
+        settle_after: for a refutation: how many seconds after the last possible send it is accepted.
         seen: the entry's version that the person saw; None to accept any version.
     """
 
@@ -82,7 +82,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return Rejection.TOO_EARLY if is_early else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Replace an earlier proposal; the next change of the key makes this one void."""
+        """Record the proposal in place of an earlier one; the next change of the key makes it void."""
         proposal = Proposal(
             id=self.id,
             decision=self.decision,
@@ -96,7 +96,7 @@ class Propose(Move, frozen=True, kw_only=True):
 
 
 class Withdraw(Move, frozen=True, kw_only=True):
-    """Withdraw a proposal, or reject another person's; the key stays as it is."""
+    """Withdraw one's own proposal, or reject another person's; the key stays unchanged."""
 
     name: ClassVar[str] = "withdraw"
 
@@ -118,7 +118,7 @@ class Demand(Move, frozen=True, kw_only=True):
     reason: str
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Decide the demand: an existing one stays unchanged, and a corrupt rule is written again."""
+        """Decide the demand: an existing demand stays unchanged, and a corrupt one is written again."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)  # an order's record
         if entry is None or entry.unread is not None:
@@ -162,11 +162,11 @@ class Waive(Move, frozen=True, kw_only=True):
         return replace(entry, four_eyes=False)
 
 
-# --- what is corrected --------------------------------------------------------------------------
+# --- corrections of an order's id ---------------------------------------------------------------
 
 
 class _OfWrongId(OfPerson, frozen=True, kw_only=True):
-    """Base class: a recorded order id is wrong; it applies only to an id that the service did not answer.
+    """Base class of corrections of a recorded order id; an id from the service's response is never corrected.
 
     Args:
         wrong: the recorded id.
@@ -194,7 +194,7 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
         return self.order_id
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Publish the right id too, if the wrong one was, or would be, published."""
+        """Replace the id, and publish the right one if the wrong one was published or was about to be."""
         amended = replace(
             entry, order_id=self.order_id, pending_notifications=_notifications_without(entry, self.wrong)
         )
@@ -202,20 +202,17 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
 
 
 class TakeBack(_OfWrongId, frozen=True, kw_only=True):
-    """Withdraw the recorded id of the key's order; no other id is known, so the key is in doubt again."""
+    """Withdraw the recorded id of the key's order without another one, so that the key is in doubt again."""
 
     name: ClassVar[str] = "takeback"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Keep the time of the last possible send, so that no new waiting time starts.
-
-        The sender's report, or the lack of one, stays recorded too.
-        """
+        """Keep the time of the last possible send and the sender's report, so that no new wait starts."""
         cause = Cause(kind=CauseKind.TAKEN_BACK, attempts=() if entry.cause is None else entry.cause.attempts)
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause
-        untold = _notifications_without(entry, self.wrong)
-        return replace(entry, order_id=None, lease_until=0.0, pending_notifications=untold, cause=cause)
+        others = _notifications_without(entry, self.wrong)
+        return replace(entry, order_id=None, lease_until=0.0, pending_notifications=others, cause=cause)
 
 
 def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ...]:

@@ -5,9 +5,9 @@ When a transition returns, its commit is on the disk and on the synchronous stan
 is lost, the commit is looked up afterwards.
 
 A worker usually knows the stored entry: it has just written the entry itself, or there is none. So a
-transition is first decided optimistically, from the cached entry and the estimated server time. If both turn
-out to be right, it is stored in one round trip. The other transitions are decided again in a transaction that
-reads and locks the stored entries.
+transition is first decided optimistically, from the cached entry and the estimated server time. If both are
+right, it is stored in one round trip. Otherwise it is decided again in a transaction that reads and locks the
+stored entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from transfer_async._support.util import VERSION as RELEASE
 from transfer_async._support.util import checked_database, positive_seconds
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
-from transfer_async.journal.model import FOUR_EYES, Entry, HistoryEvent
 from transfer_async.journal.postgres_sql import (
     STEPPED,
     WRITTEN,
@@ -49,15 +48,11 @@ from transfer_async.journal.rows import (
     Upgradable,
     Upgrade,
     checked_counts,
-    entries_of,
-    entry_of,
     refuse_another_version,
     statements_from,
-    step_of,
     step_values,
     table_of,
 )
-from transfer_async.journal.transitions import Refute, Resolve
 
 T = TypeVar("T")
 
@@ -74,7 +69,7 @@ PROGRAM = f"transfer_async {RELEASE} format {VERSION}"
 """The name of the connections in `pg_stat_activity`, unless the DSN sets `application_name`."""
 
 MAX_CLOCK_ERROR = 1.0
-"""The maximum error of the estimated server time, in seconds; an older estimate is not used either."""
+"""The maximum error of the estimated server time, in seconds, when a write arrives at the server."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -96,6 +91,8 @@ class PostgresJournal(DurableJournal):
     Raises:
         ValueError: names the argument and the rule.
     """
+
+    _sql: Statements
 
     @hides_arguments
     def __init__(
@@ -144,7 +141,7 @@ class PostgresJournal(DurableJournal):
             connection = await driver().connect(
                 self._dsn,
                 server_settings=named,
-                statement_cache_size=0,  # asyncpg's names could clash with another program's behind a proxy
+                statement_cache_size=0,  # Behind a proxy, asyncpg's names could clash with another program's.
                 timeout=self._timeout,
                 command_timeout=one_statement or self._timeout,
             )
@@ -171,14 +168,14 @@ class PostgresJournal(DurableJournal):
         self._server_time.update(now, asked=asked)
         # Behind a proxy, the process that runs a query is not the one that accepted the connection.
         is_direct = process == connection.get_server_pid()
-        keeps = is_direct if self._prepared is None else self._prepared
-        if keeps and is_direct:  # Behind a proxy, the setting would affect other programs.
+        prepares = is_direct if self._prepared is None else self._prepared
+        if prepares and is_direct:  # Behind a proxy, the setting would affect other programs.
             await connection.execute(self._sql.plan_for_large_tables)
-        return Session(connection, prepares=keeps, has_safe_defaults=has_safe_defaults)
+        return Session(connection, prepares=prepares, has_safe_defaults=has_safe_defaults)
 
     async def _make_tables(self, session: Session) -> None:
         if not await session.fetch_value(self._sql.is_there):
-            await session.execute(self._sql.begin)  # It must see what others create.
+            await session.execute(self._sql.begin)
             await session.execute(self._sql.one_maker_at_a_time)
             if not await session.fetch_value(self._sql.is_there):
                 try:
@@ -206,19 +203,19 @@ class PostgresJournal(DurableJournal):
         if sessions is not None:
             await sessions.close()
 
-    async def _with_retries(self, work: Callable[[], Awaitable[T]], *, patience: Backoff | None = None) -> T:
+    async def _with_retries(self, work: Callable[[], Awaitable[T]], *, backoff: Backoff | None = None) -> T:
         """Run ``work``; until the timeout, repeat it if the database is unreachable or asks for a retry."""
-        patience = patience or Backoff(self._timeout)
-        async with asyncio.timeout_at(patience.end):
+        backoff = backoff or Backoff(self._timeout)
+        async with asyncio.timeout_at(backoff.end):
             while True:
                 try:
                     return await work()
                 except Exception as error:
-                    if not is_retryable(error) or not patience.has_time_left:
+                    if not is_retryable(error) or not backoff.has_time_left:
                         raise
                     if is_statement_name_error(error):
                         self._prepared = False
-                await patience.pause()
+                await backoff.pause()
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -230,8 +227,8 @@ class PostgresJournal(DurableJournal):
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """See `DurableJournal`."""
-        patience = Backoff(self._timeout)
-        async with asyncio.timeout_at(patience.end):
+        backoff = Backoff(self._timeout)
+        async with asyncio.timeout_at(backoff.end):
             left = await self._commit_optimistically(wanted)
 
         async def decided() -> Transaction:
@@ -245,7 +242,7 @@ class PostgresJournal(DurableJournal):
             return transaction
 
         if left:
-            self._settle(await self._with_retries(decided, patience=patience))
+            self._settle(await self._with_retries(decided, backoff=backoff))
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         """Store the transitions whose cached entries are the stored ones; return the others.
@@ -291,7 +288,7 @@ class PostgresJournal(DurableJournal):
 
     async def _committed_tokens(self, session: Session, transaction: Transaction) -> list[str]:
         """Return the tokens of the transitions that a commit with a lost reply did commit."""
-        # The found commit must be durable too: this write makes our commit wait for both.
+        # A found commit must be durable too: because of this write, our commit waits for both.
         await session.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
         found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
@@ -301,7 +298,7 @@ class PostgresJournal(DurableJournal):
         return committed
 
     async def _lock_rules(self, session: Session, rules: dict[str, bool]) -> None:
-        """Lock the rule of dual control: shared to decide by it, exclusively to change it."""
+        """Lock the scopes' dual control rules: shared to depend on one, exclusively to change it."""
         for lock, is_changed in ((self._sql.share_rules, False), (self._sql.lock_rules, True)):
             if scopes := [scope for scope, changes in rules.items() if changes is is_changed]:
                 await session.fetch(lock, scopes)
@@ -325,10 +322,7 @@ class PostgresJournal(DurableJournal):
     ) -> set[RecordId]:
         """Store each write if the entry that it replaces is still stored; return the places of those stored.
 
-        Args:
-            session: the connection.
-            transaction: the transaction with the writes.
-            estimated_at: the estimated server time of the decision; None if the server gave the time.
+        ``estimated_at`` is the estimated server time of the decision; None if the server gave the time.
         """
         asked = asyncio.get_running_loop().time()
         writes, steps = _written(transaction)
@@ -350,7 +344,7 @@ class PostgresJournal(DurableJournal):
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Session]:
-        """Return a connection in a transaction, which is rolled back unless the block commits it."""
+        """Yield a connection in a transaction, which is rolled back unless the block commits it."""
         async with self._session() as session:
             await session.execute(self._sql.begin)
             try:
@@ -377,57 +371,18 @@ class PostgresJournal(DurableJournal):
     async def _query(self, sql: str, *values: object) -> list[Any]:
         return await self._ask(lambda session: session.fetch(sql, *values))
 
-    async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
-        return [(key, EntryRow(*row)) for key, *row in await self._query(sql, *values)]
-
     async def now(self) -> float:
         """Return the database's time in seconds since 1970; see `Journal.now`."""
         [(now,)] = await self._query(self._sql.now)
         return self._time(now)
 
-    async def read(self, scope: str, key: str) -> Entry | None:
-        """See `Journal.read`."""
-        found = await self._rows(self._sql.find, scope, key)
-        return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
-
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         return await self._rows(self._sql.work, scope, after, await self.now(), limit)
-
-    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
-        """See `Journal.in_doubt`."""
-        found = entries_of(scope, await self._rows(self._sql.in_doubt, scope), self._seal)
-        return sorted(found, key=lambda doubt: doubt[1].sent_until)
-
-    async def count_in_doubt(self, scope: str) -> int:
-        """See `Journal.count_in_doubt`."""
-        [(count,)] = await self._query(self._sql.count_in_doubt, scope)
-        return int(count)
-
-    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
-        """See `Journal`."""
-        found = await self._query(self._sql.orders, scope, after, limit)
-        return [(order_id, key, at) for order_id, key, at in found]
-
-    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; a page searches `HISTORY_PAGE` lines of the history, in its order."""
-        return await self._with_move(Refute.name, scope, after)
-
-    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; pages as in `refuted`."""
-        return await self._with_move(Resolve.name, scope, after)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         sql, begin = self._sql.with_move, int(after or 0)
         [(keys, last)] = await self._query(sql, scope, begin, HISTORY_PAGE, move)
         return list(keys), "" if last is None else str(last)
-
-    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
-        """See `Journal.history`."""
-        return tuple(step_of(tuple(row)) for row in await self._query(self._sql.history, scope, key))
-
-    async def scopes(self) -> list[str]:
-        """See `Journal`."""
-        return [scope for (scope,) in await self._query(self._sql.scopes, FOUR_EYES)]
 
     async def _prune_some(self, scope: str, before: float) -> int:
         async def pruned() -> int:
@@ -466,14 +421,13 @@ def _mark_commit_unknown(moves: Sequence[PendingMove]) -> None:
 
 
 # --- postgres upgrade --------------------------------------------------------------------------------
-# The tables of a journal of any version, opened for its upgrade.
 
 
 LOCK_TIMEOUT = 3.0
-"""Seconds to wait for the lock on the tables; others that use them queue behind it."""
+"""Seconds to wait for the lock on the tables; meanwhile other users of the tables wait too."""
 
 STATEMENT_TIMEOUT = 600.0
-"""Seconds that one statement of an upgrade may take; it counts all keys of a large journal."""
+"""The maximum seconds for one statement of an upgrade; one of them counts all keys."""
 
 _USERS = """
     SELECT count(*) || ' x ' || coalesce(nullif(application_name, ''), 'a program without a name')
@@ -481,19 +435,13 @@ _USERS = """
     FROM pg_stat_activity
     WHERE datname = current_database() AND usename IS NOT NULL AND pid <> pg_backend_pid()
     GROUP BY application_name, client_addr ORDER BY 1"""
-"""The other connections to the database; a program of 0.1.0 has no name."""
+"""The other connections to the database; version 0.1.0 set no program name."""
 
 _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL::bytea"
 
 
 class UpgradableTables(Upgradable):
-    """See `Upgradable`.
-
-    Args:
-        session: a connection of its own.
-        schema: the schema of the tables.
-        sql: the statements for that schema.
-    """
+    """See `Upgradable`; the session is used for nothing else."""
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
         self._session = session
@@ -519,7 +467,7 @@ class UpgradableTables(Upgradable):
         return [name for (name,) in await self._session.fetch(_USERS)]
 
     async def carry_out(self, upgrade: Upgrade) -> bool:
-        """See `Upgradable`; if it ends early, the session ends too, which rolls everything back."""
+        """See `Upgradable`; if it fails, the caller ends the session, which rolls everything back."""
         asyncpg = driver()
         try:
             return await self._carried_out(upgrade)

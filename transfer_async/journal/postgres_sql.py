@@ -1,7 +1,7 @@
 """The SQL of the journal in PostgreSQL.
 
-Parameters are texts, arrays of texts and numbers, so asyncpg need not read the server's types. Writes are
-passed as JSON, which costs a fraction of arrays on both sides.
+Parameters are texts, arrays of texts and numbers, so asyncpg need not look up the server's types. Writes are
+passed as JSON, which takes much less time than arrays, here and in the server.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Statements:
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
             f"SET LOCAL idle_in_transaction_session_timeout = {max(1, int(1000 * idle))}"
         )
-        # A prepared statement keeps its plan; one made for few keys would read whole tables later.
+        # A prepared statement keeps its plan; a plan made for few keys would scan whole tables later.
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
         # A rule that is not stored yet has no row to lock. These locks are always taken before row locks.
         rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
@@ -154,8 +154,8 @@ def _load(keys: str) -> str:
 
 
 def _store(keys: str, history: str, slack: float) -> str:
-    # An optimistic decision is not stored if it is late, when no caller waits for it any more, nor over
-    # another worker's write. The statement may be its own transaction, so it makes its own commit durable.
+    # An optimistic decision is not stored if it arrives late, because its caller may have given up, nor over
+    # another worker's write. The statement may be a transaction by itself, so it sets synchronous_commit.
     of_step = ", ".join(f"w.{name}{'::json' if name == 'ending' else ''}" for name in STEP_COLUMNS)
     return f"""
         WITH wanted AS MATERIALIZED (
@@ -245,7 +245,7 @@ class Conflict(Exception):
 
 
 class Backoff:
-    """The time limit and the pauses of the attempts to reach the database."""
+    """The time limit of the attempts to reach the database, and the pauses between them."""
 
     def __init__(self, seconds: float) -> None:
         self.end: float = asyncio.get_running_loop().time() + seconds
@@ -280,7 +280,7 @@ def is_retryable(error: Exception) -> bool:
 
 
 def is_statement_name_error(error: Exception) -> bool:
-    """Return whether a prepared statement's name was wrong, because another connection answered."""
+    """Return whether a prepared statement's name is unknown or taken: a proxy used another connection."""
     asyncpg = driver()
     names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     return isinstance(error, names)
@@ -360,7 +360,7 @@ class Session:
 
 
 def _name_of(sql: str) -> str:
-    """Return a statement name that is derived from the text.
+    """Return a statement name derived from the text.
 
     Behind a proxy that pools transactions, a numbered name may belong to another program's statement.
     """
@@ -368,12 +368,7 @@ def _name_of(sql: str) -> str:
 
 
 class Sessions:
-    """A pool of connections, opened when needed; the one that was used last is used next.
-
-    Args:
-        connect: opens a connection.
-        limit: the maximum number of connections.
-    """
+    """A pool of at most ``limit`` connections, opened when needed; the most recently used is lent first."""
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
         self._connect = connect
@@ -382,9 +377,9 @@ class Sessions:
 
     @asynccontextmanager
     async def one(self, *, unharmed_by: tuple[type[Exception], ...] = ()) -> AsyncIterator[Session]:
-        """Lend a connection to the block; it is used again after success or one of the ``unharmed_by``."""
+        """Lend a connection; keep it after success or an ``unharmed_by`` error, close it after others."""
         async with self._places:
-            session = self._waiting() or await self._connect()
+            session = self._idle_session() or await self._connect()
             try:
                 yield session
             except unharmed_by:
@@ -397,7 +392,7 @@ class Sessions:
             session.used = asyncio.get_running_loop().time()
             self._free.append(session)
 
-    def _waiting(self) -> Session | None:
+    def _idle_session(self) -> Session | None:
         while self._free:
             session = self._free.pop()
             if not session.is_closed and asyncio.get_running_loop().time() - session.used < IDLE:
@@ -421,17 +416,17 @@ class Sessions:
 class EstimatedServerClock:
     """An estimate of the server's time, wrong by at most one round trip.
 
-    It advances with the loop's clock. An answer corrects it only as far as the answer proves it wrong, so
-    later transitions mostly get later times.
+    It advances with the loop's clock. A response changes it only if the response proves it wrong, so later
+    transitions mostly get later times.
     """
 
     def __init__(self) -> None:
         self._ahead = -math.inf  # no valid time before the first answer
 
-    def update(self, said: float, *, asked: float) -> None:
-        """Take an answer of the server that arrived now; ``asked`` is the loop's time of the request."""
-        least, most = said - asyncio.get_running_loop().time(), said - asked
-        self._ahead = min(max(self._ahead, least), most)
+    def update(self, server_time: float, *, asked: float) -> None:
+        """Use a response that has just arrived; ``asked`` is the loop's time of the request."""
+        lowest, highest = server_time - asyncio.get_running_loop().time(), server_time - asked
+        self._ahead = min(max(self._ahead, lowest), highest)
 
     @property
     def now(self) -> float:

@@ -27,9 +27,9 @@ from transfer_async.journal.transitions import Move
 class Journal(Protocol):
     """The durable record of intents and their outcomes. It only stores; `decide` makes the decisions.
 
-    Every method raises the errors of its store. A transition is atomic. When it returns, it is as durable
-    as ``durable`` states, and its history line is written in the same transaction. A transition that has
-    begun is finished even if its caller is cancelled.
+    Every method raises the errors of its store. A transition is atomic, and its history line is written in
+    the same transaction. When `move` returns, the transition is as durable as ``durable`` states. It is
+    finished even if its caller is cancelled meanwhile.
 
     A bank's own journal is any class with these methods. It treats all transitions alike: it loads the
     entry under a lock, calls `decide`, and writes the changed entry, all in one transaction::
@@ -45,7 +45,7 @@ class Journal(Protocol):
                         await stored.add(step_values(history_step(verdict.entry, move, now=stored.now)))
             return verdict
 
-    If a demand for dual control has returned before such a transition commits, the transition must see it.
+    A decision of one person must see a demand for dual control that has returned before the decision commits.
     This holds for the first demand too, when there is no row yet to lock.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
@@ -57,7 +57,7 @@ class Journal(Protocol):
     Four more methods are optional:
 
     - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without it, a
-      wrong scope gives no warning. The other three serve to compare the journal with the service's books.
+      wrong scope gives no warning. The other three are needed to compare the journal with the service.
     - ``async orders(scope, *, limit, after="")`` returns the orders that keys are bound to, sorted by id and
       only beyond ``after``. Each is a tuple: the order's id, its key, and the time at which the last
       work for the key was done (or None).
@@ -265,7 +265,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         Args:
             key: the key.
             move: the transition.
-            certain: the outcome to set on the error if the journal fails now.
+            certain: the call's outcome so far; it is set on the error if the journal fails now.
             order: the order to set on that error; otherwise it would be lost.
 
         Raises:
@@ -359,7 +359,7 @@ async def _read(
     doing: str = "read",
     wrong_use: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Call ``reading`` and return its result; ``doing`` names the operation in the error's text."""
+    """Call ``reading`` and return its result; ``doing`` names the operation in the error message."""
     found = await try_call(reading, *given)
     if type(found) is not Raised:
         return found

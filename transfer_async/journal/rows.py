@@ -51,21 +51,21 @@ from transfer_async.journal.model import (
 log: logging.Logger = logging.getLogger("transfer_async")
 
 VERSION = 2
-"""The version of the format. A journal of another version is not read; see below how to raise it."""
+"""The version of the format; journals of other versions are refused. How to raise it: see `STEPS`."""
 
 ENTRY_TABLE = f"keys_{VERSION}"
 """The table of entries. The version in its name keeps running programs of other versions from writing."""
 
 
 class EntryRow(MutableStruct, eq=True):
-    """An entry as it is stored.
+    """A stored entry.
 
     Args:
         state: see `KeyState`.
         token: the token of the last transition; every write has its own.
         order_id: the order's id, once the order exists; unique within a scope.
         due_at: the time at which work for the entry becomes due, or None.
-        ended_at: the time since when nothing is left to do, or None.
+        ended_at: the time from which nothing was left to do, or None.
         body: everything else, as JSON.
         intent: the intent as JSON, as long as it is needed.
         reply: the order as the service sent it.
@@ -91,7 +91,7 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent: encrypted as one text, which is then stored in the order's place."""
+    """The personal data of an intent; the encrypted text is stored in place of the order."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
@@ -118,7 +118,7 @@ _STORED_NAMES = {
     "quarantined": "laid_aside",
     "version": "moves",
 }
-"""Fields of `Entry` whose stored name is an older one: it is part of the format, so it never changes."""
+"""Fields of `Entry` with an older stored name, which is part of the format and never changes."""
 
 
 class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
@@ -238,7 +238,7 @@ def _refuse_misplaced(entry: Entry) -> None:
 def entries_of(
     scope: str, found: Iterable[tuple[str, EntryRow]], seal: Seal | None = None
 ) -> list[tuple[str, Entry]]:
-    """Convert stored rows to keys with entries; a corrupt record is logged and does not hide the others."""
+    """Convert stored rows to keys and entries; a corrupt record is logged and does not hide others."""
     entries = [(key, _listed(row, seal, (scope, key))) for key, row in found]
     for key, entry in entries:
         if entry.unread is not None:
@@ -265,7 +265,7 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the stored fields of `_Body`; a dict is quicker to make, and each order needs three."""
+    """Return the fields of `_Body` to store; a dict is faster to create, and each order needs three."""
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -408,9 +408,10 @@ def _readable_part(
     corrupt = [raw for raw, undo in undos.items() if undo is None]
     # A free key's corrupt undos of its last intent include the hold of its order, if that exists after all.
     own = [raw for raw in corrupt if state is KeyState.FREE and _is_undo_of(intent_id, raw)]
+    stored = {"state": row.state, "order_id": row.order_id, "body": row.body, "intent": row.intent}
     unread = Unread(
         why=why,
-        kept=_kept(row),
+        kept=json.dumps(stored, default=repr),
         hooks=tuple(map(_hook_of, own)) if state in ENDED else values["hooks"],
         earlier_hooks=tuple(_hook_of(raw) for raw in corrupt if raw not in own),
         is_sealed=is_sealed,
@@ -442,11 +443,6 @@ def _state_of(row: EntryRow) -> KeyState:
 @functools.cache
 def _kinds() -> dict[str, Any]:
     return typing.get_type_hints(_Body)
-
-
-def _kept(row: EntryRow) -> str:
-    kept = {"state": row.state, "order_id": row.order_id, "body": row.body, "intent": row.intent}
-    return json.dumps(kept, default=repr)
 
 
 def _stored_fingerprint(intent: str | None, seal: Seal | None, place: RecordId | None) -> str:
@@ -556,7 +552,7 @@ def step_of(values: tuple[Any, ...]) -> HistoryEvent:
 # stop writing what it replaces, only with a new version (contract). Everything else needs a new version:
 # members of nested objects, new values of enums, and rules that an older program would break.
 #
-# To raise `VERSION`: add the statements to `STEPS`, and test data of the new version to
+# To raise `VERSION`, add the statements to `STEPS`, and test data of the new version to
 # ``tests/journal/released``. No statement may rewrite rows, because that takes long in a large journal.
 # Records of older versions stay as they are and stay readable: a field that they lack has a default.
 
@@ -583,8 +579,8 @@ class Upgrade:
         version: the version after it, which is this program's; equal to ``found`` if there is nothing to do.
         states: the number of keys in each state, in all scopes; empty if there is nothing to do.
         unreadable: the number of corrupt records among them. They stay as they are, and stay unreadable.
-        users: the other connections to the database, each with its number, program and address. A connection
-            that is idle is listed, too. Empty for SQLite, which does not know.
+        users: the other connections to the database, also idle ones: number, program and address. Empty for
+            SQLite, which cannot list them.
     """
 
     found: int
@@ -611,7 +607,7 @@ class Upgradable(abc.ABC):
         """Return up to `PAGE` entries with row numbers beyond ``after``, sorted by these; without replies."""
 
     async def users(self) -> list[str]:
-        """Return the other users of the store, as far as it knows them."""
+        """Return the other users of the store; empty if it cannot list them."""
         return []
 
     @abc.abstractmethod
@@ -656,15 +652,13 @@ async def _counted(store: Upgradable, found: int) -> Upgrade:
     unreadable, last = 0, 0
     while page := await store.page(table_of(found), last):
         last = page[-1][0]
-        states.update(row.state for _, row in page)
-        unreadable += sum(map(_is_unreadable, (row for _, row in page)))
+        for _, row in page:
+            states[row.state] += 1
+            unread = entry_of(row).unread
+            if unread is not None and not unread.is_sealed:  # An encrypted record is not corrupt.
+                unreadable += 1
     users = tuple(await store.users())
     return Upgrade(found=found, states=dict(states), unreadable=unreadable, users=users)
-
-
-def _is_unreadable(row: EntryRow) -> bool:
-    unread = entry_of(row).unread
-    return unread is not None and not unread.is_sealed  # An encrypted record is not corrupt.
 
 
 def table_of(version: int) -> str:
@@ -688,7 +682,7 @@ def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None
 
 
 def refuse_another_version(what: str, found: int | None) -> None:
-    """Refuse a journal of another version than this program's.
+    """Refuse a journal whose version is not this program's.
 
     Raises:
         JournalFailed: the journal has another version; the message says which, and what to do.

@@ -1,7 +1,7 @@
-"""The journal in a file: one machine, any number of processes.
+"""The journal in a SQLite file: one machine, any number of processes.
 
-A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). The journal's own thread
-does all work on the file, so no event loop waits for the disk.
+A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). All work on the file is done
+in the journal's own thread, so the event loop never waits for the disk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.util import ENDS_THE_PROGRAM, positive_seconds
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
-from transfer_async.journal.model import BELIEVED, FOUR_EYES, Entry, HistoryEvent
+from transfer_async.journal.model import BELIEVED
 from transfer_async.journal.rows import (
     ENTRY_TABLE,
     PAGE,
@@ -34,20 +34,16 @@ from transfer_async.journal.rows import (
     Upgradable,
     Upgrade,
     checked_counts,
-    entries_of,
-    entry_of,
     refuse_another_version,
     statements_from,
-    step_of,
     step_values,
 )
 from transfer_async.journal.sqlite_file import APPLICATION, FileReplaced, Identity, OpenFile, decode_lossless
-from transfer_async.journal.transitions import Refute, Resolve
 
 T = TypeVar("T")
 
 HISTORY_PAGE = 500
-"""The number of keys that one page of `refuted` or `resolved` has."""
+"""The maximum number of keys in one page of `refuted` or `resolved`."""
 
 _TABLES = f"""
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -89,12 +85,37 @@ PRAGMA user_version={VERSION};
 
 _ROW = "k.state, k.token, k.order_id, k.due_at, k.ended_at, k.body, k.intent, r.reply"
 _KEYS = f"{ENTRY_TABLE} k JOIN scopes s ON s.id = k.scope LEFT JOIN replies r ON r.key_id = k.id"
-_STEP = ", ".join(STEP_COLUMNS)
-_OF_STEP = ", ".join(f"h.{name}" for name in STEP_COLUMNS)
+_SELECT = f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE s.name = ?"
+_IS_DOUBT = "k.ended_at IS NULL AND k.state = 'in_doubt'"
+_WORK = (
+    f"{_SELECT} AND k.key > ? AND k.ended_at IS NULL AND NOT (k.due_at > ? AND k.due_at <= ?) "
+    "ORDER BY k.key LIMIT ?"
+)
+
+
+class _Queries:
+    """See `Queries`."""
+
+    find = f"{_SELECT} AND k.key = ?"
+    in_doubt = f"{_SELECT} AND {_IS_DOUBT}"
+    count_in_doubt = f"SELECT count(*) FROM {_KEYS} WHERE s.name = ? AND {_IS_DOUBT}"
+    orders = (
+        f"SELECT order_id, key, ended_at FROM {ENTRY_TABLE} "
+        "WHERE scope = (SELECT id FROM scopes WHERE name = ?) AND order_id > ? ORDER BY order_id LIMIT ?"
+    )
+    history = (
+        f"SELECT {', '.join(f'h.{name}' for name in STEP_COLUMNS)} FROM history h "
+        f"JOIN {ENTRY_TABLE} k ON k.id = h.key_id JOIN scopes s ON s.id = k.scope "
+        "WHERE s.name = ? AND k.key = ? ORDER BY h.id"
+    )
+    scopes = (
+        "SELECT name FROM scopes s "
+        f"WHERE EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = s.id AND key <> ?) ORDER BY name"
+    )
 
 
 class SQLiteJournal(DurableJournal):
-    """Keys and their states in a file, durable when a move returns.
+    """Keys and their states in a file, durable when a transition returns.
 
     Args:
         path: the path of the file, on a local disk: network file systems do not lock as SQLite needs. A
@@ -106,6 +127,8 @@ class SQLiteJournal(DurableJournal):
     Raises:
         ValueError: names the argument and the rule.
     """
+
+    _sql = _Queries()
 
     def __init__(
         self,
@@ -224,62 +247,24 @@ class SQLiteJournal(DurableJournal):
     async def _query(self, sql: str, *values: object) -> list[Any]:
         return await self._ask(lambda file: file.query(sql, *values))
 
-    async def _rows(self, where: str, *values: object) -> list[tuple[str, EntryRow]]:
-        found = await self._query(f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE {where}", *values)
-        return [(key, EntryRow(*row)) for key, *row in found]
-
-    async def read(self, scope: str, key: str) -> Entry | None:
-        """See `Journal.read`."""
-        found = await self._rows("s.name = ? AND k.key = ?", scope, key)
-        return entry_of(found[0][1], self._seal, place=(scope, key)) if found else None
-
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
-        is_due = "NOT (k.due_at > ? AND k.due_at <= ?)"
-        where = f"s.name = ? AND k.key > ? AND k.ended_at IS NULL AND {is_due} ORDER BY k.key LIMIT ?"
         now = self._now()
-        return await self._rows(where, scope, after, now, now + BELIEVED, limit)
-
-    async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
-        """See `Journal.in_doubt`."""
-        found = entries_of(scope, await self._rows(_IS_DOUBT, scope), self._seal)
-        return sorted(found, key=lambda doubt: doubt[1].sent_until)
-
-    async def count_in_doubt(self, scope: str) -> int:
-        """See `Journal.count_in_doubt`."""
-        [(count,)] = await self._query(f"SELECT count(*) FROM {_KEYS} WHERE {_IS_DOUBT}", scope)
-        return int(count)
-
-    async def orders(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
-        """See `Journal`."""
-        return await self._query(_ORDERS, scope, after, limit)
-
-    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; a page has `HISTORY_PAGE` keys, in the order of the history."""
-        return await self._with_move(Refute.name, scope, after)
-
-    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; pages as in `refuted`."""
-        return await self._with_move(Resolve.name, scope, after)
+        return await self._rows(_WORK, scope, after, now, now + BELIEVED, limit)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         found = await self._query(_WITH_MOVE, int(after or 0), move, scope, HISTORY_PAGE)
         return [key for _, key in found], str(found[-1][0]) if len(found) == HISTORY_PAGE else ""
-
-    async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
-        """See `Journal.history`."""
-        return tuple(map(step_of, await self._query(_HISTORY, scope, key)))
-
-    async def scopes(self) -> list[str]:
-        """See `Journal`."""
-        return [scope for (scope,) in await self._query(_SCOPES, FOUR_EYES)]
 
     async def _prune_some(self, scope: str, before: float) -> int:
         return await self._ask(lambda file: file.prune(scope, before))
 
 
 def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Return what ``work`` returns or raises as a value; a future refuses some errors, and is never done."""
+    """Return the result of ``work``, or the error that it raised.
+
+    A future cannot hold some errors, for example `StopIteration`, and would never be done.
+    """
     try:
         return work(), None
     except ENDS_THE_PROGRAM:
@@ -314,7 +299,6 @@ class _File(OpenFile):
         self._db.execute("BEGIN IMMEDIATE")
         try:
             ids = self._load(transaction)
-            self._load_bound(transaction)
             transaction.decide(now())
             if transaction.writes:
                 self._store(transaction, ids)
@@ -331,7 +315,7 @@ class _File(OpenFile):
             self._db.rollback()
 
     def _load(self, transaction: Transaction) -> dict[RecordId, int]:
-        """Load every place, and return the row numbers of the stored ones."""
+        """Load every place and every order id to bind; return the row numbers of the stored places."""
         found: dict[RecordId, tuple[int, str]] = {}
         for scope, keys in _by_scope(transaction.places):
             rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))
@@ -341,12 +325,10 @@ class _File(OpenFile):
             known = number is None or token == transaction.known_token(place)
             row = None if known else EntryRow(*self.query(_FIND_ROW, number)[0])
             transaction.load(place, token, row)
-        return {place: number for place, (number, _) in found.items()}
-
-    def _load_bound(self, transaction: Transaction) -> None:
         for scope, order_ids in _by_scope(transaction.ids):
             for order_id, key in self._db.execute(_FIND_ORDERS, (self._scope(scope), order_ids)):
                 transaction.bind(scope, order_id, key)
+        return {place: number for place, (number, _) in found.items()}
 
     def _scope(self, name: str) -> int:
         number = self._scopes.get(name)
@@ -413,16 +395,7 @@ class _File(OpenFile):
             self._db.text_factory = str
 
 
-_IS_DOUBT = "s.name = ? AND k.ended_at IS NULL AND k.state = 'in_doubt'"
-_HISTORY = (
-    f"SELECT {_OF_STEP} FROM history h JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
-    "JOIN scopes s ON s.id = k.scope WHERE s.name = ? AND k.key = ? ORDER BY h.id"
-)
 _OLD = f"SELECT id FROM {ENTRY_TABLE} WHERE scope = ? AND ended_at < ? ORDER BY ended_at LIMIT ?"
-_SCOPES = (
-    f"SELECT name FROM scopes s WHERE EXISTS (SELECT 1 FROM {ENTRY_TABLE} WHERE scope = s.id AND key <> ?) "
-    "ORDER BY name"
-)
 _FIND_TOKENS = (
     f"SELECT id, key, token FROM {ENTRY_TABLE} WHERE scope = ? AND key IN (SELECT value FROM json_each(?))"
 )
@@ -430,10 +403,6 @@ _FIND_ROW = f"SELECT {_ROW} FROM {ENTRY_TABLE} k LEFT JOIN replies r ON r.key_id
 _FIND_ORDERS = (
     f"SELECT order_id, key FROM {ENTRY_TABLE} "
     "WHERE scope = ? AND order_id IN (SELECT value FROM json_each(?))"
-)
-_ORDERS = (
-    f"SELECT order_id, key, ended_at FROM {ENTRY_TABLE} WHERE scope = (SELECT id FROM scopes WHERE name = ?) "
-    "AND order_id > ? ORDER BY order_id LIMIT ?"
 )
 # ``CROSS JOIN`` makes SQLite read the history once, in its order.
 _WITH_MOVE = (
@@ -450,7 +419,10 @@ _CHANGE = (
     "intent = CASE WHEN ? THEN ? ELSE intent END WHERE id = ?"
 )
 _STORE_REPLY = "INSERT OR REPLACE INTO replies (key_id, reply) VALUES (?, ?)"
-_ADD_STEP = f"INSERT INTO history (key_id, {_STEP}) VALUES ({', '.join('?' * (1 + len(STEP_COLUMNS)))})"
+_ADD_STEP = (
+    f"INSERT INTO history (key_id, {', '.join(STEP_COLUMNS)}) "
+    f"VALUES (?, {', '.join('?' for _ in STEP_COLUMNS)})"
+)
 
 
 def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -462,7 +434,6 @@ def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 # --- sqlite upgrade ----------------------------------------------------------------------------------
-# The file of a journal of any version, opened for its upgrade.
 
 
 _OLD_ROW = "state, token, order_id, due_at, ended_at, body, intent, NULL"
@@ -509,12 +480,7 @@ class FileOfAnyVersion(OpenFile):
 
 
 class UpgradableFile(Upgradable):
-    """See `Upgradable`.
-
-    Args:
-        file: the file, opened in the journal's thread.
-        journal: the journal, whose thread does the work.
-    """
+    """See `Upgradable`; the journal's thread, which has opened the file, does the work."""
 
     def __init__(self, file: FileOfAnyVersion, journal: SQLiteJournal) -> None:
         self._file = file

@@ -21,7 +21,7 @@ from pathlib import Path
 from transfer_async._models.errors import JournalFailed
 
 LOG, INDEX = "-wal", "-shm"
-"""The suffixes of SQLite's files beside it: the log, and the index with the locks that its users share."""
+"""The suffixes of SQLite's other files: the log, and its index, which also has locks."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -85,7 +85,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Refuse anything but a regular file, and a file that others may open without seeing its log."""
+    """Refuse a path that is not a regular file, and a file that others may open without seeing its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} exists, but is not a regular file")
@@ -126,7 +126,7 @@ def _is_mounted(real: Path) -> bool:
 def restrict_to_owner(real: Path) -> None:
     """Let only their owner read the file and the files beside it."""
     for name in (str(real), f"{real}{LOG}", f"{real}{INDEX}"):
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # Another user owns it, and decides.
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # If another user owns it, leave it.
             if stat.S_IMODE(os.stat(name).st_mode) & 0o077:  # noqa: PTH116 - as above
                 os.chmod(name, 0o600)  # noqa: PTH101 - as above
 
@@ -135,10 +135,10 @@ def restrict_to_owner(real: Path) -> None:
 
 
 class Files:
-    """The identities of the file, its log and its index, as one connection has opened them.
+    """The identities that the file, its log and its index had when one connection opened them.
 
-    A log that was deleted or replaced still accepts commits, but they can never be read. With another
-    index, other processes do not see our locks.
+    SQLite still commits to a log that was deleted or replaced, but these commits can never be read. If the
+    index was replaced, other processes do not see this process's locks.
 
     Args:
         path: the path as the caller passed it.
@@ -169,7 +169,7 @@ class Files:
         try:
             self.refuse_if_moved()
         except FileReplaced:
-            if self._is_open:  # Otherwise it was closed, with its log, at this moment.
+            if self._is_open:  # Otherwise another thread has just closed it, which deleted its log.
                 raise
 
     def remember(self) -> None:
@@ -184,16 +184,13 @@ class Files:
         """
         for name, known in self._known:
             if identity(name) != known:
-                raise FileReplaced(self._loss(name))
-
-    def _loss(self, name: str) -> str:
-        loss = f"{Path(name).name} was moved, removed or replaced while it was in use"
-        if name in self._beside:
-            loss += (
-                ": commits may be lost; stop every process that uses the journal, "
-                "and compare it with the service before keys are used again"
-            )
-        return loss
+                loss = f"{Path(name).name} was moved, removed or replaced while it was in use"
+                if name in self._beside:
+                    loss += (
+                        ": commits may be lost; stop every process that uses the journal, "
+                        "and compare it with the service before keys are used again"
+                    )
+                raise FileReplaced(loss)
 
     def close_safely(self, db: sqlite3.Connection) -> None:
         """Close the connection, unless that would damage the files of others.
@@ -202,22 +199,18 @@ class Files:
         begun another log, this would delete theirs: then the connection stays open until the process ends,
         and no other is opened. If the log was only deleted, its contents are first written into the file.
         """
-        if self._is_replaced_by_others():
+        if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
             import ctypes  # imported here because this is rarely needed
 
-            ctypes.pythonapi.Py_IncRef(
-                ctypes.py_object(db)
-            )  # The garbage collector must not close it either.
+            # The garbage collector must not close it either.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
             return
         with contextlib.suppress(sqlite3.Error):
             if len(self._known) > 1 and identity(self._beside[0]) is None:
                 db.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
         self._is_open = False
         db.close()
-
-    def _is_replaced_by_others(self) -> bool:
-        return any(identity(name) not in (known, None) for name, known in self._known[1:])
 
 
 _OPEN: set[weakref.ref[Files]] = set()
@@ -257,12 +250,7 @@ def decode_lossless(text: bytes) -> str:
 
 
 class OpenFile:
-    """An open journal file; used in one thread.
-
-    Args:
-        path: the path of the file.
-        timeout: the seconds to wait for other processes that write.
-        make: whether to create a missing file.
+    """An open journal file, used in one thread. A missing file is created if ``make`` is set.
 
     Raises:
         JournalFailed: the file is not a journal.

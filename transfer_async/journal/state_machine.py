@@ -7,15 +7,15 @@
       '----- free -----'------ free -----'------------------'  (refute)
 
 **The basic rule.** A key is bound by an order that exists or may exist, and by a worker that is using it.
-So only the sender's answer leads from `SENDING` to `FREE`. A lease that expires in `CLAIMED` lets another
-worker take over. A lease that expires in `SENDING` leads to `IN_DOUBT`, and nowhere else.
+So only the sender's own result leads from `SENDING` to `FREE`. If a lease expires in `CLAIMED`, another
+worker may take over. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
 
 **What cannot be prevented.** A process that is stopped between its last check and the write still sends
 when it continues, however late. Three rules limit the damage. The key never becomes free by itself. If the
 sender reported no end, a program's refutation must wait long (`Refute`). A sender that finds its attempt
 superseded records that (`Suspect`).
 
-**Certain knowledge beats doubt.** The sender of an attempt may still write its answer over a doubt about
+**A certain result replaces a doubt.** The sender of an attempt may still record its result over a doubt about
 that same attempt. Every transition is a compare-and-set: on the claim's epoch before `MarkSending`, and on
 the attempt's token after it.
 
@@ -30,10 +30,10 @@ Otherwise, or if the claim is too old, a new intent begins. The same write makes
 pending, so that none is lost.
 
 `decide` takes an entry, a transition and the time. It returns the entry after the transition, or the reason
-for the rejection. A rejected transition changes nothing, with one exception: a claim that finds an
-abandoned `SENDING` records the doubt. Times in the far future, left by a clock that was wrong, are corrected
-silently. Keep these in step with this page: `TRANSITIONS`, `transitions`, `operator_transitions`, and the
-contract suite.
+for the rejection. A rejected transition changes nothing, with two exceptions that record a doubt: a claim
+that finds an abandoned `SENDING`, and the end of an intent while an order of an earlier intent may exist.
+Times in the far future, left by a clock that was wrong, are corrected silently. If you change these rules,
+change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite too.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry`` with times corrected that the journal's clock cannot have written.
 
     A clock that was far ahead and was set back leaves leases that would last for years. They count as
-    expired; a live owner finds out by the compare-and-set. The time of the last possible send is unknown
-    then; it is taken to be the longest lease from now.
+    expired; the compare-and-set protects a worker that still holds one. The time of the last possible send
+    is then unknown, and taken to be the longest lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:
@@ -192,11 +192,11 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
     if entry.sent_until > limit and entry.state in AT_WORK:
         changes["sent_until"] = now + LONGEST_LEASE
     if any(undo.lease_until > limit for undo in entry.pending_undos):
-        over = (
+        undos = (
             attrs.evolve(undo, lease_until=0.0) if undo.lease_until > limit else undo
             for undo in entry.pending_undos
         )
-        changes["pending_undos"] = tuple(over)
+        changes["pending_undos"] = tuple(undos)
     return replace(entry, **changes) if changes else entry
 
 
@@ -204,7 +204,7 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
 
 
 def is_told(move: Move, verdict: TransitionResult) -> bool:
-    """Return whether ``move`` gets a line in the history: not if it was rejected or changes only a lease."""
+    """Return whether ``move`` is recorded in the history: it was made, and changed more than a lease."""
     return move.is_in_history and (verdict.denial is None or verdict.found_doubt)
 
 
@@ -227,7 +227,7 @@ def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
 
 
 def _reason(entry: Entry, move: Move) -> str | None:
-    # A claim has a reason only if it finds a doubt. The state is compared first because that is cheaper.
+    # A claim has a reason only if it finds a doubt.
     if entry.state is S.IN_DOUBT and isinstance(move, Claim):
         return entry.cause.told if entry.cause is not None else None
     if isinstance(move, Create) and is_late(entry):
@@ -245,7 +245,7 @@ def is_waiting(entry: Entry, now: float) -> bool:
 
 
 def due_at(entry: Entry) -> float | None:
-    """Return the time at which an entry's work becomes due; None without work, 0 without a lease."""
+    """Return when the entry's work becomes due: None if there is none, 0 if no lease delays it."""
     if entry.pending_notifications or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK
@@ -266,13 +266,13 @@ _DECIDES_NOTHING = frozenset({RenewLease.name, Look.name})
 
 
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
-    """Return at most ``limit`` lines of a history; drop lines without a decision first, then the oldest.
+    """Return at most ``limit`` lines of a history; drop the oldest, but lines without a decision first.
 
     Many look-ups of the parties must not displace the decisions. The newest line always stays.
     """
     surplus = len(steps) - limit
     if surplus <= 0:
         return list(steps)
-    gone = [at for at, step in enumerate(steps[:-1]) if step.move in _DECIDES_NOTHING][:surplus]
-    left = [step for at, step in enumerate(steps) if at not in set(gone)]
+    dropped = set([at for at, step in enumerate(steps[:-1]) if step.move in _DECIDES_NOTHING][:surplus])
+    left = [step for at, step in enumerate(steps) if at not in dropped]
     return left[len(left) - limit :]

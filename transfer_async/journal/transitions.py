@@ -44,12 +44,12 @@ class Move(HidesStored, frozen=True):
 
     @property
     def order_bound(self) -> str | None:
-        """The id of the order to bind the key to, or None; no other key of the scope may have this id."""
+        """The id of the order to bind the key to, or None. No other key of the scope may have this id."""
         return None
 
     @property
     def is_by_one_person(self) -> bool:
-        """Whether one person decides it alone; it is rejected if the scope requires dual control.
+        """Whether one person makes this decision alone; it is rejected if the scope requires dual control.
 
         The transaction that writes such a transition must also read the scope's entry under `FOUR_EYES`, and
         lock that entry until it commits.
@@ -58,7 +58,7 @@ class Move(HidesStored, frozen=True):
 
     @property
     def is_in_history(self) -> bool:
-        """Whether the history gets a line for it; false if it only takes a lease, or undoes nothing."""
+        """Whether it is recorded in the history; false if it only takes a lease, or undoes nothing."""
         return True
 
     @property
@@ -85,14 +85,15 @@ class Move(HidesStored, frozen=True):
         return entry
 
     def made(self, entry: Entry, to: KeyState | None, now: float, *, id_taken: bool) -> TransitionResult:
-        """Return the result of the transition to ``to``, the state in the table; None there rejects it."""
+        """Return the result of the transition; ``to`` is its target state in the table, or None."""
         denial = Rejection.LOST if to is None else self.denial(entry, now)
         # A service's answer with another key's order is rejected as such in every state of this key.
         if id_taken and (denial is None or isinstance(self, Create)):
             denial = Rejection.FOREIGN
         if to is None or denial is not None:
             return TransitionResult(now=now, entry=entry, denial=denial)
-        if to is KeyState.FREE and entry.is_suspected and not _is_refuted_by_person(self):
+        is_refuted_by_person = isinstance(self, Refute) and not self.by_program
+        if to is KeyState.FREE and entry.is_suspected and not is_refuted_by_person:
             kept = _kept_in_doubt(entry, self, now)
             return TransitionResult(now=now, entry=kept, denial=Rejection.LOST, found_doubt=True)
         if self.is_a_change:  # A pending proposal was about the earlier version, so it is void.
@@ -102,26 +103,22 @@ class Move(HidesStored, frozen=True):
         return TransitionResult(now=now, entry=self.apply(moved, now))
 
 
-def _is_refuted_by_person(move: Move) -> bool:
-    return isinstance(move, Refute) and not move.by_program
-
-
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
-    """Return the record of an intent that ended while an order of an earlier intent may exist.
+    """Return the entry of an intent that ended while an order of an earlier intent may exist.
 
     The later intent's hold stays: it backs that order if it exists, and is released if a person refutes it.
     """
     if entry.state is KeyState.IN_DOUBT:
         return entry
-    owed = move.pending_undos if isinstance(move, Release) else ()
+    undos = move.pending_undos if isinstance(move, Release) else ()
     return replace(
         entry,
         state=KeyState.IN_DOUBT,
         version=entry.version + 1,
         proposal=None,
         attempt=entry.attempt or "",
-        hooks=tuple(undo.hook for undo in owed),
-        receipts=entry.receipts | {undo.hook: undo.receipt for undo in owed},
+        hooks=tuple(undo.hook for undo in undos),
+        receipts=entry.receipts | {undo.hook: undo.receipt for undo in undos},
         sent_until=max(entry.sent_until, now),
         lease_until=0.0,
     )
@@ -131,9 +128,9 @@ def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
 
 
 class _OfClaim(Move, frozen=True, kw_only=True):
-    """Base class: only the holder of the claim makes it.
+    """Base class of transitions that only the holder of the claim may make.
 
-    It compares the intent's id too, because the epoch starts again with each intent.
+    The intent's id is compared too, because the epoch starts again with each intent.
     """
 
     intent_id: str
@@ -145,7 +142,7 @@ class _OfClaim(Move, frozen=True, kw_only=True):
 
 
 class _OfLiveClaim(_OfClaim, frozen=True, kw_only=True):
-    """Base class: only the holder of the claim makes it, and only before the lease expires."""
+    """Base class of transitions that only the holder of the claim may make, before its lease expires."""
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
         return None if self._is_its_claim(entry) and now < entry.lease_until else Rejection.LOST
@@ -171,7 +168,7 @@ class RenewLease(_OfLiveClaim, frozen=True, kw_only=True):
     receipts: dict[str, str | None]
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Merge the receipts: two renewals may be written in either order, and none may lose a receipt."""
+        """Merge the receipts: two renewals may be written in either order, and no receipt may be lost."""
         return replace(entry, lease_until=now + self.lease, receipts=entry.receipts | self.receipts)
 
 
@@ -191,13 +188,13 @@ class TakeOver(_OfClaim, frozen=True, kw_only=True):
 
 
 class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
-    """Record that requests may be sent; it is durable before the first byte is sent.
+    """Record that requests may be sent. This is durable before the first byte is sent.
 
     Args:
         attempt: the token for all HTTP attempts of this call.
         receipts: the receipts of the hooks.
         window: the seconds in which the requests may be sent.
-        reason: for the history, if it is sent although the beneficiary's name differs.
+        reason: for the history, if the order is sent although the beneficiary's name differs.
     """
 
     name: ClassVar[str] = "mark"
@@ -208,7 +205,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
     reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """An order of an earlier intent may exist: a second one would be a second payment."""
+        """Also reject it if an order of an earlier intent may exist: another order would pay twice."""
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
@@ -231,8 +228,8 @@ class Create(OfAttempt, frozen=True, kw_only=True):
     Args:
         order_id: the order's id.
         reply: the service's response with the order.
-        retried: whether an earlier write of it failed and the call ended with that error.
-        publish: if the doubt was refuted: see `Suspect`.
+        retried: whether an earlier attempt to record the order failed, and the call raised that error.
+        publish: whether to publish a suspected duplicate if the doubt had been refuted; see `Suspect`.
     """
 
     name: ClassVar[str] = "create"
@@ -263,7 +260,7 @@ def is_late(created: Entry) -> bool:
 
 
 def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
-    """Return ``entry`` with a notification of the suspicion, if a worker sent it or one was due."""
+    """Return ``entry`` with a pending notification of the suspected duplicate, if one is to be published."""
     if not (move.publish or entry.notification_requested):
         return entry
     suspicion = OutboxEntry(
@@ -278,7 +275,7 @@ def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome
 
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
-    """Return the entry in `CREATED`; keep the intent if only an id was given, which may be withdrawn."""
+    """Return the created entry. It keeps the intent if only an id was given, which may be withdrawn."""
     made = replace(
         entry,
         order_id=move.order_id,
@@ -291,12 +288,12 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 
 
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
-    """Return the pending undos of other intents: the order of this intent exists, so its hold stays."""
+    """Return the pending undos of the other intents: the order of this one may exist, so its hold stays."""
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
 
 def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
-    """Return ``entry`` with a pending notification of its end, if its outcome was published as unknown."""
+    """Return ``entry`` with a pending notification of its end if its outcome was published as unknown."""
     if not entry.notification_requested:
         return entry
     return replace(
@@ -311,7 +308,7 @@ def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
 class Release(_OfClaim, frozen=True, kw_only=True):
     """Free the key after a definite failure.
 
-    It is compared by the epoch before `MarkSending`, and by the attempt's token after it.
+    Before `MarkSending` it is compared by the epoch, afterwards by the attempt's token.
 
     Args:
         attempt: the attempt's token; None before `MarkSending`.
@@ -338,8 +335,8 @@ class Release(_OfClaim, frozen=True, kw_only=True):
 
 
 def _ended(entry: Entry, ending: Ending, move: Release | Refute, now: float) -> Entry:
-    owed = entry.pending_undos + _leased(due(move.pending_undos, now), now + move.lease)
-    ended = replace(entry, ending=ending, pending_undos=owed, lease_until=0.0, intent=None)
+    undos = entry.pending_undos + _leased(due(move.pending_undos, now), now + move.lease)
+    ended = replace(entry, ending=ending, pending_undos=undos, lease_until=0.0, intent=None)
     return with_notification(ended, now, outcome=ending.outcome, error=ending.error, status=ending.status)
 
 
@@ -372,13 +369,15 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
         return None if self.cause is None else self.cause.told
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Keep every order id that a response named, and start the waiting time for a refutation now.
+        """Keep every order id that a response named, and start the wait before a refutation.
 
-        It starts now even if the time for sending was over: a process that was stopped may have sent late.
+        The wait starts now even if the time for sending is over: a stopped process may have sent late.
         """
         cause = self.cause or entry.cause
         if entry.is_suspected and entry.cause is not None and self.cause is not None:
-            cause = attrs.evolve(entry.cause, attempts=self.cause.attempts)  # the other order may exist still
+            cause = attrs.evolve(
+                entry.cause, attempts=self.cause.attempts
+            )  # The other order may still exist.
         doubted = replace(entry, lease_until=0.0, sent_until=now, cause=cause)
         if self.candidate is None or self.candidate in entry.candidates:
             return doubted
@@ -407,14 +406,14 @@ class Expire(OfAttempt, frozen=True, kw_only=True):
 
 
 class OfPerson(OfAttempt, frozen=True, kw_only=True):
-    """Base class: a decision of a person, or of the bank's ``resolve``.
+    """Base class of decisions by a person or by the bank's ``resolve``.
 
     Args:
         by: the person who decides, or ``"resolve"``.
         reason: how they know.
         proposal: the id of another person's proposal that this approves, if any.
         seen: the ``Entry.version`` that the person saw; None to accept any version.
-        by_program: whether the bank's ``resolve`` decides it, and no person.
+        by_program: whether the bank's ``resolve`` decides, and not a person.
     """
 
     decision: ClassVar[Decision]
@@ -476,12 +475,12 @@ class Refute(OfPerson, frozen=True, kw_only=True):
     """Record that the order of a doubt does not exist, and can no longer appear.
 
     Args:
-        settle_after: the seconds after the last possible send from which it is accepted.
+        settle_after: how many seconds after the last possible send it is accepted.
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
-        abandoned_settle_after: the same as ``settle_after`` if the sender reported no end. It is for a
+        abandoned_settle_after: replaces ``settle_after`` if the sender did not report its doubt. For a
             program, which only sees that the order does not exist yet. None for a person, who can find out
-            what became of the sender.
+            what happened to the sender.
     """
 
     name: ClassVar[str] = "refute"
@@ -509,7 +508,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
     Args:
         intent_id: the intent's id.
         hooks: the hooks whose undos are done.
-        lease_until: the lease of the undos that were run; undos that became pending later have another one.
+        lease_until: the end of the lease under which they ran; undos that became pending later have another.
     """
 
     name: ClassVar[str] = "paid"
@@ -533,7 +532,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
 
 
 class AddPendingUndos(Move, frozen=True, kw_only=True):
-    """Add pending undos for a worker that slept while others ended its intent."""
+    """Add the pending undos of a worker that was paused while others ended its intent."""
 
     name: ClassVar[str] = "owe"
 
@@ -542,13 +541,13 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Add each undo once, with the recorded receipt if there is one: the late worker may not have it."""
-        known = {(undo.intent.id, undo.hook): undo for undo in entry.pending_undos}
-        late = {(item.intent.id, item.hook): item for item in due(self.pending_undos, now)}
-        for which, one in known.items():
-            if which in late and one.receipt is not None:
-                late[which] = one
-        others = tuple(one for which, one in known.items() if which not in late)
-        return replace(entry, pending_undos=others + _leased(tuple(late.values()), now + self.lease))
+        recorded = {(undo.intent.id, undo.hook): undo for undo in entry.pending_undos}
+        added = {(undo.intent.id, undo.hook): undo for undo in due(self.pending_undos, now)}
+        for undo_id, undo in recorded.items():
+            if undo_id in added and undo.receipt is not None:
+                added[undo_id] = undo
+        others = tuple(undo for undo_id, undo in recorded.items() if undo_id not in added)
+        return replace(entry, pending_undos=others + _leased(tuple(added.values()), now + self.lease))
 
 
 class AcquireLease(Move, frozen=True, kw_only=True):
@@ -556,7 +555,7 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 
     Args:
         lease: the length of the lease in seconds; 0 releases it.
-        ends: for a release: the end of the lease to release. Other workers' leases stay. None releases all.
+        ends: if ``lease`` is 0, the end of the lease to release; other leases stay. None releases all.
     """
 
     name: ClassVar[str] = "attend"
@@ -569,20 +568,20 @@ class AcquireLease(Move, frozen=True, kw_only=True):
         return False
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        at_work = [undo.lease_until for undo in entry.pending_undos]
+        leases = [undo.lease_until for undo in entry.pending_undos]
         if entry.state is KeyState.IN_DOUBT:
-            at_work.append(entry.lease_until)
-        return Rejection.BUSY if self.lease and at_work and max(at_work) > now else None
+            leases.append(entry.lease_until)
+        return Rejection.BUSY if self.lease and leases and max(leases) > now else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the lease of the undos and of a doubt; a claim's or a sender's lease is its worker's."""
+        """Set the lease of the undos and of a doubt, but not of a claim or a sender."""
         until = now + self.lease
-        owed = tuple(
+        undos = tuple(
             attrs.evolve(undo, lease_until=until) if self.ends in (None, undo.lease_until) else undo
             for undo in entry.pending_undos
         )
         is_taken = entry.state is KeyState.IN_DOUBT and self.ends in (None, entry.lease_until)
-        return replace(entry, pending_undos=owed, lease_until=until if is_taken else entry.lease_until)
+        return replace(entry, pending_undos=undos, lease_until=until if is_taken else entry.lease_until)
 
 
 # --- suspicions, corrupt records, notifications -------------------------------------------------
@@ -591,22 +590,22 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 class Suspect(Move, frozen=True, kw_only=True):
     """Record a suspected duplicate: a sender's order exists or may exist, although others ended its doubt.
 
-    A doubt may be ended while its sender is only stopped, and its request leaves when it continues. From this
-    transition on, only a person can free the key. A free key is put in doubt. One that a later intent uses is
-    marked (`Entry.is_suspected`): that intent sends nothing, and its end leads into doubt.
+    A doubt may be ended while its sender is only stopped; its request leaves when it continues. After this
+    transition only a person can free the key. A free key is put in doubt. A key that a later intent uses is
+    marked (`Entry.is_suspected`): that intent sends nothing, and the key is in doubt when it ends.
 
     Args:
         order_id: the id of the order that the sender received, or that a response names; None if unknown.
-        reason: the contradiction, as text.
+        reason: the contradiction between the recorded result and the sender's.
         intent: the sender's intent.
         fingerprint: the digest of its order.
         attempt: the sender's attempt token.
         hooks: the hooks to undo if it is refuted again, in this order.
         receipts: the receipts that the sender's hooks returned.
-        cause: what the sender knows of its attempt, with the kind `CauseKind.SUPERSEDED`.
+        cause: the sender's attempts, with the kind `CauseKind.SUPERSEDED`.
         by: who reports it.
         outcome: the outcome of the sender's own attempt.
-        publish: whether to publish it even if no notification was pending.
+        publish: whether to publish it even if no notification was requested.
     """
 
     name: ClassVar[str] = "suspect"
@@ -624,7 +623,7 @@ class Suspect(Move, frozen=True, kw_only=True):
     publish: bool = False
 
     def begin(self, now: float) -> Entry:
-        """Return the entry of a key that the journal had forgotten: it is in doubt."""
+        """Return the entry, in doubt, of a key that the journal had forgotten."""
         forgotten = Entry(
             state=KeyState.IN_DOUBT, fingerprint="", intent_id="", intent=None, claimed_at=now, version=1
         )
@@ -635,16 +634,15 @@ class Suspect(Move, frozen=True, kw_only=True):
         pending = {undo.hook for undo in entry.pending_undos if undo.intent.id == self.intent.id}
         kept = replace(entry, pending_undos=_pending_for_others(entry, self.intent.id))
         kept = _with_suspicion(kept, self, now, outcome=self.outcome)
-        if (
-            entry.ending is not None and entry.state is not KeyState.CREATED
-        ):  # it was free; what is no longer pending has been undone
+        if entry.ending is not None and entry.state is not KeyState.CREATED:
+            # The key was free. An undo that is no longer pending has run.
             return self._bound(kept, now, undone=set(self.hooks) - pending)
         # What the intent that uses the key has reported stays its own.
         attempts = () if entry.cause is None else entry.cause.attempts
         return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
 
     def _bound(self, entry: Entry, now: float, *, undone: Collection[str] = ()) -> Entry:
-        """Put the key in doubt, as after any report of a sender: the waiting time starts now."""
+        """Return the entry in doubt for the sender's intent; the wait before a refutation starts now."""
         is_same = entry.intent_id == self.intent.id
         return replace(
             entry,
@@ -676,9 +674,9 @@ class Quarantine(Move, frozen=True, kw_only=True):
     Args:
         by: the person who does it.
         reason: why.
-        proposing: whether it prepares a proposal that another person approves, and not a decision.
-        order_may_exist: whether a key that the record calls free is put in doubt too. Its order may exist,
-            so it must not be paid again before a person has decided.
+        proposing: whether a proposal follows, which another person approves, and not a decision.
+        order_may_exist: whether a key is put in doubt even if it is free according to the record. Its order
+            may exist, so it must not be paid again before a person has decided.
     """
 
     name: ClassVar[str] = "layaside"
@@ -696,11 +694,11 @@ class Quarantine(Move, frozen=True, kw_only=True):
         if entry.unread is None:
             return Rejection.LOST
         if entry.unread.is_sealed:
-            return Rejection.UNREAD  # nothing is lost of it
+            return Rejection.UNREAD  # The record is intact.
         return Rejection.BUSY if entry.state in AT_WORK and now < entry.lease_until else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Move the record to ``quarantined``; if the time of the last send is lost, it is taken as now."""
+        """Move the record to ``quarantined``; an unknown time of the last send counts as now."""
         assert entry.unread is not None  # noqa: S101 - or it was denied
         readable = replace(
             entry, unread=None, quarantined=(*entry.quarantined, entry.unread.kept), intent=None
@@ -715,15 +713,15 @@ class Quarantine(Move, frozen=True, kw_only=True):
 
 
 def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
-    """Return a free entry in doubt; the undos of its last intent are pending only after a refutation.
+    """Return a free entry put in doubt. The undos of its last intent no longer are pending.
 
-    Otherwise a recovery would release the hold of an order that may exist.
+    Otherwise a recovery would release the hold of an order that may exist. A refutation adds them again.
     """
     intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
     own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)
     intent = own[0].intent if own else None
     # A pending notification of the failure is dropped; the end of the new doubt is published instead.
-    untold = tuple(
+    notifications = tuple(
         end for end in entry.pending_notifications if end.intent_id != intent_id or end.error == SUSPECTED
     )
     return replace(
@@ -736,8 +734,8 @@ def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
         receipts=entry.receipts | {undo.hook: undo.receipt for undo in own},
         ending=None,
         pending_undos=_pending_for_others(entry, intent_id),
-        notification_requested=entry.notification_requested or untold != entry.pending_notifications,
-        pending_notifications=untold,
+        notification_requested=entry.notification_requested or notifications != entry.pending_notifications,
+        pending_notifications=notifications,
     )
 
 
@@ -756,16 +754,16 @@ class RequestNotification(Move, frozen=True, kw_only=True):
 
 
 class MarkNotified(Move, frozen=True, kw_only=True):
-    """Remove a notification that was published."""
+    """Remove a pending notification, because it was published."""
 
     name: ClassVar[str] = "told"
 
     notification: OutboxEntry
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the pending notification; publishing one twice does no harm.
+        """Remove the pending notification.
 
-        The due time is compared too: an id that was amended and amended back must be published again.
+        Its due time is compared too: an id that was amended and amended back must be published again.
         """
         since = self.notification.since
         left = (
@@ -777,7 +775,6 @@ class MarkNotified(Move, frozen=True, kw_only=True):
 
 
 # --- claim -------------------------------------------------------------------------------------------
-# Every call begins with a claim: the worker gets the key, or the reason why not.
 
 
 class Claim(Move, frozen=True, kw_only=True):
@@ -807,18 +804,26 @@ class Claim(Move, frozen=True, kw_only=True):
     hooks: tuple[str, ...]
     once: bool = False
 
-    def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Decide the claim; it needs no entry, and records a doubt that it finds although it is rejected."""
-        if entry is None or entry.state is KeyState.FREE:
-            return self._decide_free(entry, now)
+    def denial(self, entry: Entry, now: float) -> Rejection | None:
+        if entry.state is KeyState.FREE:
+            return Rejection.REFUSED if self.once and self._was_refused(entry) else None
         if entry.fingerprint != self.fingerprint:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.CONFLICT)
+            return Rejection.CONFLICT
         if entry.state is KeyState.CREATED:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.CREATED)
+            return Rejection.CREATED
         if entry.state is KeyState.IN_DOUBT:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.IN_DOUBT)
-        if now < entry.lease_until:
-            return TransitionResult(now=now, entry=entry, denial=Rejection.BUSY)
+            return Rejection.IN_DOUBT
+        return Rejection.BUSY if now < entry.lease_until else None
+
+    def decide(self, entry: Entry | None, now: float) -> TransitionResult:
+        """Decide the claim. It needs no entry, and a rejected claim records the doubt that it finds."""
+        if entry is None:
+            return TransitionResult(now=now, entry=self._begin(_BEGUN, now))
+        denial = self.denial(entry, now)
+        if denial is not None:
+            return TransitionResult(now=now, entry=entry, denial=denial)
+        if entry.state is KeyState.FREE:
+            return TransitionResult(now=now, entry=self._begin(entry, now))
         if entry.state is KeyState.SENDING or entry.is_suspected:
             doubted = replace(
                 entry,
@@ -830,15 +835,16 @@ class Claim(Move, frozen=True, kw_only=True):
             )
             return TransitionResult(now=now, entry=doubted, denial=Rejection.IN_DOUBT, found_doubt=True)
         if abs(now - entry.claimed_at) > self.max_claim_age or not self._is_served_by(entry):
-            return TransitionResult(
-                now=now, entry=self._begin(now, before=entry, pending_undos=undos_on_failure(entry))
-            )
-        return TransitionResult(now=now, entry=self._go_on(entry, now))
-
-    def _decide_free(self, entry: Entry | None, now: float) -> TransitionResult:
-        if entry is not None and self.once and self._was_refused(entry):
-            return TransitionResult(now=now, entry=entry, denial=Rejection.REFUSED)
-        return TransitionResult(now=now, entry=self._begin(now, before=entry))
+            return TransitionResult(now=now, entry=self._begin(entry, now, undos=undos_on_failure(entry)))
+        continued = replace(
+            entry,
+            intent=attrs.evolve(self.intent, id=entry.intent_id),
+            hooks=self.hooks,
+            epoch=entry.epoch + 1,
+            version=entry.version + 1,
+            lease_until=now + self.lease,
+        )
+        return TransitionResult(now=now, entry=continued)
 
     def _was_refused(self, entry: Entry) -> bool:
         ending = entry.ending
@@ -850,25 +856,14 @@ class Claim(Move, frozen=True, kw_only=True):
     def _is_served_by(self, entry: Entry) -> bool:
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
-        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. This
-        client must have all those hooks, or else they could not be undone.
+        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. (The
+        fingerprint compares the order.) This client must have all those hooks, or they could not be undone.
         """
-        same_words = entry.intent is not None and _words(entry.intent) == _words(self.intent)
-        return same_words and set(entry.hooks) <= set(self.hooks)
+        if entry.intent is None or entry.intent.beneficiary != self.intent.beneficiary:
+            return False
+        return entry.intent.held == self.intent.held and set(entry.hooks) <= set(self.hooks)
 
-    def _go_on(self, entry: Entry, now: float) -> Entry:
-        return replace(
-            entry,
-            intent=attrs.evolve(self.intent, id=entry.intent_id),
-            hooks=self.hooks,
-            epoch=entry.epoch + 1,
-            version=entry.version + 1,
-            lease_until=now + self.lease,
-        )
-
-    def _begin(
-        self, now: float, *, before: Entry | None, pending_undos: tuple[PendingUndo, ...] = ()
-    ) -> Entry:
+    def _begin(self, before: Entry, now: float, *, undos: tuple[PendingUndo, ...] = ()) -> Entry:
         return replace(
             _BEGUN,
             fingerprint=self.fingerprint,
@@ -880,18 +875,13 @@ class Claim(Move, frozen=True, kw_only=True):
             lease_until=now + self.lease,
             receipts={},
             held=self.intent.held,
-            pending_undos=(before.pending_undos if before else ()) + due(pending_undos, now),
-            pending_notifications=before.pending_notifications if before else (),
-            quarantined=before.quarantined if before else (),
-            version=before.version + 1 if before else 1,
-            unknown_members=before.unknown_members if before else None,
+            pending_undos=before.pending_undos + due(undos, now),
+            pending_notifications=before.pending_notifications,
+            quarantined=before.quarantined,
+            version=before.version + 1,
+            unknown_members=before.unknown_members,
         )
 
 
 _BEGUN = Entry(state=KeyState.CLAIMED, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
 """The template of the entries that a claim creates: copying it takes half the time of a new entry."""
-
-
-def _words(intent: OrderIntent) -> tuple[Any, ...]:
-    """Return what hooks depend on besides the order, which the fingerprint already compares."""
-    return intent.beneficiary, intent.held

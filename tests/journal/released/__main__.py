@@ -1,4 +1,4 @@
-"""Write down what this version writes: run once for each version, when it is released."""
+"""Save what this version writes; run it once, when the version is released."""
 
 import asyncio
 import sqlite3
@@ -22,7 +22,7 @@ from transfer_async.sandbox import Sandbox
 
 
 class _World(World):
-    """One whose scope has the same name, whatever the sandbox's port."""
+    """A world whose scope does not depend on the sandbox's port."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__(sandbox)
@@ -33,7 +33,7 @@ class _World(World):
 
 
 async def _fill(world: World, journal: DurableJournal) -> None:
-    """A key for each way in which one can stand."""
+    """Write a key in each state."""
     world.journal.journal = journal
     await world.create(key="created")
     await world.in_doubt("doubt", beneficiary=PersonName("Ben", "Okri"))
@@ -101,7 +101,7 @@ def _literal(value: object) -> str:
 
 
 def main() -> None:
-    """Write both."""
+    """Write the samples of both back ends."""
     with tempfile.TemporaryDirectory() as directory, PostgresServer() as server:
         made = {
             "sqlite": asyncio.run(_sqlite(Path(directory) / "journal.db")),

@@ -1,4 +1,4 @@
-"""A file or a schema with a journal of some version, used from outside, and programs of version 1."""
+"""A file or a schema with a journal of some version, and programs of version 1 that use it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from transfer_async.journal.rows import ENTRY_TABLE, VERSION, table_of
 from transfer_async.journal.sqlite import _File
 
 TIMEOUT = 30.0
-"""Seconds that programs wait for others; no test waits so long."""
+"""Seconds for which programs wait for others; no test waits so long."""
 
 
 @frozen
 class Content:
-    """All that is stored.
+    """Everything that is stored.
 
     Args:
-        version: as it is stored.
-        entry_tables: the tables that may have entries, by name.
+        version: the stored version.
+        entry_tables: the names of the tables that may have entries.
         keys: all entries, in their order.
-        history: all of it, in its order.
+        history: all lines, in their order.
     """
 
     version: int
@@ -38,7 +38,7 @@ class Content:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the tables are those of the version."""
+        """Whether the tables are those of the stored version."""
         return self.entry_tables == (table_of(self.version),)
 
 
@@ -49,21 +49,21 @@ class FileStore:
         self.path = make_file(path, version)
 
     def journal(self, **settings: Any) -> SQLiteJournal:
-        """For a program of this version."""
+        """Return a journal of this version."""
         return SQLiteJournal(self.path, **{"timeout": TIMEOUT, **settings})
 
     def old_journal(self, **settings: Any) -> SQLiteJournal:
-        """For a program of version 1."""
+        """Return a journal of version 1."""
         return _OldSQLiteJournal(self.path, **{"timeout": TIMEOUT, **settings})
 
     def say(self, *statements: str) -> None:
-        """Say it to the file."""
+        """Run statements on the file."""
         with closing(sqlite3.connect(self.path, isolation_level=None, timeout=TIMEOUT)) as db:
             for sql in statements:
                 db.execute(sql)
 
     def content(self) -> Content:
-        """What is in it; the file must be sound."""
+        """Return the content of the file, which must be intact."""
         with closing(sqlite3.connect(self.path, isolation_level=None)) as db:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             names = db.execute(
@@ -87,15 +87,15 @@ class TableStore:
         self.say(sample(version, "postgres", schema=schema))
 
     def journal(self, **settings: Any) -> PostgresJournal:
-        """For a program of this version."""
+        """Return a journal of this version."""
         return PostgresJournal(self.dsn, **{"schema": self.schema, "timeout": TIMEOUT, **settings})
 
     def old_journal(self, **settings: Any) -> PostgresJournal:
-        """For a program of version 1."""
+        """Return a journal of version 1."""
         return _OldPostgresJournal(self.dsn, **{"schema": self.schema, "timeout": TIMEOUT, **settings})
 
     def say(self, *statements: str) -> None:
-        """Say it to the database."""
+        """Run statements on the database."""
 
         async def said() -> None:
             connection = await asyncpg.connect(self.dsn)
@@ -109,7 +109,7 @@ class TableStore:
         asyncio.run(said())
 
     def content(self) -> Content:
-        """What is in them."""
+        """Return the content of the tables."""
         return asyncio.run(self._content())
 
     async def _content(self) -> Content:
@@ -135,7 +135,7 @@ class TableStore:
 Store = FileStore | TableStore
 
 
-# --- programs of version 1: what they do is what this one does, but in the table of that time ----------
+# --- programs of version 1: they do what this version does, but with the table of version 1 -------------
 
 
 def _as_then(sql: str) -> str:
@@ -167,7 +167,7 @@ class _OldFile(_File):
 
     @property
     def version(self) -> int:
-        return super().version + VERSION - 1  # so that 1 is its own, and 2 a newer one
+        return super().version + VERSION - 1  # so that 1 is its own version, and 2 a newer one
 
 
 class _OldSQLiteJournal(SQLiteJournal):
