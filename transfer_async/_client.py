@@ -29,8 +29,6 @@ from transfer_async._http.request import (
 )
 from transfer_async._http.retry import Rate, RetryPolicy
 from transfer_async._http.transport import RESPONSE_ID_HEADER, Timeouts, Transport
-from transfer_async._models import requests as keys
-from transfer_async._models import requests as texts
 from transfer_async._models.errors import ClientClosed, ServiceFailed, WrongEventLoop, hides_arguments
 from transfer_async._models.events import Observer, Observers
 from transfer_async._models.requests import (
@@ -38,8 +36,12 @@ from transfer_async._models.requests import (
     OrderRequest,
     PersonName,
     call_problems,
+    checked_scope,
     moment_problem,
     refuse_call,
+    refuse_key,
+    to_moment,
+    to_text,
 )
 from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
@@ -177,7 +179,7 @@ class TransferClient:
         self._context = settings.context(
             times,
             limits,
-            scope=base_url if scope is None else texts.checked_scope(scope),
+            scope=base_url if scope is None else checked_scope(scope),
             journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
             hooks=checked_hooks(hooks),
             transport=self._transport_to(
@@ -367,10 +369,10 @@ class TransferClient:
         """
         self._refuse_unless_open(key)
         self._recoveries.begin()
-        key = texts.to_text(key)
+        key = to_text(key)
         entry = await self._context.journal.read(key)
         if entry is None:
-            keys.refuse_key(key)
+            refuse_key(key)
             return None
         return record_of(entry)
 
@@ -521,7 +523,7 @@ class TransferClient:
         return await self._requests.send(wanted)
 
     def _on_clock(self, deadline: datetime | None) -> float:
-        moment = texts.to_moment(deadline)
+        moment = to_moment(deadline)
         if why := moment_problem(moment):
             raise ValueError(f"deadline: {why}")
         return on_clock(self._context.clock, moment)

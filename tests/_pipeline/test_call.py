@@ -200,7 +200,7 @@ async def test_a_finished_call_is_no_longer_tracked(world: World):
         await asyncio.gather(client.create_order(refused_order(), key="n"), return_exceptions=True)
         await turns(2)
 
-        assert len(client._calls) == 0
+        assert client._calls._calls == {}
 
 
 async def test_a_hook_may_fetch_while_the_client_closes(world: World):

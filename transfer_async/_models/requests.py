@@ -203,15 +203,9 @@ def number_problem(value: object) -> str | None:
     text = EXACT.to_sci_string(value)  # In the caller's decimal context, the E may be in lower case.
     if len(text) <= DIGITS and "E" not in text:  # This quick test suffices for nearly every amount.
         return None
-    return _length_problem(value)
-
-
-def _length_problem(value: Decimal) -> str | None:
-    if not value.is_zero() and not (-DIGITS <= value.adjusted() < DIGITS and places(value) <= DIGITS):
-        return _TOO_LONG
-    if value.is_zero() and abs(_exponent(value)) > DIGITS:
-        return _TOO_LONG
-    return None
+    if value.is_zero():
+        return _TOO_LONG if abs(_exponent(value)) > DIGITS else None
+    return None if -DIGITS <= value.adjusted() < DIGITS and places(value) <= DIGITS else _TOO_LONG
 
 
 def places(value: Decimal) -> int:

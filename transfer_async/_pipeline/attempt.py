@@ -66,9 +66,9 @@ class SendState(MutableStruct, kw_only=True):
     last_connection: ConnectionState | None = None
     token_renewed: bool = False
 
-    def is_time(self) -> bool:
-        """Return whether a request may be sent now."""
-        return is_time(self.clock, self.intent, self.deadline)
+    def is_time(self, ahead: float = 0.0) -> bool:
+        """Return whether a request may be sent in ``ahead`` seconds."""
+        return self.clock.now() + ahead < self.deadline and not is_expired(self.clock, self.intent, ahead)
 
 
 class OrderResponse(MutableStruct, kw_only=True):
@@ -111,7 +111,10 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
             left=sending.deadline - context.clock.now(),
         )
     finally:
-        _end_exchange(call.cancellation, sending, body)
+        call.cancellation.on_the_way = None
+        if body.handed_over:
+            call.cancellation.sent, sending.last_connection = True, body.connection
+        call.cancellation.swallow()
     try:
         order = _answer(context, call, sending, body, result)
     except TransferError as error:
@@ -156,14 +159,6 @@ def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBo
         raise _too_late(context, call.work, sending.last_failure)
     check_quiet(context, sending)
     return GuardedBody(sending.body, in_time=sending.is_time)
-
-
-def _end_exchange(cancellation: Cancellation, sending: SendState, body: GuardedBody) -> None:
-    """Record at the end of an exchange whether its body was handed over to a connection."""
-    cancellation.on_the_way = None
-    if body.handed_over:
-        cancellation.sent, sending.last_connection = True, body.connection
-    cancellation.swallow()
 
 
 def _answer(
@@ -225,19 +220,22 @@ def _note(
 ) -> Outcome:
     """Record the attempt, publish its failure, and return its outcome."""
     outcome = Outcome.CREATED if error is None else error.outcome if result.sent else Outcome.NOT_SENT
-    seconds, name = context.clock.now() - began, None if error is None else type(error).__name__
-    work.note(
-        partial(
-            _ended,
-            context.clock,
-            result,
-            number=work.attempts_begun,
-            began=began,
+    name = None if error is None else type(error).__name__
+    clock, number = context.clock, work.attempts_begun
+    seconds = clock.now() - began
+
+    def report() -> Attempt:
+        return Attempt(
+            number=number,
             seconds=seconds,
             outcome=outcome,
-            error=name,
+            status=result.status,
+            error=name_of(result.error) if result.error is not None else name,
+            request_id=result.request_id,
+            began=clock.utc() - timedelta(seconds=clock.now() - began),
         )
-    )
+
+    work.note(report)
     if name is not None:
         context.publish(
             AttemptFailed,
@@ -248,27 +246,6 @@ def _note(
             request_id=result.request_id,
         )
     return outcome
-
-
-def _ended(
-    clock: Clock,
-    result: ExchangeResult,
-    *,
-    number: int,
-    began: float,
-    seconds: float,
-    outcome: Outcome,
-    error: str | None,
-) -> Attempt:
-    return Attempt(
-        number=number,
-        seconds=seconds,
-        outcome=outcome,
-        status=result.status,
-        error=name_of(result.error) if result.error is not None else error,
-        request_id=result.request_id,
-        began=clock.utc() - timedelta(seconds=clock.now() - began),
-    )
 
 
 def check_quiet(context: ClientCore, sending: SendState) -> None:
@@ -316,7 +293,7 @@ async def send_again(
             policy=context.policy,
             bucket=context.bucket,
             clock=context.clock,
-            until=partial(_is_time, context, call, sending),
+            until=partial(_is_time, context, sending),
             may=partial(_may_retry, context, call.cancellation, sending),
             pause=partial(_pause, context, call),
         )
@@ -337,10 +314,10 @@ def _may_retry(
     return sending.classification in classify.RETRYABLE
 
 
-def _is_time(context: ClientCore, call: OrderCall, sending: SendState, ahead: float) -> bool:
+def _is_time(context: ClientCore, sending: SendState, ahead: float) -> bool:
     if context.rate_limiter is not None:
         ahead = max(ahead, context.rate_limiter.before_request.ahead)
-    return is_time(context.clock, call.work.intent, sending.deadline, ahead)
+    return sending.is_time(ahead)
 
 
 async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
@@ -396,11 +373,6 @@ async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> No
 
 
 LIMIT_NAMES: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
-
-
-def is_time(clock: Clock, intent: OrderIntent, deadline: float, ahead: float = 0.0) -> bool:
-    """Return whether ``intent`` may still be sent in ``ahead`` seconds."""
-    return clock.now() + ahead < deadline and not is_expired(clock, intent, ahead)
 
 
 def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:

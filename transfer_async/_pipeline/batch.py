@@ -90,7 +90,9 @@ class Batch:
                     continue
                 result = _result(*done)
                 if self._check is not None and isinstance(result.error, TransferError):
-                    await self._check(result.error, client_made=_is_client_made(result.request))
+                    # Reading a bank's own class may raise an error.
+                    client_made = type(result.request) is OrderRequest and result.request.key is None
+                    await self._check(result.error, client_made=client_made)
                 yield result
                 self._taken -= 1
                 self._slots.release()
@@ -127,7 +129,8 @@ class Batch:
         self._taken += 1
         task = asyncio.get_running_loop().create_task(self._create_one(request))
         self._running.add(task)
-        task.add_done_callback(partial(self._ended, request))
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda task: self._done.put_nowait((request, task)))
 
     async def _create_one(self, request: Any) -> Order:
         # The caller may have meant a key that has an order, so `order_may_exist` is true.
@@ -135,21 +138,17 @@ class Batch:
             raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
         return await self._create(request if type(request) is OrderRequest else _plain(request))
 
-    def _ended(self, request: Any, task: asyncio.Task[Order]) -> None:
-        self._running.discard(task)
-        self._done.put_nowait((request, task))
-
     def _cancel_running(self) -> None:
         for task in self._running:
             task.cancel()
 
     async def _wind_up(self, feeder: asyncio.Task[None]) -> None:
         try:
-            await _ended(feeder, *self._running)
+            await _wait_for(feeder, *self._running)
         except asyncio.CancelledError:
             self._cancel_running()
             feeder.cancel()
-            await _ended(feeder, *self._running)
+            await _wait_for(feeder, *self._running)
             raise
 
 
@@ -180,16 +179,10 @@ async def _next_of_sync(requests: Any) -> Any:
     return next(requests, _END)
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _wait_for(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
     for task in tasks:
         retrieve_exception(task)
-
-
-def _is_client_made(request: Any) -> bool:
-    return (
-        type(request) is OrderRequest and request.key is None
-    )  # Reading a bank's own class may raise an error.
 
 
 def _result(request: Any, task: asyncio.Task[Order]) -> OrderResult:

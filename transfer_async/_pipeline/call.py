@@ -115,9 +115,6 @@ class InFlight:
         self._run, self._check = run, check
         self._calls: dict[asyncio.Task[None], OrderCall] = {}
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` runs one of the calls."""
         return task in self._calls
@@ -193,7 +190,11 @@ async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
         order = await run(call)
     except asyncio.CancelledError:
         if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
-            call.outcome.set_exception(_cancelled_by_others(call.work))
+            # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that nothing
+            # was sent, and a task group would ignore it.
+            why = "the call was cancelled, but not by its caller: look up the key in the journal"
+            failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
+            call.outcome.set_exception(annotate_error(failed, call.work, order_may_exist=True))
         call.outcome.cancel()
     except BaseException as error:
         if isinstance(error, TransferError) and not call.outcome.done():
@@ -219,16 +220,6 @@ def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
     failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
     failed.__cause__ = sanitize_exception(error)
     return annotate_error(failed, work, order_may_exist=True)
-
-
-def _cancelled_by_others(work: OrderProgress) -> TransferError:
-    """Create the error for a call that was cancelled after sending, but not by its caller.
-
-    For example, a hook's own timer may cancel the call. A `CancelledError` would mean that nothing was sent,
-    and a task group would ignore it.
-    """
-    why = "the call was cancelled, but not by its caller: look up the key in the journal"
-    return annotate_error(JournalFailed(why, outcome=Outcome.UNKNOWN), work, order_may_exist=True)
 
 
 if sys.version_info >= (3, 12):

@@ -133,8 +133,12 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
         TransferError: the key cannot be claimed.
     """
     work, intent = call.work, call.work.intent
-    if intent.key in context.unrecorded:
-        await _record_unjournaled(context, work)
+    if intent.key in context.unrecorded:  # Only this process knows the response to an earlier call.
+        try:
+            await flush_unjournaled(context, intent.key)
+        except JournalFailed as error:
+            again = JournalFailed(str(error))
+            raise annotate_error(again, work, order_may_exist=True) from error.__cause__
     transition = Claim(
         intent=intent,
         fingerprint=fingerprint(intent.order),
@@ -150,19 +154,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
         raise annotate_error(error, work, order_may_exist=not call.client_made) from error.__cause__
     if verdict.denial is not None:
         return await _claim_denied(context, call, verdict)
-    return _claimed(context, work, verdict.entry)
-
-
-async def _record_unjournaled(context: ClientCore, work: OrderProgress) -> None:
-    """First record the response to an earlier call with the key, which only this process knows."""
-    try:
-        await flush_unjournaled(context, work.intent.key)
-    except JournalFailed as error:
-        again = JournalFailed(str(error))
-        raise annotate_error(again, work, order_may_exist=True) from error.__cause__
-
-
-def _claimed(context: ClientCore, work: OrderProgress, entry: Entry) -> ClaimedKey:
+    entry = verdict.entry
     assert entry.intent is not None  # noqa: S101 - a claim has its intent
     work.intent, work.receipts = entry.intent, dict(entry.receipts)
     context.publish(Claimed, work, taken_over=entry.epoch > 1)
@@ -241,8 +233,7 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
         TransferError: a hook refused or failed, there is no hold, or a limit passed.
     """
     intent = call.work.intent
-    held = intent.held is not None
-    if not held and not context.places_hold:
+    if intent.held is None and not context.places_hold:
         raise HoldRequired(
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
@@ -251,9 +242,9 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
         raise expired
     sending = SendState(intent=intent, body=converter.encode(intent.order), clock=context.clock)
     hooks = EagerStart(
-        _run_hooks(context, call, claimed, sending, held=held)
+        _run_hooks(context, call, claimed, sending)
         if context.rate_limiter is None
-        else _run_hooks_at_rate(context, call, claimed, sending, context.rate_limiter, held=held)
+        else _run_hooks_at_rate(context, call, claimed, sending, context.rate_limiter)
     )
     if not hooks.done:
         with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
@@ -267,25 +258,22 @@ async def _run_hooks_at_rate(
     claimed: ClaimedKey,
     sending: SendState,
     rate_limiter: RateLimiter,
-    *,
-    held: bool,
 ) -> None:
     """Run the hooks at the client's rate. The order waits before any funds are held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
     await wait_in_queue(context, call, rate_limiter.before_hooks)
     try:
-        await _run_hooks(context, call, claimed, sending, held=held)
+        await _run_hooks(context, call, claimed, sending)
         await wait_in_queue(context, call, rate_limiter.before_request)
     except BaseException:
         rate_limiter.before_hooks.return_slot()  # nothing is sent
         raise
 
 
-async def _run_hooks(
-    context: ClientCore, call: OrderCall, claimed: ClaimedKey, sending: SendState, *, held: bool
-) -> None:
+async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, sending: SendState) -> None:
     work = call.work
+    held = work.intent.held is not None
     if claimed.earlier:
         await undo_earlier(context, work, call.cancellation, claimed)
     # The token is requested before the hooks run, so that without a token no funds are held. It is not kept

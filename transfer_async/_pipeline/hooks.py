@@ -148,7 +148,13 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
 def _hook(hook: Hook) -> PreflightHook:
     refuse_class(hook, name="hooks")
     if isinstance(hook, PreflightHook):
-        return _checked_hook(hook)
+        for name, signature in (("before", "before(self, intent)"), ("undo", "undo(self, intent, receipt)")):
+            checked_async(
+                getattr(hook, name), signature, name=f"hooks: {hook.name}.{name}", kind="an async method"
+            )
+        if is_hold(hook) and getattr(hook, "nothing_to_undo", False):
+            raise ValueError(f"hooks: {hook.name}: a hold must be undone, so it cannot have nothing_to_undo")
+        return hook
     if not callable(hook):
         raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting
             f"hooks: a {type(hook).__name__} is neither a hook nor an async function"
@@ -157,16 +163,6 @@ def _hook(hook: Hook) -> PreflightHook:
     written = plain.name if plain.name.isidentifier() else "check"
     checked_async(hook, f"{written}(intent)", name=f"hooks: {plain.name}", kind="an async function")
     return plain
-
-
-def _checked_hook(hook: PreflightHook) -> PreflightHook:
-    for name, signature in (("before", "before(self, intent)"), ("undo", "undo(self, intent, receipt)")):
-        checked_async(
-            getattr(hook, name), signature, name=f"hooks: {hook.name}.{name}", kind="an async method"
-        )
-    if is_hold(hook) and getattr(hook, "nothing_to_undo", False):
-        raise ValueError(f"hooks: {hook.name}: a hold must be undone, so it cannot have nothing_to_undo")
-    return hook
 
 
 def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:

@@ -499,14 +499,3 @@ def checked_decision(decision: Decision) -> Decision:
         return Decision(decision)
     except ValueError:
         raise ValueError(f"decision: must be one of {', '.join(item.value for item in Decision)}") from None
-
-
-def checked_flag(name: str, flag: bool) -> bool:
-    """Return ``flag``, if it is true or false.
-
-    Raises:
-        ValueError: it is neither true nor false.
-    """
-    if flag is not True and flag is not False:
-        raise ValueError(f"{name}: must be True or False")
-    return flag

@@ -34,7 +34,6 @@ from transfer_async._pipeline.key_views import (
     KeyView,
     RecordSetAside,
     checked_decision,
-    checked_flag,
     checked_name,
     checked_order_id,
     checked_settle_after,
@@ -123,7 +122,9 @@ class Operators:
         self._journal = ScopedJournal(checked_journal(journal), requests.checked_scope(scope))
         self._settle_after = checked_settle_after(settle_after)
         self._clock = clock or Clock()
-        self._four_eyes = checked_flag("four_eyes", four_eyes)
+        if four_eyes is not True and four_eyes is not False:
+            raise ValueError("four_eyes: must be True or False")
+        self._four_eyes = four_eyes
         self._observers = Observers(observers)
 
     async def prepare(self) -> None:
@@ -565,7 +566,8 @@ class Operators:
             yield await self._demanded(), said
             return
         entry = await self._read(key)
-        _refuse_if_changed(entry, said)
+        if said.seen is not None and said.seen != entry.version:
+            raise KeyChanged(entry)
         if row.applies_to is KeyState.CREATED:
             _refuse_unless_amendable(entry, order_id)
             yield entry, said
@@ -683,11 +685,6 @@ def _proposed(entry: Entry, said: OperatorDecision) -> Proposal:
     if entry.proposal is None or entry.proposal.id != said.proposal:
         raise KeyChanged(entry)
     return entry.proposal
-
-
-def _refuse_if_changed(entry: Entry, said: OperatorDecision) -> None:
-    if said.seen is not None and said.seen != entry.version:
-        raise KeyChanged(entry)
 
 
 def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:

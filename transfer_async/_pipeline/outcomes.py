@@ -153,9 +153,12 @@ async def settle(
 # While a sender runs, another process may record a different outcome for the key.
 
 
-def _is_superseded(entry: Entry, intent: OrderIntent) -> bool:
-    """Return whether the doubt of ``intent`` was ended before the sender's report."""
-    return entry.state is KeyState.FREE or entry.intent_id != intent.id
+def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
+    """Return whether another process ended ``intent`` before its worker reported.
+
+    That process has undone the hooks, but a hook may have acted after that.
+    """
+    return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
 
 async def _record_suspicion(
@@ -257,7 +260,7 @@ async def went_in_doubt(
             await _record_suspicion(context, call, claimed, why, order_id=found)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
-    if verdict.denial is not None and _is_superseded(entry, work.intent):
+    if verdict.denial is not None and _ended_by_others(work.intent, entry):
         why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=found)
     if verdict.denial is not None:
@@ -311,7 +314,10 @@ async def definite_failure(
         annotate_error(error, work, order_may_exist=True)
         raise
     if verdict.denial is None:
-        _publish_failure(context, work, ending)
+        if ending.outcome is Outcome.REFUSED:
+            context.publish(OrderRefused, work, error=ending.error, status=ending.status)
+        else:
+            context.publish(NotSent, work, error=ending.error)
         await undo(context, work, cancellation, recorded(verdict.entry, undos))
         await undo_earlier(context, work, cancellation, claimed)
     elif undos and _ended_by_others(work.intent, verdict.entry):
@@ -363,14 +369,6 @@ async def _undo_late(
     await undo(context, work, cancellation, undos, is_recorded=is_recorded)
 
 
-def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
-    """Return whether another process ended ``intent`` while its worker was suspended.
-
-    That process has undone the hooks, but a hook may have acted after that.
-    """
-    return entry.intent_id != intent.id or entry.state is KeyState.FREE
-
-
 def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
     if isinstance(failure, TransferError):
         return Ending(
@@ -384,13 +382,6 @@ def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
             fields=failure.fields if isinstance(failure, Refused) else (),
         )
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
-
-
-def _publish_failure(context: ClientCore, work: OrderProgress, ending: Ending) -> None:
-    if ending.outcome is Outcome.REFUSED:
-        context.publish(OrderRefused, work, error=ending.error, status=ending.status)
-    else:
-        context.publish(NotSent, work, error=ending.error)
 
 
 # --- undo --------------------------------------------------------------------------------------------
@@ -452,9 +443,7 @@ async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
         return False  # The undo stays pending.
-    return entry is not None and any(
-        (other.intent.id, other.hook) == (pending.intent.id, pending.hook) for other in entry.pending_undos
-    )
+    return entry is not None and bool(recorded(entry, (pending,)))
 
 
 async def undo_earlier(
@@ -515,17 +504,15 @@ def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
     _restore_progress(entry, work)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - it was refused
-    # The key was free at the claim.
-    return annotate_error(_recorded_refusal(ending), work, order_may_exist=False)
-
-
-def _recorded_refusal(ending: Ending) -> TransferError:
-    if ending.outcome is Outcome.NOT_SENT:
-        return PreflightFailed("a hook refused this order before; it was not called again", refused=True)
     text = "the service refused this order before; it was not sent again"
-    if ending.error == Refuted.__name__:
-        return Refuted(text)
-    return Refused(text, status=ending.status, fields=ending.fields)
+    error: TransferError
+    if ending.outcome is Outcome.NOT_SENT:
+        error = PreflightFailed("a hook refused this order before; it was not called again", refused=True)
+    elif ending.error == Refuted.__name__:
+        error = Refuted(text)
+    else:
+        error = Refused(text, status=ending.status, fields=ending.fields)
+    return annotate_error(error, work, order_may_exist=False)  # The key was free at the claim.
 
 
 def _restore_progress(entry: Entry, work: OrderProgress) -> None:
@@ -556,10 +543,8 @@ async def settle_doubt(
     work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
     annotate_error(doubt, work, order_may_exist=True)
     answer = await _ask(context, work, cancellation, entry, doubt)
-    if isinstance(answer, Order):
-        return await _resolved(context, work, entry, doubt, order_id=answer.id, order=answer)
-    if isinstance(answer, str):
-        return await _resolved(context, work, entry, doubt, order_id=answer, order=None)
+    if isinstance(answer, (Order, str)):
+        return await _resolved(context, work, entry, doubt, answer)
     settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
     if answer is NO_ORDER and found.now >= settled_at:
         # The time before the call counts: ``resolve`` cannot know about later events.
@@ -621,17 +606,12 @@ def _checked_answer(intent: OrderIntent, answer: object) -> object:
 
 
 async def _resolved(
-    context: ClientCore,
-    work: OrderProgress,
-    entry: Entry,
-    doubt: OutcomeUnknown,
-    *,
-    order_id: str,
-    order: Order | None,
+    context: ClientCore, work: OrderProgress, entry: Entry, doubt: OutcomeUnknown, answer: Order | str
 ) -> Order:
+    order = answer if isinstance(answer, Order) else None
     transition = Resolve(
         attempt=entry.attempt or "",
-        order_id=order_id,
+        order_id=answer.id if isinstance(answer, Order) else answer,
         reply=None if order is None else order.to_json(),
         by="resolve",
         reason="the client's resolve knew the order",

@@ -130,7 +130,11 @@ class Recovery:
             JournalFailed: the journal could not be read or written.
         """
         context = self._context
-        await self._record_unjournaled()
+        try:  # First record the responses that only this process knows.
+            for key in list(context.unrecorded):
+                self._resolved += await flush_unjournaled(context, key)
+        except JournalFailed as error:
+            self._failure = error
         try:
             async with self._group:
                 if context.resolve is not None:
@@ -150,14 +154,6 @@ class Recovery:
             undos_pending=self._undos_pending,
             unreadable=self._unreadable,
         )
-
-    async def _record_unjournaled(self) -> None:
-        """First record the responses that only this process knows."""
-        try:
-            for key in list(self._context.unrecorded):
-                self._resolved += await flush_unjournaled(self._context, key)
-        except JournalFailed as error:
-            self._failure = error
 
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Process one key. If its journal writes fail, the run continues with the next key."""
@@ -201,7 +197,10 @@ class Recovery:
             expire = Expire(attempt=entry.attempt)
             expired = await self._context.journal.write(key, expire, certain=Outcome.UNKNOWN)
             if expired.denial is None:
-                self._publish_doubt(expired.entry)
+                if expired.entry.intent is not None:
+                    work = self._work(expired.entry.intent)
+                    work.attempt_id = expired.entry.attempt
+                    self._context.publish(OrderInDoubt, work, error=ABANDONED)
                 self._ask_after_undos(key, expired.entry)
         elif entry.pending_undos and self._is_to_ask(entry):
             self._ask_after_undos(key, entry)
@@ -233,12 +232,6 @@ class Recovery:
         if freed.denial is None:
             self._taken_over += 1
             await self._undo(recorded(freed.entry, transition.pending_undos))
-
-    def _publish_doubt(self, entry: Entry) -> None:
-        if entry.intent is not None:
-            work = self._work(entry.intent)
-            work.attempt_id = entry.attempt
-            self._context.publish(OrderInDoubt, work, error=ABANDONED)
 
     async def _run_pending_undos(self, key: str, undos: tuple[PendingUndo, ...]) -> None:
         if not undos:
@@ -391,7 +384,7 @@ class Recoveries:
                 lambda: Recovery(context, stop=lambda: self._ending).run(),
                 every=every,
                 until=lambda: self._ending,
-                failed=_log_failure,
+                failed=lambda error: log.warning("a periodic recovery failed (%s)", type(error).__name__),
                 clock=context.clock,
             )
         self.is_due = every is not None
@@ -427,7 +420,9 @@ class Recoveries:
             JournalFailed: the journal could not be read or written.
             ClientClosed: the client was closed before the run ended.
         """
-        task = self._started(Recovery(self._context).run())
+        task = asyncio.get_running_loop().create_task(Recovery(self._context).run())
+        self._requested.add(task)
+        task.add_done_callback(self._requested.discard)
         try:
             return await task
         except asyncio.CancelledError:
@@ -435,12 +430,6 @@ class Recoveries:
             if self._cut and caller is not None and not caller.cancelling():
                 raise ClientClosed("the client was closed before the recovery ended") from None
             raise
-
-    def _started(self, run: Coroutine[Any, Any, RecoveryReport]) -> asyncio.Task[RecoveryReport]:
-        task = asyncio.get_running_loop().create_task(run)
-        self._requested.add(task)
-        task.add_done_callback(self._requested.discard)
-        return task
 
     async def finish(self, *, wait: float, grace: float) -> None:
         """Wait for the runs in progress; a periodic run stops after its current keys.
@@ -471,7 +460,3 @@ class Recoveries:
         if self._background is not None and not self._background.done():
             tasks.append(self._background)
         return tasks
-
-
-def _log_failure(error: Exception) -> None:
-    log.warning("a periodic recovery failed (%s)", type(error).__name__)

@@ -127,9 +127,13 @@ def transport(
     """
     if ssl is not None and not isinstance(ssl, tls.SSLContext):
         raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
+    if session is not None and not isinstance(session, aiohttp.ClientSession):
+        raise ValueError("session: must be an aiohttp.ClientSession")
+    if session is not None and session.auth is not None:
+        raise ValueError("session: must have no auth of its own, because it would replace the bearer token")
     return Transport(
         base_url,
-        session=_checked_session(session),
+        session=session,
         ssl=ssl,
         proxy=proxy,
         timeouts=times.timeouts,
@@ -137,14 +141,6 @@ def transport(
         max_connections=limits.max_connections,
         response_id_header=response_id_header,
     )
-
-
-def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession | None:
-    if session is not None and not isinstance(session, aiohttp.ClientSession):
-        raise ValueError("session: must be an aiohttp.ClientSession")
-    if session is not None and session.auth is not None:
-        raise ValueError("session: must have no auth of its own, because it would replace the bearer token")
-    return session
 
 
 def context(
