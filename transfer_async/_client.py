@@ -377,7 +377,7 @@ class TransferClient:
         return record_of(entry)
 
     async def recover(self) -> RecoveryReport:
-        """Process what earlier calls left behind: abandoned claims, doubts, and pending undos.
+        """Process the unfinished work of earlier calls: abandoned claims, doubts, and pending undos.
 
         The first run asks ``resolve`` about every doubt; later runs of this client ask about old doubts
         less often. Undos do not wait for ``resolve``.
@@ -392,14 +392,14 @@ class TransferClient:
 
     @property
     def retry_budget(self) -> float:
-        """The tokens left in the `RetryBudget`; with too few of them, requests are not retried."""
+        """The tokens left in the `RetryBudget`; if there are too few, requests are not retried."""
         return self._context.bucket.left
 
     # --- operators ------------------------------------------------------------------------------
 
     @property
     def operators(self) -> Operators:
-        """The operations for people who work with the journal; the methods below are the most used ones.
+        """The operations of the operators on the journal; the methods below are the most common ones.
 
         Raises:
             ClientClosed: the client is closed.
@@ -572,12 +572,12 @@ class TransferClient:
             self._closed = True
             return
         if not self._affinity.is_gone:
-            await self._wind_up(timeout)
+            await self._finish_calls(timeout)
         else:
             self._closed = True
-            await self._let_go()
+            await self._close_connections()
 
-    async def _wind_up(self, timeout: Duration) -> None:  # noqa: ASYNC109 - of `close`
+    async def _finish_calls(self, timeout: Duration) -> None:  # noqa: ASYNC109 - passed on from `close`
         if why := self._affinity.misuse():
             raise WrongEventLoop(why, order_may_exist=False)
         loop = asyncio.get_running_loop()
@@ -596,9 +596,9 @@ class TransferClient:
             self._recoveries.cut_off()
             self._requests.cut_off()
             self._context.tokens.close()
-            await self._let_go()
+            await self._close_connections()
 
-    async def _let_go(self) -> None:
+    async def _close_connections(self) -> None:
         await self._context.transport.close()
         if self._owns_journal:
             await self._context.journal.store.close()
@@ -692,7 +692,10 @@ class LoopAffinity:
         return self._loop is not None and self._loop.is_closed()
 
     def misuse(self) -> str | None:
-        """Return why the client cannot be used here, and what to do; None if it can, as at its first use."""
+        """Return why the client cannot be used here, and what to do; None if it can be used.
+
+        The first use binds the client to this process and event loop.
+        """
         if self._loop is None:
             self._process, self._loop = os.getpid(), asyncio.get_running_loop()
             return None

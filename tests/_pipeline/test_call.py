@@ -56,20 +56,20 @@ async def test_closing_refuses_new_calls_and_waits_for_calls_in_flight(world: Wo
 async def test_a_request_cut_off_by_close_is_in_doubt_and_its_caller_gets_the_doubt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    let_go, when_let_go = TransferClient._let_go, []
+    close, when_closed = TransferClient._close_connections, []
 
     async def note(client: TransferClient) -> None:
-        when_let_go.append((await world.entry()).state)
-        await let_go(client)
+        when_closed.append((await world.entry()).state)
+        await close(client)
 
-    monkeypatch.setattr(TransferClient, "_let_go", note)
+    monkeypatch.setattr(TransferClient, "_close_connections", note)
     client = world.made()
     call = await world.stalled(ordering(client))
     await client.close(timeout=0)
     doubt = await failure(call, OutcomeUnknown)
 
     assert (doubt.key, doubt.order_may_exist) == ("k", True)
-    assert when_let_go == [KeyState.IN_DOUBT]  # before the connections and the journal are closed
+    assert when_closed == [KeyState.IN_DOUBT]  # before the connections and the journal are closed
     assert world.bank.open
     assert call.cancelling() == 0
 

@@ -1,4 +1,4 @@
-"""The HTTP attempts of one order: whether one may be sent, and its certain result."""
+"""The HTTP attempts of one order: whether a request may be sent, and what its response proves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NONE_YET: CIMultiDict[str] = CIMultiDict()
 
 
 class SendState(MutableStruct, kw_only=True):
-    """The request of one call and its certain results so far.
+    """The request of one call, and the results of its attempts so far.
 
     Args:
         intent: the intent.
@@ -96,7 +96,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
     Raises:
         OutcomeUnknown: the request may have been processed.
-        TransferError: any other: a definite failure.
+        TransferError: any other error is a definite failure.
         asyncio.CancelledError: the call was abandoned before anything was sent.
     """
     body = _body(context, call, sending)
@@ -150,7 +150,7 @@ def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBo
     """Return the body for the next attempt, if it may still be sent.
 
     Raises:
-        TransferError: the time is over, or an unexpected response came.
+        TransferError: a time limit has passed, or an unexpected response came.
         asyncio.CancelledError: the call was abandoned.
     """
     if call.cancellation.abandoned:
@@ -331,7 +331,7 @@ async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> 
 async def _wait_again(
     context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
 ) -> None:
-    """Wait for the rate limiter before a retry. Orders without a hold then wait longer."""
+    """Wait for the rate limiter before a retry. The retry takes a slot from the orders without a hold."""
     rate_limiter.before_hooks.take_slot()
     try:
         await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
@@ -367,9 +367,8 @@ async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> No
 # --- time limits -------------------------------------------------------------------------------------
 # Three limits apply to sending: the retry deadline, and the caller's ``send_before`` and ``deadline``.
 #
-# The caller's limits can only shorten the retry deadline. ``send_before`` belongs to the order: no byte of
-# the order is sent after that time. ``deadline`` is the time at which the caller stops waiting: it also ends
-# hooks and exchanges.
+# The caller's limits can only shorten the retry deadline. After ``send_before``, no byte of the order is
+# sent. At ``deadline`` the caller stops waiting, so it also ends hooks and exchanges.
 
 
 LIMIT_NAMES: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
@@ -383,7 +382,7 @@ def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:
 
 def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
     """Return an `Expired` if one of the caller's limits has passed, else None."""
-    # This is the usual case, and it is checked for each hook.
+    # This test is only for speed: most calls have no limits, and each hook leads here.
     if work.deadline == NEVER and work.intent.send_before is None:
         return None
     if (limit := limit_passed(clock, work)) is None:

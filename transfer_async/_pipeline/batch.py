@@ -42,14 +42,13 @@ _END: Final = object()
 class Batch:
     """One run over ``requests``.
 
-    One task reads the whole input. So the input may use objects that belong to a task: a timeout, a task
-    group, a context variable. If the run ends early, the same task closes an async generator before `results`
-    returns.
+    One task reads the whole input, so the input may use a timeout, a task group or a context variable. If the
+    run ends early, the same task closes an async generator before `results` returns.
 
     Args:
         create: creates one order.
-        requests: the input, possibly endless. The next request is read only when a slot is free. Results are
-            delivered while an async input waits. A sync input must not block.
+        requests: the input, which may be endless. The next request is read only when a slot is free. Results
+            are delivered while an async input waits. A sync input must not block.
         concurrency: the maximum number of orders in flight, including results that were not delivered yet.
         check: see `transfer_async._pipeline.call.Check`. It runs when the result is read, which may be later.
     """
@@ -117,7 +116,7 @@ class Batch:
                 await self._slots.acquire()
         finally:
             self._input_closing = True
-            if isinstance(self._input, AsyncGenerator):  # The input's timeouts belong to this task.
+            if isinstance(self._input, AsyncGenerator):
                 await self._input.aclose()
 
     def _stop(self, feeder: asyncio.Task[None]) -> None:
@@ -133,7 +132,7 @@ class Batch:
         task.add_done_callback(lambda task: self._done.put_nowait((request, task)))
 
     async def _create_one(self, request: Any) -> Order:
-        # The caller may have meant a key that has an order, so `order_may_exist` is true.
+        # The object may stand for a key that has an order, so `order_may_exist` is true.
         if not issubclass(type(request), OrderRequest):
             raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
         return await self._create(request if type(request) is OrderRequest else _plain(request))

@@ -115,7 +115,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
-    """End the call after an unexpected error: in doubt if a request may have been sent, else not sent."""
+    """End the call after an unexpected error: as a doubt if a request may have been sent, or as not sent."""
     why = f"the call failed unexpectedly ({name_of(error)})"
     if call.cancellation.may_have_been_sent:
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
@@ -162,7 +162,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
 
 
 def claimed_key(entry: Entry) -> ClaimedKey:
-    """Create the `ClaimedKey` for ``entry``, a record that was claimed just now."""
+    """Return the state of a claim that was recorded just now in ``entry``."""
     claimed = ClaimedKey(epoch=entry.epoch)
     if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
         claimed.inherited = entry.hooks
@@ -211,7 +211,7 @@ async def _mark_sending(
     )
     verdict = await context.journal.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
-        claimed.attempt = None  # it marks nothing
+        claimed.attempt = None  # The mark was not recorded.
         why = "the claim's lease ran out before the order was sent"
         if verdict.entry.is_suspected:
             why = "an order of an earlier call with this key may exist: nothing was sent now"
@@ -267,7 +267,7 @@ async def _run_hooks_at_rate(
         await _run_hooks(context, call, claimed, sending)
         await wait_in_queue(context, call, rate_limiter.before_request)
     except BaseException:
-        rate_limiter.before_hooks.return_slot()  # nothing is sent
+        rate_limiter.before_hooks.return_slot()  # Nothing was sent.
         raise
 
 
@@ -276,8 +276,8 @@ async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, 
     held = work.intent.held is not None
     if claimed.earlier:
         await undo_earlier(context, work, call.cancellation, claimed)
-    # The token is requested before the hooks run, so that without a token no funds are held. It is not kept
-    # in a local variable, because error trackers record the variables of each frame.
+    # The token is requested before the hooks run, because without a token no funds must be held. No local
+    # variable contains it, because error trackers record the variables of each frame.
     sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
@@ -285,7 +285,7 @@ async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, 
             continue
         if to_be_kept:
             await _keep(context, work, claimed)
-        if expired := too_late(context.clock, work):  # Running a hook would be useless.
+        if expired := too_late(context.clock, work):
             raise expired
         await _run_hook(context, call, claimed, hook)
         to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
@@ -314,7 +314,7 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
                 left = within(context.timeouts.hook, context.clock, call.work.deadline)
                 async with asyncio.timeout(left) as limit:
                     receipt = await before
-    except (TimeoutError, asyncio.CancelledError) as error:  # an error of this call only
+    except (TimeoutError, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and call.cancellation.abandoned:
             raise
         receipt = Raised(error)
@@ -341,10 +341,10 @@ def _broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
 
 
 def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return a copy of a hook's ``error`` for this call only. For a hold, return a `HoldFailed`.
+    """Return a copy of a hook's ``error``; for a hold, return a `HoldFailed`.
 
-    A copy is needed because the bank may raise the same error object in many calls. If the bank's own class
-    prevents copying, reading or writing the error, return an error of this package instead.
+    The bank may raise the same error object in many calls, so it must not be changed. If the class of the
+    error prevents copying, reading or changing it, return an error of this package instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -370,7 +370,7 @@ def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHo
     """Set every attribute on ``own`` that a call and its journal need, and return it.
 
     Raises:
-        Exception: the class of ``own`` does not allow that.
+        Exception: the class of ``own`` does not allow this, or an attribute has a wrong type.
     """
     for name, value in vars(default).items():
         given = getattr(own, name, value)
@@ -399,13 +399,10 @@ async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -
 
 
 class LeaseKeeper:
-    """A context manager that renews a lease while its block runs. A quick block costs only a timer.
+    """A context manager that calls ``renew`` every ``every`` seconds while its block runs.
 
-    Args:
-        renew: a function that renews the lease once. After a `JournalFailed` it is called again. Any other
-            `TransferError` ends the renewals. The block continues in any case, because `MarkSending` fails
-            if the lease was lost.
-        every: the seconds between two renewals.
+    After a `JournalFailed`, ``renew`` is called again. Any other `TransferError` ends the renewals. The block
+    continues in any case, because `MarkSending` fails if the lease was lost.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]], *, every: float) -> None:
@@ -437,10 +434,9 @@ class LeaseKeeper:
 
 
 # --- eager start -------------------------------------------------------------------------------------
-# Many coroutines finish without waiting, so a caller can try that before it starts a timer.
-# Two timers (for the hook's timeout and for the lease) take a tenth of the time of a whole call. A hook that
-# only reads memory needs neither. So the first step of a hook runs without timers, and they start only if it
-# waits.
+# A hook needs two timers: one for its timeout, one for the lease. They take a tenth of the time of a call. A
+# hook that only reads memory never waits and needs neither. So hooks start without timers, and the timers
+# start only if a hook waits.
 
 
 T = TypeVar("T")
@@ -449,8 +445,7 @@ T = TypeVar("T")
 class EagerStart(Generic[T]):
     """A coroutine that has run until its first wait. Await this object for its result.
 
-    Args:
-        work: the coroutine. An error before its first wait is raised by the constructor.
+    The constructor raises an error that the coroutine raises before its first wait.
     """
 
     __slots__ = ("_waits_for", "_work", "done", "result")
@@ -474,7 +469,7 @@ class EagerStart(Generic[T]):
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - the work's own, a cancellation most of all
+            except BaseException as thrown:  # noqa: BLE001 - it is passed on to the coroutine
                 error = thrown
             try:
                 waits_for = work.send(sent) if error is None else work.throw(error)

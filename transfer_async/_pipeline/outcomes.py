@@ -91,12 +91,8 @@ async def settle(
 ) -> Order:
     """Record that the order exists, then return it.
 
-    Args:
-        context: the client's shared parts.
-        call: the call.
-        claimed: the claimed key.
-        answered: the service's response with the order.
-        is_reported: whether the order's id was logged and published already, after a journal failure.
+    ``is_reported`` is true for a retried write, whose order id was logged and published after a journal
+    failure.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the response.
@@ -174,16 +170,8 @@ async def _record_suspicion(
     """Record and report that the key's record contradicts the sender's result.
 
     A free key is bound again, and its pending undos are cancelled. But after a refutation, the hold may have
-    been released already.
-
-    Args:
-        context: the client's shared parts.
-        call: the sender's call.
-        claimed: the claimed key.
-        why: the contradiction, as text.
-        order: the order in the service's response, if there was one.
-        order_id: the order's id, or the id in an unreadable response.
-        is_reported: whether the contradiction was reported already, after a journal failure.
+    been released already. ``order`` and ``order_id`` come from the service's response; an unreadable response
+    may have only an id. ``is_reported`` is as for `settle`.
 
     Raises:
         JournalFailed: the journal could not be written. The write is retried later.
@@ -231,8 +219,7 @@ async def went_in_doubt(
 ) -> Order:
     """Record the doubt and call ``resolve``. Undo nothing. ``is_reported`` is as for `settle`.
 
-    Returns:
-        The order, if ``resolve`` or an operator knows it.
+    Return the order if ``resolve`` or an operator knows it.
 
     Raises:
         TransferError: the doubt remains, or ended without an order, or the journal failed.
@@ -269,7 +256,7 @@ async def went_in_doubt(
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Create the cause of the doubt, for the operator who resolves it."""
+    """Return the cause of the doubt. The operator who resolves the doubt reads it."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__
@@ -331,7 +318,7 @@ async def definite_failure(
 
 
 def _beneficiary_reason(failure: BaseException) -> str | None:
-    """Return the reason why the beneficiary is not verified, as a line for the key's history."""
+    """Return a line for the key's history if the beneficiary is not verified, else None."""
     if not isinstance(failure, BeneficiaryNotVerified) or failure.reason is None:
         return None
     result, reason = (item.value.replace("_", " ") for item in (failure.result, failure.reason))
@@ -339,11 +326,11 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 
 
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
-    """Set ``order_may_exist`` of a definite failure by reading the key again, just before its delivery.
+    """Read the key again just before a definite failure is delivered, to set its ``order_may_exist``.
 
-    The key has been free since the failure was recorded. While the undos ran, or before the result was read,
-    another call may have created the order. So an order may exist unless the key is certainly free. The same
-    is true if the journal has lost a caller's key.
+    The key became free when the failure was recorded. While the undos ran, or while the result waited to be
+    read, another call may have created an order. ``order_may_exist`` is false only if the key is still free,
+    or if the client generated the key and the journal no longer has it.
     """
     if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
         return
@@ -477,7 +464,8 @@ async def _undo_one(
 
 
 # --- doubt -------------------------------------------------------------------------------------------
-# For a doubt, the bank's own ``resolve`` is called. Its result counts only if it can be certain.
+# For a doubt, the bank's own ``resolve`` is called. `NO_ORDER` is accepted only ``settle_after`` seconds
+# after the last possible send.
 
 
 def replay_created(entry: Entry, work: OrderProgress) -> Order:
@@ -527,10 +515,7 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Call ``resolve`` for an entry in doubt that was read just now.
-
-    Returns:
-        The order, if ``resolve`` returned it.
+    """Call ``resolve`` about an entry in doubt that was read just now. Return the order if it returns one.
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order's id.
@@ -669,7 +654,7 @@ async def _write(
 # If the journal cannot record a response, the order's id is logged and published at once, and the write is
 # retried later.
 #
-# In other processes, the key ends in doubt. Only this process knows the response, as long as it runs.
+# Other processes find the key in doubt. The response is known only to this process, and is lost with it.
 
 
 MAX_UNRECORDED = 1000
@@ -685,7 +670,7 @@ def could_not_record(
     order_id: str | None,
     is_reported: bool,
 ) -> None:
-    """Keep ``again`` for a later write. Log and publish the order's id, unless that was done before."""
+    """Keep ``again``, which retries the write. Log and publish the order's id unless ``is_reported``."""
     key, kept = work.intent.key, context.unrecorded
     if key not in kept and len(kept) >= MAX_UNRECORDED:
         if order_id is None:

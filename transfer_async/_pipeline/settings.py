@@ -1,4 +1,4 @@
-"""The settings of a client: each argument is checked, then the client's parts are built from them."""
+"""The settings of a client: they are checked, and the client's shared parts are built from them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from transfer_async.journal.protocol import Journal, ScopedJournal
 T = TypeVar("T")
 
 MAX_CLAIM_AGE = 900.0
-"""Seconds after which the hold and the checks of an abandoned claim are too old to be used."""
-
+"""Seconds after which the hold and the checks of an abandoned claim are not used any more."""
 
 USER_AGENT = f"transfer_async/{VERSION}"
 
