@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl as tls
 import warnings
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -27,7 +27,7 @@ from transfer_async._http.request import (
     checked_name,
     encoded,
 )
-from transfer_async._http.retry import Rate, RetryPolicy
+from transfer_async._http.retry import Rate, RateLimiter, RetryPolicy, TokenBucket
 from transfer_async._http.transport import RESPONSE_ID_HEADER, Timeouts, Transport
 from transfer_async._models.errors import ClientClosed, ServiceFailed, WrongEventLoop, hides_arguments
 from transfer_async._models.events import Observer, Observers
@@ -56,17 +56,17 @@ from transfer_async._pipeline.call import (
 )
 from transfer_async._pipeline.create_order import create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
-from transfer_async._pipeline.key_views import Doubt
+from transfer_async._pipeline.key_views import Doubt, checked_abandoned_settle_after
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.outcomes import check_key
 from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Clock, Duration, duration, on_clock
-from transfer_async._support.util import check_count
+from transfer_async._support.util import check_count, checked_async
 from transfer_async.journal import journal_at, seal_from_env
 from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.model import LEASE, SETTLE_AFTER, HistoryEvent
-from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of
+from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, checked_journal, record_of
 
 T = TypeVar("T")
 
@@ -176,11 +176,11 @@ class TransferClient:
             rate=rate,
         )
         self._base_url, self._owns_journal = base_url, journal is None
-        self._context = settings.context(
-            times,
-            limits,
-            scope=base_url if scope is None else checked_scope(scope),
-            journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
+        self._context = ClientCore(
+            journal=ScopedJournal(
+                MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
+                base_url if scope is None else checked_scope(scope),
+            ),
             hooks=checked_hooks(hooks),
             transport=self._transport_to(
                 base_url,
@@ -198,7 +198,21 @@ class TransferClient:
                 headers=checked_headers(headers, request_id_header=request_id_header),
             ),
             observers=Observers(observers),
-            resolve=resolve,
+            resolve=None
+            if resolve is None
+            else checked_async(resolve, "resolve(intent, error)", name="resolve", kind="an async callable"),
+            policy=times.retry,
+            bucket=TokenBucket(times.retry.budget, attempts=times.retry.attempts),
+            timeouts=times.timeouts,
+            clock=times.clock,
+            settle_after=times.settle_after,
+            abandoned_settle_after=checked_abandoned_settle_after(
+                times.abandoned_settle_after, settle_after=times.settle_after
+            ),
+            lease=times.lease,
+            max_claim_age=settings.MAX_CLAIM_AGE,
+            recover_concurrency=recover_concurrency,
+            rate_limiter=None if rate is None else RateLimiter(rate, times.clock),
             request_id_header=request_id_header,
         )
         self._prepare(recover_every=times.recover_every, four_eyes=four_eyes)
@@ -234,10 +248,35 @@ class TransferClient:
         self._closed = False
 
     def _transport_to(
-        self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
+        self,
+        base_url: str,
+        times: settings.Times,
+        limits: settings.Limits,
+        *,
+        session: aiohttp.ClientSession | None,
+        ssl: tls.SSLContext | None,
+        proxy: str | None,
+        response_id_header: str,
     ) -> Transport:
         """Create the transport to the service; a client for tests overrides this."""
-        return settings.transport(base_url, times, limits, **options)
+        if ssl is not None and not isinstance(ssl, tls.SSLContext):
+            raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
+        if session is not None and not isinstance(session, aiohttp.ClientSession):
+            raise ValueError("session: must be an aiohttp.ClientSession")
+        if session is not None and session.auth is not None:
+            raise ValueError(
+                "session: must have no auth of its own, because it would replace the bearer token"
+            )
+        return Transport(
+            base_url,
+            session=session,
+            ssl=ssl,
+            proxy=proxy,
+            timeouts=times.timeouts,
+            max_response_bytes=limits.max_response_bytes,
+            max_connections=limits.max_connections,
+            response_id_header=response_id_header,
+        )
 
     @classmethod
     @hides_arguments
@@ -319,19 +358,16 @@ class TransferClient:
                 ``order_may_exist`` is whether an order for the key may exist.
         """
         # A local variable would keep the request in memory for as long as the call runs.
-        return await self._run(
+        return await self._calls.run(
             self._call(OrderRequest(order, key, beneficiary, held, send_before, deadline), once=once)
         )
 
     def _call(self, request: OrderRequest, *, once: bool) -> OrderCall:
         refuse_call(call_problems(request), key=request.key)
         self._refuse_unless_open(request.key)
-        return new_call(self._context, request, once=once)
-
-    def _run(self, call: OrderCall) -> Coroutine[Any, Any, Order]:
         if self._recoveries.is_due:  # This test saves a call for each order.
             self._recoveries.begin()
-        return self._calls.run(call)
+        return new_call(self._context, request, once=once)
 
     def create_orders(
         self, requests: Requests, *, concurrency: int = 16, once: bool = False
@@ -356,7 +392,7 @@ class TransferClient:
         check_count("concurrency", concurrency)
 
         async def create(request: OrderRequest) -> Order:
-            return await self._run(self._call(request, once=once))
+            return await self._calls.run(self._call(request, once=once))
 
         return Batch(create, requests, concurrency=concurrency, check=self._check).results()
 
@@ -643,7 +679,7 @@ async def run_call(client: TransferClient, call: OrderCall) -> Order:
     Raises:
         TransferError: as `TransferClient.create_order` does.
     """
-    return await client._run(call)
+    return await client._calls.run(call)
 
 
 def _journal_at(address: str) -> Journal:
