@@ -99,7 +99,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
         TransferError: any other error is a definite failure.
         asyncio.CancelledError: the call was abandoned before anything was sent.
     """
-    body = _body(context, call, sending)
+    body = _next_body(context, call, sending)
     work, began = call.work, context.clock.now()
     work.attempts_begun += 1
     context.publish(AttemptStarted, work)
@@ -116,7 +116,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
             call.cancellation.sent, sending.last_connection = True, body.connection
         call.cancellation.swallow()
     try:
-        order = _answer(context, call, sending, body, result)
+        order = _order_from(context, call, sending, body, result)
     except TransferError as error:
         if not body.connection.trusted:
             body.connection.distrust()
@@ -146,7 +146,7 @@ def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState)
     return with_added(headers, observers.request_headers(work.intent.id))
 
 
-def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:
+def _next_body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:
     """Return the body for the next attempt, if it may still be sent.
 
     Raises:
@@ -161,7 +161,7 @@ def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBo
     return GuardedBody(sending.body, in_time=sending.is_time)
 
 
-def _answer(
+def _order_from(
     context: ClientCore, call: OrderCall, sending: SendState, body: GuardedBody, result: ExchangeResult
 ) -> Order:
     if call.cancellation.abandoned and not result.sent:  # The request only waited for a connection.

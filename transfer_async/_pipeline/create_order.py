@@ -96,9 +96,9 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
         sending = await preflight(context, call, claimed)
         await _mark_sending(context, call.work, claimed, sending)
         try:
-            answered = await attempt(context, call, sending)
+            response = await attempt(context, call, sending)
         except TransferError as failed:
-            answered = await send_again(context, call, sending, failed)
+            response = await send_again(context, call, sending, failed)
     except JournalFailed as lost:
         annotate_error(lost, call.work, order_may_exist=True)
         raise
@@ -111,7 +111,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
         if is_end(error):
             raise
         return await _broken(context, call, claimed, sanitize_exception(error))
-    return await settle(context, call, claimed, answered)
+    return await settle(context, call, claimed, response)
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:

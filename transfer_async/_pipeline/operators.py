@@ -517,8 +517,8 @@ class Operators:
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
         """Return a function that converts the journal's seconds to UTC, or to None if impossible."""
-        there, here = await self._journal.now(), self._clock.utc()
-        return lambda seconds: time_after(here, seconds - there)
+        journal_now, utc_now = await self._journal.now(), self._clock.utc()
+        return lambda seconds: time_after(utc_now, seconds - journal_now)
 
     async def _views(self, found: Sequence[tuple[str, Entry]], view: Callable[..., V]) -> tuple[V, ...]:
         if not found:

@@ -85,7 +85,7 @@ async def settle(
     context: ClientCore,
     call: OrderCall,
     claimed: ClaimedKey,
-    answered: OrderResponse,
+    response: OrderResponse,
     *,
     is_reported: bool = False,
 ) -> Order:
@@ -98,11 +98,11 @@ async def settle(
         JournalFailed: the journal failed, or its record contradicts the response.
         TransferError: the order belongs to another key; see `went_in_doubt`.
     """
-    work, order = call.work, answered.order
+    work, order = call.work, response.order
     create = Create(
         attempt=claimed.attempt or "",
         order_id=order.id,
-        reply=answered.reply,
+        reply=response.reply,
         retried=is_reported,
         publish=call.is_published,
     )
@@ -113,16 +113,16 @@ async def settle(
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
         raise annotate_error(error, work, order_may_exist=True) from None
     except JournalFailed as error:
-        again = partial(settle, context, call, claimed, answered, is_reported=True)
+        again = partial(settle, context, call, claimed, response, is_reported=True)
         could_not_record(
             context, work, again, outcome=Outcome.CREATED, order_id=order.id, is_reported=is_reported
         )
         raise annotate_error(error, work, order_may_exist=True) from error.__cause__
     if verdict.denial is Rejection.FOREIGN:
-        answered.connection.distrust()
+        response.connection.distrust()
         work.correct_last(Outcome.UNKNOWN)
         why = "the response contains the order of another key"
-        doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
+        doubt = UnreadableOrder(why, raw=response.reply, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
@@ -130,9 +130,9 @@ async def settle(
             OrderCreated,
             work,
             order_id=order.id,
-            status=answered.status,
-            took=answered.took,
-            request_id=answered.request_id,
+            status=response.status,
+            took=response.took,
+            request_id=response.request_id,
         )
         return order
     why = CREATED_LATE
@@ -224,32 +224,35 @@ async def went_in_doubt(
     Raises:
         TransferError: the doubt remains, or ended without an order, or the journal failed.
     """
-    work, found = call.work, getattr(doubt, "order_id", None)
+    work, candidate = call.work, getattr(doubt, "order_id", None)
     try:
-        cause = _cause(call, doubt, candidate=found)
-        transition = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)
+        cause = _cause(call, doubt, candidate=candidate)
+        transition = GoInDoubt(attempt=claimed.attempt or "", candidate=candidate, cause=cause)
         verdict = await context.journal.write(work.intent.key, transition, certain=Outcome.UNKNOWN)
     except KeyForgotten:
         why = "the journal had lost the key before its sender reported: a duplicate is suspected"
-        await _record_suspicion(context, call, claimed, why, order_id=found)
+        await _record_suspicion(context, call, claimed, why, order_id=candidate)
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     except JournalFailed as error:
         again = partial(went_in_doubt, context, call, claimed, doubt, is_reported=True)
         could_not_record(
-            context, work, again, outcome=Outcome.UNKNOWN, order_id=found, is_reported=is_reported
+            context, work, again, outcome=Outcome.UNKNOWN, order_id=candidate, is_reported=is_reported
         )
         raise annotate_error(error, work, order_may_exist=True) from doubt
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.attempt == transition.attempt:
         # An operator resolved the doubt first.
-        if found not in (None, entry.order_id):
-            why = f"the key is recorded with order {entry.order_id}, but a response to its sender has {found}"
-            await _record_suspicion(context, call, claimed, why, order_id=found)
+        if candidate not in (None, entry.order_id):
+            why = (
+                f"the key is recorded with order {entry.order_id}, but a response to its sender has "
+                f"{candidate}"
+            )
+            await _record_suspicion(context, call, claimed, why, order_id=candidate)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _ended_by_others(work.intent, entry):
         why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
-        await _record_suspicion(context, call, claimed, why, order_id=found)
+        await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     return await settle_doubt(context, work, call.cancellation, verdict, doubt)
@@ -527,7 +530,7 @@ async def settle_doubt(
     work.intent = entry.intent or work.intent  # The intent of the doubt, which may differ from the caller's.
     work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
     annotate_error(doubt, work, order_may_exist=True)
-    answer = await _ask(context, work, cancellation, entry, doubt)
+    answer = await _call_resolve(context, work, cancellation, entry, doubt)
     if isinstance(answer, (Order, str)):
         return await _resolved(context, work, entry, doubt, answer)
     settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
@@ -537,7 +540,7 @@ async def settle_doubt(
     raise doubt
 
 
-async def _ask(
+async def _call_resolve(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
 ) -> object:
     if context.resolve is None or entry.intent is None or is_over(context.clock, work.deadline):
@@ -548,7 +551,7 @@ async def _ask(
             async with asyncio.timeout(within(context.timeouts.hook, context.clock, work.deadline)):
                 answer = await try_call(context.resolve, entry.intent, doubt)
         if type(answer) is not Raised:
-            checked = _checked_answer(entry.intent, answer)
+            checked = _checked_result(entry.intent, answer)
             work.resolve_failed = False
             return checked
         failed = answer.error
@@ -572,7 +575,7 @@ def order_id_of(text: object) -> str | None:
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 
-def _checked_answer(intent: OrderIntent, answer: object) -> object:
+def _checked_result(intent: OrderIntent, answer: object) -> object:
     """Return ``answer`` if it is a valid result of ``resolve`` for ``intent``.
 
     Raises:
@@ -618,7 +621,7 @@ async def _refuted(
         Refuted: the key was freed.
         JournalFailed: the journal could not be written.
     """
-    owed = undos_on_failure(entry)
+    pending = undos_on_failure(entry)
     transition = Refute(
         attempt=entry.attempt or "",
         settle_after=context.settle_after,
@@ -626,14 +629,14 @@ async def _refuted(
         by="resolve",
         reason="the client's resolve was certain that no order exists",
         by_program=True,
-        pending_undos=owed,
+        pending_undos=pending,
         lease=context.lease,
     )
     verdict = await _write(context, work, transition, Outcome.REFUSED, None)
     if verdict.denial is not None:
         return
     context.publish(Resolved, work, outcome=Outcome.REFUSED)
-    await undo(context, work, cancellation, recorded(verdict.entry, owed))
+    await undo(context, work, cancellation, recorded(verdict.entry, pending))
     raise annotate_error(Refuted(), work, order_may_exist=False) from doubt
 
 
@@ -671,12 +674,12 @@ def could_not_record(
     is_reported: bool,
 ) -> None:
     """Keep ``again``, which retries the write. Log and publish the order's id unless ``is_reported``."""
-    key, kept = work.intent.key, context.unrecorded
-    if key not in kept and len(kept) >= MAX_UNRECORDED:
+    key, unrecorded = work.intent.key, context.unrecorded
+    if key not in unrecorded and len(unrecorded) >= MAX_UNRECORDED:
         if order_id is None:
             return
-        del kept[next(iter(kept))]
-    kept[key] = again
+        del unrecorded[next(iter(unrecorded))]
+    unrecorded[key] = again
     if is_reported or order_id is None:
         return
     what = "was created" if outcome is Outcome.CREATED else "may exist: the response cannot be read"
