@@ -329,10 +329,14 @@ DEFINITE: dict[str, Callable[[World], dict[str, Any]]] = {
 """The settings of a call, and the definite failure that it ends in."""
 
 
-@pytest.mark.parametrize("kind", DEFINITE)
 @pytest.mark.parametrize(
-    ("meanwhile", "may_exist"),
-    [("creates", True), ("is_at_work", True), ("is_in_doubt", True), ("is_refused", False)],
+    ("meanwhile", "may_exist", "kind"),
+    [
+        *[("creates", True, kind) for kind in DEFINITE],
+        ("is_at_work", True, "Refused"),
+        ("is_in_doubt", True, "Refused"),
+        ("is_refused", False, "Refused"),
+    ],
 )
 async def test_a_hold_is_never_released_for_a_key_taken_by_others_during_the_undos(
     world: World, kind: str, meanwhile: str, may_exist: bool

@@ -257,7 +257,6 @@ async def test_with_held_the_hold_hook_is_not_run_and_the_reference_is_recorded(
 # --- order_may_exist, key, attempts and receipts of every error ----------------------------------------
 
 
-@pytest.mark.parametrize("key", ["k", None])
 @pytest.mark.parametrize(
     ("fault", "error", "outcome", "may_exist"),
     [
@@ -272,17 +271,17 @@ async def test_with_held_the_hold_hook_is_not_run_and_the_reference_is_recorded(
     ids=told,
 )
 async def test_the_error_of_an_answer_has_its_key_attempts_and_receipts(
-    world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool, key: str | None
+    world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool
 ):
     """All answers and their errors are in tests/faults/test_failure_table.py."""
     world.sandbox.faults.add(fault, times=None)
-    told = await world.fails(error, key=key, retry=RetryPolicy(attempts=2))
+    told = await world.fails(error, retry=RetryPolicy(attempts=2))
 
     assert type(told) is error
     assert (told.outcome, told.order_may_exist) == (outcome, may_exist)
     assert bool(world.bank.open) is may_exist
     assert told.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
-    assert told.key == key or key is None
+    assert told.key == "k"
     assert len(told.attempts) == (2 if error is RateLimited else 1)
     assert told.attempts[-1].outcome is outcome
 
