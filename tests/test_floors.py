@@ -6,7 +6,7 @@ Imports within functions and those for type checkers count, too: whoever reads a
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.support.cases import each
@@ -46,9 +46,15 @@ def module_of(path: Path) -> str:
 FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def imported_by(source: str) -> Iterator[str]:
+@functools.cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """All nodes of each file."""
+    return {name: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for name, path in FILES.items()}
+
+
+def imported_by(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The package's own modules that a file names in an import, wherever in it."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in FILES)
         elif isinstance(node, ast.ImportFrom) and node.module in FILES:
@@ -61,7 +67,7 @@ def imported_by(source: str) -> Iterator[str]:
 @functools.cache
 def imports() -> dict[str, set[str]]:
     """What each file imports of the package: read when asked for, not whenever tests are collected."""
-    return {name: {*imported_by(path.read_text(encoding="utf-8"))} - {name} for name, path in FILES.items()}
+    return {name: {*imported_by(found)} - {name} for name, found in nodes().items()}
 
 
 def room_of(module: str) -> str:
@@ -129,7 +135,7 @@ def test_imports_in_functions_and_for_type_checkers_count():
         "def late():\n    from transfer_async import sandbox\n"
     )
 
-    assert {*imported_by(source)} == {"transfer_async._client", "transfer_async.sandbox"}
+    assert {*imported_by(ast.walk(ast.parse(source)))} == {"transfer_async._client", "transfer_async.sandbox"}
 
 
 def test_no_two_modules_have_one_name():
@@ -166,9 +172,9 @@ def test_no_check_of_the_package_is_left_out_by_optimized_python():
     """The contracts are tests, whose asserts pytest keeps."""
     left_out = [
         f"{name}:{node.lineno}"
-        for name, path in FILES.items()
+        for name, found in nodes().items()
         if "_contract" not in name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in found
         if isinstance(node, ast.Assert) and is_a_check(node)
     ]
 

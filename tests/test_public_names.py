@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -182,11 +183,16 @@ def member_lines(body):
             yield line
 
 
+@cache
+def definitions(module):
+    """The statements that define the classes and functions of a module, by name; the last of each name."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in ast.walk(tree) if hasattr(node, "name")}
+
+
 def definition(one):
-    """The statement that defines a class or a function, from the source of its module."""
-    tree = ast.parse(inspect.getsource(sys.modules[one.__module__]))
-    found = [node for node in ast.walk(tree) if getattr(node, "name", None) == one.__name__]
-    return found[-1]
+    """The statement that defines a class or a function."""
+    return definitions(one.__module__)[one.__name__]
 
 
 def signature_lines(one, name, public):
