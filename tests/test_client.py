@@ -432,18 +432,6 @@ async def test_a_free_key_shows_whether_it_was_refused_or_never_sent(world: Worl
     assert known == [Outcome.REFUSED, Outcome.NOT_SENT, Outcome.CREATED, Outcome.UNKNOWN, None]
 
 
-async def test_a_journal_that_cannot_be_read_raises_journal_failed(world: World, monkeypatch):
-    async def fail(*_):
-        raise OSError("disk")
-
-    monkeypatch.setattr(world.journal, "read", fail)
-    async with world.client() as client:
-        error = await failure(client.known("k"), JournalFailed)
-
-    assert error.key == "k"
-    assert isinstance(error.__cause__, OSError)
-
-
 # --- operators ----------------------------------------------------------------------------------
 
 
@@ -507,15 +495,6 @@ async def test_after_closing_every_call_is_refused(service, call):
     assert error.outcome is Outcome.NOT_SENT
     assert error.order_may_exist is (error.key is not None)
     assert service.came == []
-
-
-async def test_after_closing_many_orders_are_refused(service):
-    async with TransferClient(service.base_url, "abc") as client:
-        pass
-
-    with pytest.raises(ClientClosed):
-        async for result in client.create_orders([OrderRequest(new_order())]):
-            raise result.error
 
 
 async def test_an_invalid_timeout_does_not_close_the_client(service):
@@ -603,15 +582,6 @@ async def test_a_call_without_an_order_never_releases_the_hold_of_a_created_key(
 
     for one in (error, result.error):
         assert (type(one), one.key, one.order_may_exist) == (InvalidOrder, "k", True)
-
-
-async def test_an_invalid_request_never_releases_the_hold_of_a_created_key(world: World):
-    request: Any = {"key": "k", "order": new_order()}
-    async with world.client() as client:
-        await client.create_order(new_order(), key="k")
-        (result,) = [one async for one in client.create_orders([request])]
-
-    assert (type(result.error), result.error.order_may_exist) == (InvalidOrder, True)
 
 
 @each("key", ["", " k", "k" * 201, "k\x00", 7, b"k"])

@@ -178,6 +178,7 @@ async def test_a_value_that_is_not_a_request_is_an_invalid_order_and_the_others_
         told = {id(result.request): result async for result in results}
 
     assert isinstance(told[id(odd)].error, InvalidOrder)
+    assert told[id(odd)].error.order_may_exist  # Its sender may have meant a key with an order.
     assert told[id(good)].error is None
     assert service.began == ["good"]
 

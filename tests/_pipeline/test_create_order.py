@@ -91,20 +91,14 @@ async def test_the_sending_mark_is_recorded_before_the_request_arrives(world: Wo
 # --- claim --------------------------------------------------------------------------------------
 
 
-async def test_a_created_key_returns_its_order_without_a_request(world: World):
-    first = await world.create()
+async def test_a_created_key_returns_its_order_without_a_request_past_every_limit(world: World):
+    first, past = await world.create(), NOON - timedelta(days=1)
     again = await world.create()
+    late = await world.create(send_before=past, deadline=past, hooks=())
 
-    assert again == first
+    assert again == late == first
     assert len(world.sandbox.requests) == 1
     assert len(world.bank.placed) == 1
-
-
-async def test_a_created_key_returns_its_order_past_every_limit_and_without_a_hold(world: World):
-    first, past = await world.create(), NOON - timedelta(days=1)
-    again = await world.create(send_before=past, deadline=past, hooks=())
-
-    assert again == first
 
 
 async def test_a_redelivery_with_another_balance_or_spelling_is_the_same_order(world: World):
