@@ -391,11 +391,13 @@ async def test_all_faults_of_the_arguments_are_raised_at_once_and_nothing_happen
                 beneficiary="Ben Okri",
                 held=" ",
                 send_before=datetime(2024, 5, 6),  # noqa: DTZ001 - a naive one is the fault
+                deadline=5.0,
             )
         )
 
     assert type(error) is InvalidOrder
-    assert [field for field, _ in error.problems] == ["order", "key", "beneficiary", "held", "send_before"]
+    wrong = ["order", "key", "beneficiary", "held", "send_before", "deadline"]
+    assert [field for field, _ in error.problems] == wrong
     assert error.order_may_exist is True
     assert (world.bank.log, world.journal.moves, list(world.sandbox.requests)) == ([], [], [])
 
