@@ -6,6 +6,7 @@ After a change of a message or a help text, run ``python -m tests.test_catalogue
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -78,6 +79,7 @@ def helps(command: click.Command, path: str) -> Iterator[tuple[str, list[str]]]:
         yield path, [*(command.help or "").replace("\b\n", "").splitlines(), *options]
 
 
+@cache
 def catalogue() -> str:
     """Return all messages by module, then the help texts by command."""
     sections = dict(helps(typer.main.get_command(app), "transfer-async"))

@@ -1,23 +1,23 @@
-"""The floors of the package: a file imports from its own package or from a lower floor, never in a circle.
+"""The layers of the package: a module imports from its own package or from a lower layer, never in a cycle.
 
-Imports within functions and those for type checkers count, too: whoever reads a file has to know them.
+Imports in functions and for type checkers count, too.
 """
 
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.support.cases import each
 
 PACKAGE = Path(__file__).parent.parent / "transfer_async"
 
-FLOORS = {
+LAYERS = {
     "__main__": 11,
     "_cli": 10,
-    "testing": 9,  # it may use whatever a bank's tests may
-    "transfer_async": 8,  # asks `_public` for its names
+    "testing": 9,  # It may use all public packages.
+    "transfer_async": 8,  # It imports its names from `_public`.
     "_public": 7,  # the public names
     "integrations": 7,
     "desk": 7,
@@ -33,10 +33,10 @@ FLOORS = {
     "_lazy": 0,
     "sandbox": 0,
 }
-"""By package. The sandbox reads the service's words by itself, so that a wrong reading shows."""
+"""The layer of each package. The sandbox has its own parser, so that a parsing error of ours shows."""
 
 ALSO_BY = {"sandbox": {"_cli", "testing"}}
-"""Packages that only these may import, and not whoever stands higher."""
+"""Packages that only these packages may import, although others are in higher layers."""
 
 
 def module_of(path: Path) -> str:
@@ -46,9 +46,15 @@ def module_of(path: Path) -> str:
 FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def imported_by(source: str) -> Iterator[str]:
-    """The package's own modules that a file names in an import, wherever in it."""
-    for node in ast.walk(ast.parse(source)):
+@functools.cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """Return all nodes of the syntax tree of each module."""
+    return {name: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for name, path in FILES.items()}
+
+
+def imported_by(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the modules of the package that a file imports."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in FILES)
         elif isinstance(node, ast.ImportFrom) and node.module in FILES:
@@ -60,29 +66,29 @@ def imported_by(source: str) -> Iterator[str]:
 
 @functools.cache
 def imports() -> dict[str, set[str]]:
-    """What each file imports of the package: read when asked for, not whenever tests are collected."""
-    return {name: {*imported_by(path.read_text(encoding="utf-8"))} - {name} for name, path in FILES.items()}
+    """Return the modules of the package that each module imports."""
+    return {name: {*imported_by(found)} - {name} for name, found in nodes().items()}
 
 
-def room_of(module: str) -> str:
-    """The package, or the file at the top, that a module stands in."""
+def package_of(module: str) -> str:
+    """Return the package of a module, or the module itself at the top level."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 
 
-def arrows_that_point_up(graph: dict[str, set[str]]) -> list[str]:
-    """Every import of a higher floor, or of another package on the same one, in words."""
+def upward_imports(graph: dict[str, set[str]]) -> list[str]:
+    """Return a line for each import of a higher layer, or of another package in the same layer."""
     return [
-        f"{importer} (floor {FLOORS[here]}) imports {imported} (floor {FLOORS[there]})"
+        f"{importer} (layer {LAYERS[here]}) imports {imported} (layer {LAYERS[there]})"
         for importer, found in graph.items()
         for imported in sorted(found)
-        if (here := room_of(importer)) != (there := room_of(imported))
-        and (FLOORS[there] >= FLOORS[here] or here not in ALSO_BY.get(there, {here}))
+        if (here := package_of(importer)) != (there := package_of(imported))
+        and (LAYERS[there] >= LAYERS[here] or here not in ALSO_BY.get(there, {here}))
     ]
 
 
-def circle_in(graph: dict[str, set[str]]) -> list[str]:
-    """One circle of imports, from a file back to itself; empty if there is none."""
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return one cycle of imports, from a module back to itself; empty if there is none."""
     done: set[str] = set()
 
     def search(name: str, way: list[str]) -> list[str]:
@@ -99,28 +105,28 @@ def circle_in(graph: dict[str, set[str]]) -> list[str]:
     return next((found for name in graph if (found := search(name, []))), [])
 
 
-def test_every_package_has_its_floor():
-    assert {room_of(name) for name in FILES} == set(FLOORS)
+def test_every_package_has_a_layer():
+    assert {package_of(name) for name in FILES} == set(LAYERS)
 
 
 def test_no_import_points_up():
-    assert arrows_that_point_up(imports()) == []
+    assert upward_imports(imports()) == []
 
 
-def test_no_imports_go_round_in_circles():
-    assert circle_in(imports()) == []
+def test_no_imports_form_a_cycle():
+    assert cycle_in(imports()) == []
 
 
 def test_an_upward_import_is_reported_with_both_files():
     graph = {"transfer_async._http.retry": {"transfer_async._pipeline.call"}}
 
-    assert arrows_that_point_up(graph) == [
-        "transfer_async._http.retry (floor 3) imports transfer_async._pipeline.call (floor 4)"
+    assert upward_imports(graph) == [
+        "transfer_async._http.retry (layer 3) imports transfer_async._pipeline.call (layer 4)"
     ]
 
 
-def test_an_import_circle_is_reported_in_full():
-    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+def test_an_import_cycle_is_reported_in_full():
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 def test_imports_in_functions_and_for_type_checkers_count():
@@ -129,7 +135,7 @@ def test_imports_in_functions_and_for_type_checkers_count():
         "def late():\n    from transfer_async import sandbox\n"
     )
 
-    assert {*imported_by(source)} == {"transfer_async._client", "transfer_async.sandbox"}
+    assert {*imported_by(ast.walk(ast.parse(source)))} == {"transfer_async._client", "transfer_async.sandbox"}
 
 
 def test_no_two_modules_have_one_name():
@@ -157,18 +163,18 @@ FOR_TYPES = re.compile(r"isinstance\([\w.]+, \w+\)|[\w.]+ is not None")
 
 
 def is_a_check(node: ast.Assert) -> bool:
-    """Whether it is for more than type checkers: ``python -O`` leaves it out."""
+    """Return whether an assert is a check, not only for type checkers. ``python -O`` skips it."""
     tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
     return not all(FOR_TYPES.fullmatch(ast.unparse(test)) for test in tests)
 
 
 def test_no_check_of_the_package_is_left_out_by_optimized_python():
-    """The contracts are tests, whose asserts pytest keeps."""
+    """The contracts are excluded: they are tests, and pytest keeps their asserts."""
     left_out = [
         f"{name}:{node.lineno}"
-        for name, path in FILES.items()
+        for name, found in nodes().items()
         if "_contract" not in name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in found
         if isinstance(node, ast.Assert) and is_a_check(node)
     ]
 

@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ PACKAGE = ROOT / "transfer_async"
 
 
 def promised():
-    """By public module, the names that `public_names.txt` says it has."""
+    """Return the names in `public_names.txt`, by public module."""
     lines = [
         line
         for line in (Path(__file__).parent / "public_names.txt").read_text(encoding="utf-8").splitlines()
@@ -42,7 +43,7 @@ PROMISED = promised()
 
 
 def by_case(name):
-    """The order that the linter keeps: constants, then classes, then functions."""
+    """Return the linter's sort key: constants first, then classes, then functions."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
@@ -157,7 +158,7 @@ UPDATE = "python -m tests.test_public_names"
 
 
 def function_line(node):
-    """The signature of a function as one line of source code: the same on every version of Python."""
+    """Return the signature of a function as one line of source, the same on every Python version."""
     kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
     marks = "".join(
         f"@{one.id} "
@@ -169,7 +170,7 @@ def function_line(node):
 
 
 def member_lines(body):
-    """The fields, constants and methods of a class that have no underscore; and ``__init__``."""
+    """Yield the fields, constants and methods of a class without an underscore, and ``__init__``."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             line, name = function_line(node), node.name
@@ -182,15 +183,20 @@ def member_lines(body):
             yield line
 
 
+@cache
+def definitions(module):
+    """Return the definitions of the classes and functions of a module, by name."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in ast.walk(tree) if hasattr(node, "name")}
+
+
 def definition(one):
-    """The statement that defines a class or a function, from the source of its module."""
-    tree = ast.parse(inspect.getsource(sys.modules[one.__module__]))
-    found = [node for node in ast.walk(tree) if getattr(node, "name", None) == one.__name__]
-    return found[-1]
+    """Return the definition of a class or a function."""
+    return definitions(one.__module__)[one.__name__]
 
 
 def signature_lines(one, name, public):
-    """A public name, and its members: its own, and those of its private base classes."""
+    """Yield the line of a public name, then those of its members and of its private base classes."""
     if inspect.isclass(one):
         ours = [
             kind
@@ -206,7 +212,7 @@ def signature_lines(one, name, public):
 
 
 def public_signatures():
-    """All public signatures as in `public_signatures.txt`: each name in the first module that has it."""
+    """Return the text of `public_signatures.txt`. Each name is in the first module that has it."""
     lines = [f"# Signatures of all public names. A change of this file changes the API: {UPDATE}"]
     homes = {}
     for module in PROMISED:
@@ -223,12 +229,12 @@ def public_signatures():
 
 
 def test_the_public_signatures_are_those_of_the_list():
-    """If this change of the API is intended, write it into the changelog and run UPDATE."""
+    """If you intend to change the API, write that into the changelog, and run UPDATE."""
     assert public_signatures() == SIGNATURES.read_text(encoding="utf-8")
 
 
 def signatures():
-    """Every public callable, its name and its signature."""
+    """Yield the name and the signature of every public callable."""
     for name in transfer_async.__all__:
         one = getattr(transfer_async, name)
         if not callable(one):

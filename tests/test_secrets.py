@@ -590,7 +590,7 @@ strict = pytest.mark.skipif(
 )
 async def test_a_cause_that_is_chained_unchanged_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     """A deliberate fault: if errors of aiohttp and asyncpg are not replaced, the test above fails."""
-    monkeypatch.setattr(causes, "_carries", lambda _: False)
+    monkeypatch.setattr(causes, "_may_hold_secrets", lambda _: False)
 
     assert any([leaks(error) async for error in BROKEN[name](Bank())])
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl as tls
 import warnings
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -27,10 +27,8 @@ from transfer_async._http.request import (
     checked_name,
     encoded,
 )
-from transfer_async._http.retry import Rate, RetryPolicy
+from transfer_async._http.retry import Rate, RateLimiter, RetryPolicy, TokenBucket
 from transfer_async._http.transport import RESPONSE_ID_HEADER, Timeouts, Transport
-from transfer_async._models import requests as keys
-from transfer_async._models import requests as texts
 from transfer_async._models.errors import ClientClosed, ServiceFailed, WrongEventLoop, hides_arguments
 from transfer_async._models.events import Observer, Observers
 from transfer_async._models.requests import (
@@ -38,8 +36,12 @@ from transfer_async._models.requests import (
     OrderRequest,
     PersonName,
     call_problems,
+    checked_scope,
     moment_problem,
     refuse_call,
+    refuse_key,
+    to_moment,
+    to_text,
 )
 from transfer_async._models.responses import Order, User
 from transfer_async._pipeline import settings
@@ -54,17 +56,17 @@ from transfer_async._pipeline.call import (
 )
 from transfer_async._pipeline.create_order import create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
-from transfer_async._pipeline.key_views import Doubt
+from transfer_async._pipeline.key_views import Doubt, checked_abandoned_settle_after
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.outcomes import check_key
 from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
 from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Clock, Duration, duration, on_clock
-from transfer_async._support.util import check_count
+from transfer_async._support.util import check_count, checked_async
 from transfer_async.journal import journal_at, seal_from_env
 from transfer_async.journal.memory import MemoryJournal
 from transfer_async.journal.model import LEASE, SETTLE_AFTER, HistoryEvent
-from transfer_async.journal.protocol import Journal, KeyRecord, checked_journal, record_of
+from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, checked_journal, record_of
 
 T = TypeVar("T")
 
@@ -174,11 +176,11 @@ class TransferClient:
             rate=rate,
         )
         self._base_url, self._owns_journal = base_url, journal is None
-        self._context = settings.context(
-            times,
-            limits,
-            scope=base_url if scope is None else texts.checked_scope(scope),
-            journal=MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
+        self._context = ClientCore(
+            journal=ScopedJournal(
+                MemoryJournal(clock=times.clock) if journal is None else checked_journal(journal),
+                base_url if scope is None else checked_scope(scope),
+            ),
             hooks=checked_hooks(hooks),
             transport=self._transport_to(
                 base_url,
@@ -196,7 +198,21 @@ class TransferClient:
                 headers=checked_headers(headers, request_id_header=request_id_header),
             ),
             observers=Observers(observers),
-            resolve=resolve,
+            resolve=None
+            if resolve is None
+            else checked_async(resolve, "resolve(intent, error)", name="resolve", kind="an async callable"),
+            policy=times.retry,
+            bucket=TokenBucket(times.retry.budget, attempts=times.retry.attempts),
+            timeouts=times.timeouts,
+            clock=times.clock,
+            settle_after=times.settle_after,
+            abandoned_settle_after=checked_abandoned_settle_after(
+                times.abandoned_settle_after, settle_after=times.settle_after
+            ),
+            lease=times.lease,
+            max_claim_age=settings.MAX_CLAIM_AGE,
+            recover_concurrency=recover_concurrency,
+            rate_limiter=None if rate is None else RateLimiter(rate, times.clock),
             request_id_header=request_id_header,
         )
         self._prepare(recover_every=times.recover_every, four_eyes=four_eyes)
@@ -232,10 +248,35 @@ class TransferClient:
         self._closed = False
 
     def _transport_to(
-        self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
+        self,
+        base_url: str,
+        times: settings.Times,
+        limits: settings.Limits,
+        *,
+        session: aiohttp.ClientSession | None,
+        ssl: tls.SSLContext | None,
+        proxy: str | None,
+        response_id_header: str,
     ) -> Transport:
         """Create the transport to the service; a client for tests overrides this."""
-        return settings.transport(base_url, times, limits, **options)
+        if ssl is not None and not isinstance(ssl, tls.SSLContext):
+            raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
+        if session is not None and not isinstance(session, aiohttp.ClientSession):
+            raise ValueError("session: must be an aiohttp.ClientSession")
+        if session is not None and session.auth is not None:
+            raise ValueError(
+                "session: must have no auth of its own, because it would replace the bearer token"
+            )
+        return Transport(
+            base_url,
+            session=session,
+            ssl=ssl,
+            proxy=proxy,
+            timeouts=times.timeouts,
+            max_response_bytes=limits.max_response_bytes,
+            max_connections=limits.max_connections,
+            response_id_header=response_id_header,
+        )
 
     @classmethod
     @hides_arguments
@@ -317,19 +358,16 @@ class TransferClient:
                 ``order_may_exist`` is whether an order for the key may exist.
         """
         # A local variable would keep the request in memory for as long as the call runs.
-        return await self._run(
+        return await self._calls.run(
             self._call(OrderRequest(order, key, beneficiary, held, send_before, deadline), once=once)
         )
 
     def _call(self, request: OrderRequest, *, once: bool) -> OrderCall:
         refuse_call(call_problems(request), key=request.key)
         self._refuse_unless_open(request.key)
-        return new_call(self._context, request, once=once)
-
-    def _run(self, call: OrderCall) -> Coroutine[Any, Any, Order]:
         if self._recoveries.is_due:  # This test saves a call for each order.
             self._recoveries.begin()
-        return self._calls.run(call)
+        return new_call(self._context, request, once=once)
 
     def create_orders(
         self, requests: Requests, *, concurrency: int = 16, once: bool = False
@@ -354,7 +392,7 @@ class TransferClient:
         check_count("concurrency", concurrency)
 
         async def create(request: OrderRequest) -> Order:
-            return await self._run(self._call(request, once=once))
+            return await self._calls.run(self._call(request, once=once))
 
         return Batch(create, requests, concurrency=concurrency, check=self._check).results()
 
@@ -367,15 +405,15 @@ class TransferClient:
         """
         self._refuse_unless_open(key)
         self._recoveries.begin()
-        key = texts.to_text(key)
+        key = to_text(key)
         entry = await self._context.journal.read(key)
         if entry is None:
-            keys.refuse_key(key)
+            refuse_key(key)
             return None
         return record_of(entry)
 
     async def recover(self) -> RecoveryReport:
-        """Process what earlier calls left behind: abandoned claims, doubts, and pending undos.
+        """Process the unfinished work of earlier calls: abandoned claims, doubts, and pending undos.
 
         The first run asks ``resolve`` about every doubt; later runs of this client ask about old doubts
         less often. Undos do not wait for ``resolve``.
@@ -390,14 +428,14 @@ class TransferClient:
 
     @property
     def retry_budget(self) -> float:
-        """The tokens left in the `RetryBudget`; with too few of them, requests are not retried."""
+        """The tokens left in the `RetryBudget`; if there are too few, requests are not retried."""
         return self._context.bucket.left
 
     # --- operators ------------------------------------------------------------------------------
 
     @property
     def operators(self) -> Operators:
-        """The operations for people who work with the journal; the methods below are the most used ones.
+        """The operations of the operators on the journal; the methods below are the most common ones.
 
         Raises:
             ClientClosed: the client is closed.
@@ -521,7 +559,7 @@ class TransferClient:
         return await self._requests.send(wanted)
 
     def _on_clock(self, deadline: datetime | None) -> float:
-        moment = texts.to_moment(deadline)
+        moment = to_moment(deadline)
         if why := moment_problem(moment):
             raise ValueError(f"deadline: {why}")
         return on_clock(self._context.clock, moment)
@@ -570,12 +608,12 @@ class TransferClient:
             self._closed = True
             return
         if not self._affinity.is_gone:
-            await self._wind_up(timeout)
+            await self._finish_calls(timeout)
         else:
             self._closed = True
-            await self._let_go()
+            await self._close_connections()
 
-    async def _wind_up(self, timeout: Duration) -> None:  # noqa: ASYNC109 - of `close`
+    async def _finish_calls(self, timeout: Duration) -> None:  # noqa: ASYNC109 - passed on from `close`
         if why := self._affinity.misuse():
             raise WrongEventLoop(why, order_may_exist=False)
         loop = asyncio.get_running_loop()
@@ -594,9 +632,9 @@ class TransferClient:
             self._recoveries.cut_off()
             self._requests.cut_off()
             self._context.tokens.close()
-            await self._let_go()
+            await self._close_connections()
 
-    async def _let_go(self) -> None:
+    async def _close_connections(self) -> None:
         await self._context.transport.close()
         if self._owns_journal:
             await self._context.journal.store.close()
@@ -641,7 +679,7 @@ async def run_call(client: TransferClient, call: OrderCall) -> Order:
     Raises:
         TransferError: as `TransferClient.create_order` does.
     """
-    return await client._run(call)
+    return await client._calls.run(call)
 
 
 def _journal_at(address: str) -> Journal:
@@ -690,7 +728,10 @@ class LoopAffinity:
         return self._loop is not None and self._loop.is_closed()
 
     def misuse(self) -> str | None:
-        """Return why the client cannot be used here, and what to do; None if it can, as at its first use."""
+        """Return why the client cannot be used here, and what to do; None if it can be used.
+
+        The first use binds the client to this process and event loop.
+        """
         if self._loop is None:
             self._process, self._loop = os.getpid(), asyncio.get_running_loop()
             return None

@@ -12,6 +12,7 @@ from contextlib import aclosing
 import pytest
 
 from tests.support.bank import Gate, new_order, refused_order, turns
+from tests.support.cases import each
 from transfer_async import ClientClosed, InvalidOrder, KeyState, OrderRequest, OutcomeUnknown, Refused
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.batch import Batch, OrderResult
@@ -177,6 +178,7 @@ async def test_a_value_that_is_not_a_request_is_an_invalid_order_and_the_others_
         told = {id(result.request): result async for result in results}
 
     assert isinstance(told[id(odd)].error, InvalidOrder)
+    assert told[id(odd)].error.order_may_exist  # Its sender may have meant a key with an order.
     assert told[id(good)].error is None
     assert service.began == ["good"]
 
@@ -465,14 +467,14 @@ async def test_cancelling_a_consumer_cancels_the_orders_in_flight(service, kind,
 # --- with a client --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("concurrency", [0, -1, 1.0, True, "4", None])
+@each("concurrency", [0, -1, 1.0, True, "4", None])
 async def test_an_invalid_concurrency_is_refused_at_once(world, concurrency):
     async with world.client() as client:
         with pytest.raises(ValueError, match=r"^concurrency: must be a whole number, 1 or more"):
             client.create_orders([], concurrency=concurrency)
 
 
-@pytest.mark.parametrize("requests", [None, 7, ORDER, OrderRequest(ORDER), object()])
+@each("requests", [None, 7, ORDER, OrderRequest(ORDER), object()])
 async def test_an_input_that_is_not_iterable_is_refused_at_once(world, requests):
     async with world.client() as client:
         with pytest.raises(TypeError):

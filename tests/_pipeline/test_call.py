@@ -56,20 +56,20 @@ async def test_closing_refuses_new_calls_and_waits_for_calls_in_flight(world: Wo
 async def test_a_request_cut_off_by_close_is_in_doubt_and_its_caller_gets_the_doubt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    let_go, when_let_go = TransferClient._let_go, []
+    close, when_closed = TransferClient._close_connections, []
 
     async def note(client: TransferClient) -> None:
-        when_let_go.append((await world.entry()).state)
-        await let_go(client)
+        when_closed.append((await world.entry()).state)
+        await close(client)
 
-    monkeypatch.setattr(TransferClient, "_let_go", note)
+    monkeypatch.setattr(TransferClient, "_close_connections", note)
     client = world.made()
     call = await world.stalled(ordering(client))
     await client.close(timeout=0)
     doubt = await failure(call, OutcomeUnknown)
 
     assert (doubt.key, doubt.order_may_exist) == ("k", True)
-    assert when_let_go == [KeyState.IN_DOUBT]  # before the connections and the journal are closed
+    assert when_closed == [KeyState.IN_DOUBT]  # before the connections and the journal are closed
     assert world.bank.open
     assert call.cancelling() == 0
 
@@ -200,7 +200,7 @@ async def test_a_finished_call_is_no_longer_tracked(world: World):
         await asyncio.gather(client.create_order(refused_order(), key="n"), return_exceptions=True)
         await turns(2)
 
-        assert len(client._calls) == 0
+        assert client._calls._calls == {}
 
 
 async def test_a_hook_may_fetch_while_the_client_closes(world: World):
@@ -329,10 +329,14 @@ DEFINITE: dict[str, Callable[[World], dict[str, Any]]] = {
 """The settings of a call, and the definite failure that it ends in."""
 
 
-@pytest.mark.parametrize("kind", DEFINITE)
 @pytest.mark.parametrize(
-    ("meanwhile", "may_exist"),
-    [("creates", True), ("is_at_work", True), ("is_in_doubt", True), ("is_refused", False)],
+    ("meanwhile", "may_exist", "kind"),
+    [
+        *[("creates", True, kind) for kind in DEFINITE],
+        ("is_at_work", True, "Refused"),
+        ("is_in_doubt", True, "Refused"),
+        ("is_refused", False, "Refused"),
+    ],
 )
 async def test_a_hold_is_never_released_for_a_key_taken_by_others_during_the_undos(
     world: World, kind: str, meanwhile: str, may_exist: bool

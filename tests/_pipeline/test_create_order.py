@@ -91,20 +91,14 @@ async def test_the_sending_mark_is_recorded_before_the_request_arrives(world: Wo
 # --- claim --------------------------------------------------------------------------------------
 
 
-async def test_a_created_key_returns_its_order_without_a_request(world: World):
-    first = await world.create()
+async def test_a_created_key_returns_its_order_without_a_request_past_every_limit(world: World):
+    first, past = await world.create(), NOON - timedelta(days=1)
     again = await world.create()
+    late = await world.create(send_before=past, deadline=past, hooks=())
 
-    assert again == first
+    assert again == late == first
     assert len(world.sandbox.requests) == 1
     assert len(world.bank.placed) == 1
-
-
-async def test_a_created_key_returns_its_order_past_every_limit_and_without_a_hold(world: World):
-    first, past = await world.create(), NOON - timedelta(days=1)
-    again = await world.create(send_before=past, deadline=past, hooks=())
-
-    assert again == first
 
 
 async def test_a_redelivery_with_another_balance_or_spelling_is_the_same_order(world: World):
@@ -257,7 +251,6 @@ async def test_with_held_the_hold_hook_is_not_run_and_the_reference_is_recorded(
 # --- order_may_exist, key, attempts and receipts of every error ----------------------------------------
 
 
-@pytest.mark.parametrize("key", ["k", None])
 @pytest.mark.parametrize(
     ("fault", "error", "outcome", "may_exist"),
     [
@@ -272,17 +265,17 @@ async def test_with_held_the_hold_hook_is_not_run_and_the_reference_is_recorded(
     ids=told,
 )
 async def test_the_error_of_an_answer_has_its_key_attempts_and_receipts(
-    world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool, key: str | None
+    world: World, fault: Fault, error: type, outcome: Outcome, may_exist: bool
 ):
     """All answers and their errors are in tests/faults/test_failure_table.py."""
     world.sandbox.faults.add(fault, times=None)
-    told = await world.fails(error, key=key, retry=RetryPolicy(attempts=2))
+    told = await world.fails(error, retry=RetryPolicy(attempts=2))
 
     assert type(told) is error
     assert (told.outcome, told.order_may_exist) == (outcome, may_exist)
     assert bool(world.bank.open) is may_exist
     assert told.receipts == {"funds_hold": f"hold-{world.bank.placed[0]}"}
-    assert told.key == key or key is None
+    assert told.key == "k"
     assert len(told.attempts) == (2 if error is RateLimited else 1)
     assert told.attempts[-1].outcome is outcome
 

@@ -20,8 +20,6 @@ from transfer_async.journal import Entry, HistoryEvent, KeyState, step_of, step_
 from transfer_async.journal.rows import ENTRY_TABLE
 from transfer_async.testing import make_order
 
-BEYOND = ["1e300", "-1e12"]
-
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[World]:
@@ -51,7 +49,7 @@ async def said(*words: str) -> Any:
     return json.loads((await commands.asked("journal", *words, "--json")).stdout)
 
 
-@pytest.mark.parametrize("seconds", BEYOND)
+@pytest.mark.parametrize("seconds", ["1e300", "-1e12"])
 async def test_operators_see_the_key_without_its_corrupt_times(world: World, tmp_path: Path, seconds: str):
     await damage(tmp_path, seconds)
     operators = Operators(world.journal, world.scope, clock=world.time.clock)
@@ -66,9 +64,8 @@ async def test_operators_see_the_key_without_its_corrupt_times(world: World, tmp
     assert views["other"].age is not None
 
 
-@pytest.mark.parametrize("seconds", BEYOND)
-async def test_the_commands_list_and_show_it(world: World, tmp_path: Path, seconds: str):
-    await damage(tmp_path, seconds)
+async def test_the_commands_list_and_show_it(world: World, tmp_path: Path):
+    await damage(tmp_path, "1e300")
     listed = {one["key"]: one for one in (await said("list"))["keys"]}
     shown = await said("show", "damaged")
     table = (await commands.asked("journal", "list")).stdout
@@ -89,9 +86,8 @@ async def test_a_history_line_with_a_corrupt_time_shows_no_time(world: World, tm
     assert "claim" in (await commands.asked("journal", "show", "damaged")).stdout
 
 
-@pytest.mark.parametrize("seconds", BEYOND)
-async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path, seconds: str):
-    await damage(tmp_path, seconds)
+async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path):
+    await damage(tmp_path, "1e300")
     async with world.client() as client, Desk.of(client) as desk:
         visitor = desk.visitor()
         pages = [await visitor.get(), await visitor.key("damaged"), await visitor.key("other")]
@@ -101,9 +97,8 @@ async def test_the_desk_lists_and_shows_it(world: World, tmp_path: Path, seconds
     assert "Began not known" in pages[1].text
 
 
-@pytest.mark.parametrize("seconds", BEYOND)
-async def test_reconciliation_works_with_it(world: World, tmp_path: Path, seconds: str):
-    await damage(tmp_path, seconds)
+async def test_reconciliation_works_with_it(world: World, tmp_path: Path):
+    await damage(tmp_path, "1e300")
     export = tmp_path / "export.jsonl"
     await asyncio.to_thread(export.write_text, make_order().to_json().decode())
     told = await commands.asked("journal", "reconcile", str(export), code=3)

@@ -207,7 +207,7 @@ async def test_a_plain_function_that_raises_stops_the_order(world: World):
     assert "MarkUndone" not in world.journal.kinds  # there was nothing to undo
 
 
-@pytest.mark.parametrize("returned", [False, True, 0, "", "not within the limits"])
+@each("returned", [False, True, 0, "", "not within the limits"])
 async def test_a_plain_function_that_returns_a_value_stops_the_order(world: World, returned: object):
     """Otherwise an order that a check meant to stop with ``return False`` is paid."""
 

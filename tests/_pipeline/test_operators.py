@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.bank import NOON, World, failure, new_order, owed_hooks, refused_order
+from tests.support.cases import each
 from transfer_async import (
     Clock,
     Decision,
@@ -185,7 +186,7 @@ async def test_an_id_of_another_key_is_refused(world: World):
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
 
-@pytest.mark.parametrize("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
+@each("order_id", ["", "tx-", "order-1", "tx-a b", "tx-\n", None, 5, b"tx-1"])
 async def test_an_invalid_order_id_is_refused(desk: Operators, order_id: Any):
     why = await refusal(desk.resolve("k", order_id=order_id, **SAID))
 
@@ -276,8 +277,8 @@ async def test_a_key_that_is_unknown_free_or_claimed_is_not_in_doubt(world: Worl
     assert await whys() == {"key: must be in doubt; it is claimed"}
 
 
-@pytest.mark.parametrize("name", ["by", "reason"])
-@pytest.mark.parametrize("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
+@each("name", ["by", "reason"])
+@each("text", ["", "  ", "two\nlines", "nul\x00", None, 5])
 async def test_by_and_reason_are_required(world: World, desk: Operators, name: str, text: Any):
     world.time.pass_(300.0)
 
@@ -306,7 +307,7 @@ async def test_prune_removes_settled_keys_and_keeps_pending_ones(world: World):
     assert [await world.known(key) is None for key in ("created", "owing", "doubt")] == [True, False, False]
 
 
-@pytest.mark.parametrize("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
+@each("before", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", None, 0])  # noqa: DTZ001
 async def test_prune_requires_an_aware_time(world: World, before: Any):
     assert await refusal(operators(world).prune(before=before)) == "before: must be an aware datetime"
 

@@ -1,12 +1,13 @@
 """The work of a call: its attempts, as reported in errors and doubts."""
 
 from datetime import timedelta
-from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 from tests.support.bank import new_order
 from transfer_async import OrderIntent, Outcome
 from transfer_async._http.transport import ExchangeResult
-from transfer_async._pipeline.attempt import _ended
+from transfer_async._pipeline.attempt import _note
 from transfer_async._pipeline.call import OrderProgress
 from transfer_async.testing import ManualClock
 
@@ -15,18 +16,8 @@ def work_with_an_attempt(clock: ManualClock) -> OrderProgress:
     work = OrderProgress(intent=OrderIntent(id="i", key="k", order=new_order()), began=clock.now())
     began = clock.now()
     clock.advance(2)
-    work.note(
-        partial(
-            _ended,
-            clock,
-            ExchangeResult(sent=True, status=200),
-            number=1,
-            began=began,
-            seconds=2.0,
-            outcome=Outcome.CREATED,
-            error=None,
-        )
-    )
+    context: Any = SimpleNamespace(clock=clock)
+    _note(context, work, ExchangeResult(sent=True, status=200), None, began)
     return work
 
 

@@ -77,7 +77,7 @@ def explored(depth: int) -> Explored:
     return found
 
 
-@pytest.mark.trial(short=8, ci=9, long=11)
+@pytest.mark.trial(short=7, ci=9, long=11)
 def test_no_interleaving_breaks_an_invariant(size: int):
     found = explored(size)
 
@@ -89,7 +89,7 @@ def test_no_interleaving_breaks_an_invariant(size: int):
 def test_every_row_is_asked_for_or_is_listed_as_not_modelled():
     rows = {(row.move, row.source) for row in state_machine.TRANSITIONS}
     modelled = {(kind, state) for kind, state in rows if kind.__name__ not in NOT_MODELLED}
-    never = {f"{kind.__name__}-{state.value}" for kind, state in modelled - explored(8).world.book.rows}
+    never = {f"{kind.__name__}-{state.value}" for kind, state in modelled - explored(7).world.book.rows}
 
     assert {kind.__name__ for kind, _ in rows} >= set(NOT_MODELLED)
     assert never == set()
@@ -111,7 +111,7 @@ def is_found(mutant: Mutant, right: Explored, depth: int) -> bool | None:
         return near.broken is not None or explore(depth=depth).broken is not None
 
 
-@pytest.mark.trial(short=8, ci=9, long=10)
+@pytest.mark.trial(short=7, ci=9, long=10)
 def test_every_wrong_rule_breaks_an_invariant(size: int):
     right = explored(size)
     rows = frozenset(right.world.book.rows)

@@ -607,7 +607,7 @@ class World:
         return self._with(state, at, pc="ask", note=note)
 
     def _ask(self, state: State, at: int, *, unknown: str) -> Iterator[Step]:
-        """`outcomes._ask`: the bank's ``resolve`` says what the service has at this moment, or nothing."""
+        """`outcomes._call_resolve`: the bank's ``resolve`` returns what the service has now, or nothing."""
         attempt, settled, debts, intent = state.actors[at].note
         found = [ORDER_IDS[one] for one in (0, 1) if state.requests[one] == "made"]
         yield "resolve does not know", self._with(state, at, pc=unknown, note=(intent,))
@@ -743,7 +743,7 @@ class World:
         yield "mark", self._with(marked, at, pc="last_check", age=0)
 
     def _w_last_check(self, state: State, at: int) -> Iterator[Step]:
-        """`attempt._body` and the write guard: the last look at the time before the first byte."""
+        """`attempt._next_body` and the write guard: the last look at the time before the first byte."""
         if state.actors[at].age < WINDOW:
             yield "last check", self._with(state, at, pc="send")
         yield "too late", self._with(state, at, pc="definite_failure", note=("Expired",))
@@ -761,7 +761,7 @@ class World:
         yield "send", self._with(sent, at, pc="answer")
 
     def _w_answer(self, state: State, at: int) -> Iterator[Step]:
-        """`attempt._answer`: the response, unless it is lost."""
+        """`attempt._order_from`: the response, unless it is lost."""
         request = state.requests[at]
         if request == "made":
             yield "receives the order", self._with(state, at, pc="settle")

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: a million stories, or one of them with all that happened in it."""
+"""``python -m tests.simulation``: run a million stories, or show the trace of one."""
 
 # ruff: noqa: T201 - a program prints
 

@@ -1,4 +1,4 @@
-"""The bank: its hooks, which fail in every way, what they did and was not taken back, and its ``resolve``."""
+"""The bank: hooks that fail in every way, the effects that were not undone, and ``resolve``."""
 
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ FOREVER = 500.0  # well beyond every time-out
 
 
 class Step:
-    """A hook of the bank; what it did is known to the whole bank, and survives every worker."""
+    """A hook of the bank. All workers share its effects, which outlive every worker."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.name = world, name
@@ -96,7 +96,7 @@ class Bank:
         return self.open.setdefault(place, f"{name} of {intent.id}")
 
     async def screening(self, intent: OrderIntent) -> None:
-        """A plain hook: it looks at the beneficiary, and has nothing to undo."""
+        """A plain hook that checks the beneficiary and has nothing to undo."""
         world = self.world
         world.witness.asked("screening", intent)
         how = SCREENING.draw(world.chance) if world.trouble("hook") else "passes"
@@ -112,7 +112,7 @@ class Bank:
         self.open.pop((name, intent.id), None)
 
     async def resolve(self, intent: OrderIntent, doubt: Exception) -> Order | str | None:
-        """A back-office look-up: it says what it sees, and of what it does not see that it is not there."""
+        """Look up an order in the back office; return `NO_ORDER` if it is not there."""
         world = self.world
         how = ASKING.draw(world.chance) if world.trouble("ask") else "looks"
         world.saw("resolve asked")
@@ -133,7 +133,7 @@ class Bank:
         return seen.id if world.setting.resolve == "id" else Order.from_json(seen.reply)
 
     async def token(self) -> str:
-        """The bearer token, from somewhere that may be down."""
+        """Return the bearer token, or fail because its source is down."""
         await self.world.sleep(self.world.chance.latency())
         if self.world.trouble("hook"):
             raise RuntimeError

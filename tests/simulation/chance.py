@@ -1,4 +1,4 @@
-"""What a seed decides: the setting of its story, and every turn that it takes."""
+"""The random choices of a seed: the setting of its story, and each event in it."""
 
 import random
 from typing import Any, TypeVar
@@ -24,12 +24,12 @@ class Chance(random.Random):
         return things[int(self.random() * len(things))]
 
     def latency(self) -> float:
-        """Seconds: a millisecond to a third of a second, each order of magnitude as likely."""
+        """Return 0.001 to 0.3 seconds; each order of magnitude is equally likely."""
         return 0.001 * 10.0 ** (2.5 * self.random())
 
 
 class Weighted:
-    """A table to draw from, whose rows begin with their weight."""
+    """A table of weighted choices; each row begins with its weight."""
 
     def __init__(self, *rows: tuple[int, Any]) -> None:
         self._drawn = [thing for weight, thing in rows for _ in range(weight)]
@@ -40,7 +40,7 @@ class Weighted:
 
 @frozen(kw_only=True)
 class Setting:
-    """What stays the same throughout a story.
+    """The settings that do not change during a story.
 
     Args:
         workers: how many.
@@ -78,7 +78,7 @@ class Setting:
 
 
 def setting(chance: Chance) -> Setting:
-    """Draw one: most stories have some kinds of trouble and not the others, so that each is seen clearly."""
+    """Draw a setting. Most stories have only some kinds of trouble, so that the effect of each is clear."""
     rate = (0.0, 0.0, 0.05, 0.2, 0.4)
     checks = chance.once_in(0.5)
     words = Chance(chance.random())

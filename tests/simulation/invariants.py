@@ -1,4 +1,4 @@
-"""What must be true, each in a function that says what is wrong, or None.
+"""The invariants. Each is a function that returns what is wrong, or None.
 
 Some are asked the moment something happens, the last of them when the story is over: all faults have
 stopped, who survived has finished, and a healthy worker has recovered what the others left.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def nothing_is_sent_without_its_mark(world: "World", intent: OrderIntent, attempt: str | None) -> str | None:
-    """At the first byte the key's record says that this very attempt may be sending."""
+    """When the first byte is sent, the key's record shows this attempt as sending."""
     entry = world.database.entries.get(intent.key)
     if entry is None or attempt is None or entry.attempt != attempt or entry.intent_id != intent.id:
         return f"{intent.id} is sent, and the journal knows nothing of it"
@@ -32,7 +32,7 @@ def nothing_is_sent_without_its_mark(world: "World", intent: OrderIntent, attemp
 
 
 def nothing_is_sent_too_late(world: "World", intent: OrderIntent, attempt: str | None) -> str | None:
-    """The last look before the first byte is within the time that the record gives the attempt."""
+    """The last check before the first byte is within the attempt's recorded time."""
     entry = world.database.entries.get(intent.key)
     if entry is not None and entry.attempt == attempt and world.database.now() > entry.sent_until:
         return f"{intent.id} is sent {world.database.now() - entry.sent_until:g} s after sent_until"
@@ -42,14 +42,14 @@ def nothing_is_sent_too_late(world: "World", intent: OrderIntent, attempt: str |
 def nothing_is_done_for_whoever_waits_no_longer(
     world: "World", said: "Record | None", what: str
 ) -> str | None:
-    """A hook begins, and a first byte leaves, before the caller's deadline."""
+    """Each hook begins, and the first byte is sent, before the caller's deadline."""
     if said is None or world.loop.time() < said.deadline + 1e-5:  # a moment has whole microseconds
         return None
     return f"{what} for {said.key}, {world.loop.time() - said.deadline:g} s after its caller's deadline"
 
 
 def nothing_is_sent_without_a_hold(world: "World", intent: OrderIntent) -> str | None:
-    """At the first byte the customer's funds are held."""
+    """When the first byte is sent, the customer's funds are held."""
     if intent.held is None and ("hold", intent.id) not in world.bank.open:
         return f"{intent.id} is sent, and no funds are held for it"
     return None
@@ -58,7 +58,7 @@ def nothing_is_sent_without_a_hold(world: "World", intent: OrderIntent) -> str |
 def nothing_is_sent_that_was_checked_for_others(
     world: "World", intent: OrderIntent, said: "Record | None"
 ) -> str | None:
-    """At the first byte every hook of this client has seen what this very caller said."""
+    """When the first byte is sent, every hook of this client has checked this caller's arguments."""
     if said is None or said.beneficiary != intent.beneficiary or said.held != intent.held:
         return f"{intent.id} is sent for {intent}, and its caller said {said}"
     for hook in world.hooks_at_work():
@@ -71,7 +71,7 @@ def nothing_is_sent_that_was_checked_for_others(
 
 
 def nothing_is_held_beside_that_is_not_on_record(world: "World", intent: OrderIntent) -> str | None:
-    """At the first byte whatever else hooks did for the key, and has not been undone, is on record as owed.
+    """When the first byte is sent, every other hook's effect for the key is undone or recorded as pending.
 
     Only a worker that sleeps may have acted since.
     """
@@ -94,7 +94,7 @@ def a_key_has_one_order(world: "World", made: "Made") -> str | None:
 
 
 def no_order_comes_after_a_certain_no(world: "World", made: "Made") -> str | None:
-    """What is on record as a certain no stays one."""
+    """A recorded definite failure never changes."""
     if made.intent_id in world.witness.over:
         return f"{made.id} comes to be after a certain no was recorded for {made.intent_id}"
     return None
@@ -104,19 +104,19 @@ def no_order_comes_after_a_certain_no(world: "World", made: "Made") -> str | Non
 
 
 def no_receipt_is_asked_for_twice(hook: str, intent: OrderIntent, kept: set[str]) -> str | None:
-    """A hook whose receipt was on record when the key was claimed is not asked again."""
+    """A hook whose receipt was recorded before the claim is not run again."""
     return f"{hook} is asked again for {intent.id}" if hook in kept else None
 
 
 def nothing_is_undone_before_the_no_is_on_record(
     world: "World", hook: str, intent: OrderIntent
 ) -> str | None:
-    """An undo begins only when the intent's certain no is on record."""
+    """An undo begins only after the intent's definite failure is recorded."""
     return None if intent.id in world.witness.over else f"{hook} of {intent.id} is undone too early"
 
 
 def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
-    """A receipt that was kept stays on record until the hook is undone with it."""
+    """A recorded receipt stays on record until the hook is undone with it."""
     witness = world.witness
     for one in entry.pending_undos:
         place = (one.intent.id, one.hook)
@@ -129,7 +129,7 @@ def what_is_owed_has_its_receipt(world: "World", entry: Entry) -> str | None:
 
 
 def nobody_decides_alone(world: "World", key: str, before: Entry | None, move: Move) -> str | None:
-    """Where four eyes are demanded, what ends a doubt was proposed by another, of the key as it still was."""
+    """Under dual control, another person proposed the end of a doubt, for the same version of the key."""
     by = getattr(move, "by", None)
     if not (world.four_eyes and isinstance(move, (Resolve, Refute)) and by != "resolve"):
         return None
@@ -152,7 +152,7 @@ def what_is_told_is_an_outcome(world: "World", record: "Record") -> str | None:
 
 
 def an_order_given_back_exists_and_is_on_record(world: "World", record: "Record") -> str | None:
-    """An order that a caller is given exists, is the key's, and is durable before the caller has it."""
+    """A returned order exists, belongs to the key, and was recorded before it was returned."""
     if record.order is None:
         return None
     entry = world.database.entries[record.key or ""]
@@ -165,7 +165,7 @@ def an_order_given_back_exists_and_is_on_record(world: "World", record: "Record"
 
 
 def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
-    """Who hears that no order may exist hears the truth."""
+    """A caller that receives ``order_may_exist=False`` receives the truth."""
     error = record.error
     if isinstance(error, TransferError) and not error.order_may_exist:
         made = world.service.order_of(record.intent_id or "")
@@ -177,7 +177,7 @@ def a_certain_no_is_true(world: "World", record: "Record") -> str | None:
 
 
 def no_order_of_its_key_exists_when_none_may(world: "World", record: "Record") -> str | None:
-    """At the moment when a caller receives an error, the service agrees that its key has no order."""
+    """When a caller receives ``order_may_exist=False``, its key has no order at the service."""
     error = record.error
     if not isinstance(error, TransferError) or error.order_may_exist:
         return None
@@ -186,7 +186,7 @@ def no_order_of_its_key_exists_when_none_may(world: "World", record: "Record") -
 
 
 def _seen_by(world: "World", record: "Record") -> int | None:
-    """How many orders there were when a call last read its key; None, for all, unless it slept since."""
+    """Return the number of orders when a call last read its key; None if it has not slept since."""
     process = PROCESS.get()
     return record.orders_seen if process is not None and process.thawed_at > record.read_at else None
 
@@ -194,7 +194,7 @@ def _seen_by(world: "World", record: "Record") -> int | None:
 def nothing_is_published_as_free_that_has_an_order(
     world: "World", record: "Record", outcome: OrderOutcome
 ) -> str | None:
-    """At the moment when a worker publishes that no order may exist, no order of the key exists."""
+    """When a worker publishes that no order may exist, the key has no order."""
     if outcome.order_may_exist:
         return None
     made = world.service.order_of_key(outcome.key, seen=_seen_by(world, record))
@@ -206,7 +206,7 @@ def nothing_is_published_as_free_that_has_an_order(
 
 
 def a_created_without_a_record_carries_its_order(world: "World", record: "Record") -> str | None:
-    """Whoever hears that the order was created, but not recorded, is given an order that exists.
+    """An error about an order that was created but not recorded has an order that exists.
 
     That a twin's order is not its own, only the journal could have told.
     """
@@ -221,7 +221,7 @@ def a_created_without_a_record_carries_its_order(world: "World", record: "Record
 
 
 def an_unknown_leaves_the_key_bound(world: "World", record: "Record") -> str | None:
-    """While an outcome is unknown the key is bound, unless certain knowledge has come since."""
+    """While an outcome is unknown the key is bound, unless the outcome became certain since."""
     error = record.error
     if isinstance(error, TransferError) and error.outcome is Outcome.UNKNOWN:
         entry = world.database.entries[record.key or ""]
@@ -245,7 +245,7 @@ OF_WHAT_IS_TOLD: tuple[Callable[["World", "Record"], str | None], ...] = (
 
 
 def no_duplicate_is_suspected(event: DuplicateSuspected) -> str | None:
-    """Nobody vouches wrongly here, so no order may come after a refutation."""
+    """All refutations here are right, so no order may appear after one."""
     return f"{event.order_id} is suspected to be a duplicate"
 
 
@@ -253,14 +253,14 @@ def no_duplicate_is_suspected(event: DuplicateSuspected) -> str | None:
 
 
 def no_order_is_lost(world: "World") -> Iterator[str]:
-    """Whoever was given an order still has it: the record says created, with that order."""
+    """An order that was returned is still recorded as the order of its key."""
     for record in world.witness.records:
         if record.order is not None and (found := an_order_given_back_exists_and_is_on_record(world, record)):
             yield f"in the end, {found}"
 
 
 def every_order_binds_its_key(world: "World") -> Iterator[str]:
-    """An order's key is created with it, or in doubt where nobody can say."""
+    """The key of an order is recorded as created with it, or as in doubt."""
     for made in world.service.orders:
         entry = world.database.entries[made.key]
         created = entry.state is KeyState.CREATED and entry.order_id == made.id
@@ -269,14 +269,14 @@ def every_order_binds_its_key(world: "World") -> Iterator[str]:
 
 
 def every_certain_no_stayed_one(world: "World") -> Iterator[str]:
-    """Whoever heard a certain no heard the truth also of what was still on the way."""
+    """A definite failure stays true for requests that were still in flight."""
     for record in world.witness.records:
         if found := a_certain_no_is_true(world, record):
             yield f"in the end, {found}"
 
 
 def nothing_is_stuck(world: "World") -> Iterator[str]:
-    """No key is claimed or sending with nobody at work, or in doubt though somebody knows."""
+    """No key is claimed or sending without a worker, or in doubt although its outcome is known."""
     for key, entry in world.database.entries.items():
         if entry.state in (KeyState.CLAIMED, KeyState.SENDING):
             yield f"key {key} is {entry.state.value} for ever"
@@ -285,7 +285,7 @@ def nothing_is_stuck(world: "World") -> Iterator[str]:
 
 
 def what_is_owed_is_paid(world: "World") -> Iterator[str]:
-    """Every undo that is owed is done, unless the hook cannot."""
+    """Every pending undo is done, unless its hook cannot be undone."""
     for key, entry in world.database.entries.items():
         for owed in entry.pending_undos:
             if owed.hook != world.setting.stubborn:
@@ -304,7 +304,7 @@ def holds_are_kept_for_what_exists_or_may(world: "World") -> Iterator[str]:
 
 
 def nothing_else_is_held(world: "World") -> Iterator[str]:
-    """What hooks did for an intent that ended in a certain no is taken back, or on record as owed.
+    """The effects of hooks for an intent that definitely failed are undone, or recorded as pending.
 
     One thing nobody can take back: what a worker did who slept while others ended its intent, and who
     then died, or lost the journal, before it could say so.
@@ -323,7 +323,7 @@ def nothing_else_is_held(world: "World") -> Iterator[str]:
 
 
 def the_end_of_a_doubt_is_published(world: "World") -> Iterator[str]:
-    """Who read that it is unknown reads, once the doubt is over, how it ended."""
+    """After an outcome was published as unknown, its end is published, too."""
     outcomes = world.witness.outcomes
     ends = {(one.key, one.intent_id) for one in outcomes if one.outcome is not Outcome.UNKNOWN}
     doubts = {(one.key, one.intent_id) for one in outcomes if one.outcome is Outcome.UNKNOWN}
@@ -334,7 +334,7 @@ def the_end_of_a_doubt_is_published(world: "World") -> Iterator[str]:
 
 
 def what_is_published_is_true(world: "World") -> Iterator[str]:
-    """An order that was published exists, and of what was published as a certain no there is none."""
+    """A published order exists, and a published definite failure has none."""
     existing = {one.id: one.key for one in world.service.orders}
     for one in world.witness.outcomes:
         if one.outcome is Outcome.CREATED and existing.get(one.order_id or "") != one.key:
@@ -344,7 +344,7 @@ def what_is_published_is_true(world: "World") -> Iterator[str]:
 
 
 def what_nobody_could_prevent_is_detected(world: "World") -> Iterator[str]:
-    """A sender that continued after its doubt was ended, beyond every wait, left a trace for people.
+    """A sender that was paused beyond every wait, and continued after its doubt was ended, left a trace.
 
     Unless it died, or lost the journal, before it could say so.
     """

@@ -1,4 +1,4 @@
-"""The database that all workers share, and each worker's way to it, on which writes are lost and delayed."""
+"""The database that all workers share, and each worker's connection, which loses and delays writes."""
 
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 EPOCH: ContextVar[int] = ContextVar("EPOCH", default=0)
 ATTEMPT: ContextVar[str | None] = ContextVar("ATTEMPT", default=None)
-"""Of the claim that the current task was given, and of the mark that it asked for."""
+"""The claim of the current task, and the mark that it requested."""
 
 TROUBLE = Weighted((3, "lost"), (3, "unknown"), (2, "unknown, and later"))
 
 
 class DatabaseGone(Exception):
-    """The connection broke; whether the write was committed, only the database knows."""
+    """The connection broke, so it is unknown whether the write was committed."""
 
 
 class Database:
-    """Entries by key; the real state machine decides, by a clock that may be far ahead and then set back."""
+    """Entries by key. The real state machine decides; the clock may be far ahead and then set back."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -60,7 +60,7 @@ class Database:
 
 
 class WorkerJournal(Journal):
-    """The journal as one worker has it; it needs no closing, and is never pruned."""
+    """One worker's journal. It need not be closed, and is never pruned."""
 
     durable = True
 

@@ -12,13 +12,13 @@ from typing import Any
 from attrs import define, field
 
 OUTSIDE = Context()
-"""Where the service, the database and the storyteller are at work: no worker's death touches them."""
+"""The context of the service, the database and the story itself, which no worker's death affects."""
 
 STEPS = 200_000  # more than any story needs: it would never end
 
 
 class Handle:
-    """A callback that waits for its turn; asyncio asks for no more than this."""
+    """A scheduled callback, with the methods that asyncio needs."""
 
     __slots__ = ("_cancelled", "_when", "args", "callback", "context")
 
@@ -38,7 +38,7 @@ class Handle:
 
 @define(eq=False)
 class Process:
-    """A worker's process, and its fates: after how many steps, or on the way to what, each comes."""
+    """A worker's process, with the step or the event at which it crashes or freezes."""
 
     name: str
     fates: dict[int | str, Callable[["Process"], None]]
@@ -51,12 +51,12 @@ class Process:
     parked: list[Handle] = field(factory=list, repr=False)
 
     def on_the_way_to(self, what: str) -> None:
-        """What was begun is as yet the process's own, and a fate may stop it there."""
+        """A point at which the process may crash or freeze before others see its work."""
         if (fate := self.fates.pop(what, None)) is not None:
             fate(self)
 
     def lets(self, handle: Handle) -> bool:
-        """Whether one more step may be taken now; one that a freeze holds up is taken later."""
+        """Return whether a step may run now; a frozen process runs it later."""
         if self.dead:
             return False
         if not self.frozen and (fate := self.fates.pop(self.steps, None)) is not None:
@@ -74,13 +74,13 @@ PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
 
 
 def this_call() -> Any:
-    """The call that the current task carries."""
+    """The call of the current task."""
     process = PROCESS.get()
     return None if process is None else process.client._calls._calls[asyncio.current_task()]
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """Runs what is due, then jumps to the next timer, until nothing is left."""
+    """An event loop that runs what is due, then moves its time to the next timer, until nothing is left."""
 
     def __init__(self) -> None:
         self._now = 1000.0
@@ -105,7 +105,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tasks of dead processes never end; whatever else fails is found by the invariants."""
+        """Ignore errors: tasks of dead processes never end, and the invariants find all other failures."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -154,7 +154,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def _jump(self) -> bool:
-        """To the next timer, if there is one."""
+        """Move the time to the next timer. Return whether there is one."""
         while self._timers:
             when, _, handle = heapq.heappop(self._timers)
             if not handle._cancelled:
@@ -168,11 +168,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._now += seconds
 
     def again(self, handles: list[Handle]) -> None:
-        """What was parked goes on, in its order."""
+        """Continue the parked callbacks in their order."""
         self._ready.extend(handles)
 
     def bury(self) -> None:
-        """End the coroutines of the dead here, lest the garbage collector do so in another story."""
+        """Close the coroutines of dead processes now, not during another story."""
         asyncio._set_running_loop(self)  # which a coroutine that is closed asks for
         for task in self._tasks:
             if not task.done():

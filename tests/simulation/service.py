@@ -1,4 +1,4 @@
-"""The service, and the way to it: answers of every kind, lost ones, and requests that take effect late."""
+"""The service and the network: answers of every kind, lost answers, and late requests."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancel
 
 
 def _reply(wish: NewOrder) -> tuple[bytes, bytes]:
-    """The service's answer to a wish, before and after the order's id."""
+    """The parts of the service's response before and after the order's id."""
     fields: dict[str, Any] = {
         "id": "HERE",
         "poster_fee": 1,
@@ -97,7 +97,7 @@ class Made:
 
 @define(eq=False)
 class Request:
-    """A request whose first byte has left; ``latest`` is when it may still take effect."""
+    """A request whose first byte was sent. ``latest`` is the last time at which it may take effect."""
 
     key: str
     intent_id: str
@@ -107,7 +107,7 @@ class Request:
 
 
 class Service:
-    """Every request that reaches it is another order: it knows nothing of keys."""
+    """The service. It knows no keys, so each request that reaches it creates another order."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -118,11 +118,11 @@ class Service:
         return next((order for order in self.orders if order.intent_id == intent_id), None)
 
     def order_of_key(self, key: str | None, *, seen: int | None = None) -> Made | None:
-        """The key's first order, among the first ``seen`` orders if that is given."""
+        """Return the key's first order, among the first ``seen`` orders if that is given."""
         return next((order for order in self.orders[:seen] if order.key == key), None)
 
     def take(self, request: Request) -> None:
-        """A request has left a worker."""
+        """Receive a request of a worker."""
         world, chance = self.world, self.world.chance
         self.requests += 1
         answer = ANSWERS.draw(chance) if world.trouble("service") else GOOD
@@ -178,7 +178,7 @@ class Service:
 
 
 class Wire:
-    """What aiohttp would write to."""
+    """A stand-in for the connection to which aiohttp writes."""
 
     def __init__(self, world: "World", intent: OrderIntent, *, stale: bool) -> None:
         self.world, self.intent, self.stale = world, intent, stale
@@ -192,7 +192,7 @@ class Wire:
         return None
 
     async def write(self, content: bytes) -> None:
-        """The last look is over; a process may still sleep between it and the first byte."""
+        """Send the first byte. The process may still pause between its last check and this write."""
         world, intent = self.world, self.intent
         world.witness.looked(intent)
         looked = world.loop.time()
@@ -210,7 +210,7 @@ class Wire:
 
 
 class SimulatedTransport:
-    """In the place of `transfer_async._http.transport.Transport`."""
+    """A stand-in for `transfer_async._http.transport.Transport`."""
 
     is_open = False  # or a client that died with its process would warn
 
@@ -230,7 +230,7 @@ class SimulatedTransport:
                 wire.reply.set_exception(TransportClosed())
 
     def stays_quiet(self, carrier: ConnectionState) -> bool:
-        """Nothing comes after an answer here."""
+        """Return true: nothing follows a response here."""
         return True
 
     async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> ExchangeResult:

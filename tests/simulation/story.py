@@ -1,4 +1,4 @@
-"""A seed's story: deliveries, recoveries, closings and cancellations; then the reckoning."""
+"""The story of a seed: deliveries, recoveries, closings and cancellations; then the final checks."""
 
 import logging
 from collections import Counter
@@ -21,7 +21,7 @@ LONG = LONGEST_LEASE + 1500.0  # beyond every lease, claim and doubt, whatever a
 
 @frozen
 class TransitionResult:
-    """What is wrong with a seed, if anything; what was seen in it; and its trace, if asked for."""
+    """The result of a seed: the broken invariants, the counted events, and the trace if requested."""
 
     seed: int
     broken: tuple[str, ...]
@@ -30,7 +30,7 @@ class TransitionResult:
 
 
 class _Ids:
-    """Ids that count, so that a trace is the same each time."""
+    """Ids that count up, so that a trace is always the same."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,7 +45,7 @@ _ids = _Ids()
 
 @contextmanager
 def staged() -> Iterator[None]:
-    """Within it stories can be run: ids count, and nothing is logged."""
+    """Prepare for stories: ids count up, and nothing is logged."""
     log = logging.getLogger("transfer_async")
     was, disabled = call.fresh_id, log.disabled
     call.fresh_id = _ids
@@ -58,7 +58,7 @@ def staged() -> Iterator[None]:
 
 
 def tell(seed: int, *, trace: bool = False) -> TransitionResult:
-    """One story."""
+    """Run one story, and return its result."""
     _ids.count = 0
     world = World(seed, trace=trace)
     world.note(repr(world.setting))
@@ -81,7 +81,7 @@ def tell(seed: int, *, trace: bool = False) -> TransitionResult:
 
 
 def _begin(world: World) -> None:
-    """Lay out what callers and operators do, and when."""
+    """Schedule what callers and operators do."""
     chance, loop, when = world.chance, world.loop, world.loop.time()
     if world.database.ahead:
         loop.call_at(when + world.clock_is_set_back_after, world.database.set_back, context=OUTSIDE)
@@ -137,13 +137,13 @@ def _close(world: World) -> None:
 
 
 def _recover_once_more(world: World, healthy: Worker) -> None:
-    """What the last deliveries have brought to its end is told."""
+    """Run one more recovery, which publishes the ends of doubts that the last deliveries brought."""
     world.loop.call_soon(healthy.recover, context=OUTSIDE)
     world.loop.run()
 
 
 def _settle(world: World, healthy: Worker) -> bool:
-    """All faults have stopped: a healthy worker recovers, and the keys are delivered once more."""
+    """After all faults have stopped, let a healthy worker recover, and deliver each key once more."""
     world.note("--- calm ---")
     world.loop.pass_(LONG)
     world.loop.call_soon(healthy.recover, context=OUTSIDE)

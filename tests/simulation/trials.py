@@ -1,4 +1,4 @@
-"""Many seeds, over processes; and planted faults, each until it is noticed."""
+"""Run many seeds in several processes, and planted faults until one seed finds each."""
 
 import gc
 import multiprocessing
@@ -13,15 +13,15 @@ from tests.simulation.story import TransitionResult, staged, tell
 
 SHARE = 500  # seeds that a process is given at once
 BOUND = 3000
-"""Seeds within which each planted fault is noticed."""
+"""The number of seeds within which each planted fault must be found."""
 
 SEEN = [fault.name for fault in BY_NAME.values() if fault.seed is not None]
-"""The planted faults that a story must notice."""
+"""The planted faults that a story must find."""
 
 
 @define
 class Tally:
-    """What became of many seeds: how many there were, what was seen, and which are broken."""
+    """The results of many seeds: their number, the counted events, and the broken seeds."""
 
     seeds: int = 0
     counts: Counter[str] = field(factory=Counter)
@@ -35,7 +35,7 @@ class Tally:
 
 
 def stories(seeds: Iterable[int]) -> Iterator[TransitionResult]:
-    """Each seed's verdict; garbage is collected between stories, and looked for in what they made alone."""
+    """Yield the result of each seed. Garbage is collected only between stories, for speed."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.collect()
@@ -60,7 +60,7 @@ def _tally(seeds: range) -> Tally:
 
 
 def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
-    """The tally so far, time and again, until all seeds are done; a single job is done here."""
+    """Yield the tally so far until all seeds are done. A single job runs in this process."""
     if jobs == 1:
         yield _tally(seeds)
         return
@@ -76,17 +76,17 @@ def trial(seeds: range, *, jobs: int) -> Iterator[Tally]:
 
 
 def caught(fault: str, seeds: Iterable[int]) -> TransitionResult | None:
-    """The first seed that notices a planted fault."""
+    """Return the result of the first seed that finds a planted fault, or None."""
     with planted(fault):
         return next((verdict for verdict in stories(seeds) if verdict.broken), None)
 
 
 def traced(seed: int, fault: str | None = None) -> TransitionResult:
-    """One seed with its trace."""
+    """Run one seed with its trace."""
     with planted(fault), staged():
         return tell(seed, trace=True)
 
 
 def replay(verdict: TransitionResult) -> str:
-    """The command that shows a seed again, exactly."""
+    """Return the command that repeats a seed."""
     return f"python -m tests.simulation --seed {verdict.seed}"

@@ -1,4 +1,4 @@
-"""One story's world: its time, its database, service and bank, and the workers that come and go."""
+"""The world of one story: time, database, service, bank, and the workers."""
 
 import asyncio
 from collections import Counter
@@ -52,7 +52,7 @@ MOMENTS = (
 )
 BELIEVED_AFTER = SETTLE_AFTER  # what clients are told: as long as a request may take
 PAUSES = (40.0, 350.0, 1000.0, 1800.0, 4000.0, 9000.0)
-"""Seconds between the last look and the write: within every wait, and, the last of them, beyond."""
+"""Seconds of a pause between the last check and the write; the last one is longer than every wait."""
 
 YEARS = 3e8
 ADDRESS = "https://service.example"
@@ -60,7 +60,7 @@ POLICY, TIMEOUTS = RetryPolicy(), Timeouts()
 
 
 class World:
-    """Everything that one seed decides."""
+    """Everything in the story of one seed."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.chance = Chance(seed)
@@ -99,11 +99,11 @@ class World:
         await asyncio.sleep(seconds)
 
     def trouble(self, kind: str, share: float = 1.0) -> bool:
-        """Whether something goes wrong now."""
+        """Return whether something goes wrong now."""
         return not self.calm and self.chance.once_in(share * getattr(self.setting, kind))
 
     def hooks_at_work(self) -> list[str]:
-        """The names of the hooks of the worker whose turn it is."""
+        """The names of the hooks of the worker that runs now."""
         process = PROCESS.get()
         return [] if process is None else [hook.name for hook in process.client._context.hooks]
 
@@ -117,7 +117,7 @@ class World:
 
 
 class SimulatedClient(TransferClient):
-    """A client of the world's own service."""
+    """A client whose transport is the world's own service."""
 
     def __init__(self, world: World, token: str, **settings: Any) -> None:
         self._world = world
@@ -128,7 +128,7 @@ class SimulatedClient(TransferClient):
 
 
 class Worker:
-    """A worker, and the process that it is right now."""
+    """A worker, and its current process."""
 
     def __init__(self, world: World, name: str, *, mortal: bool = True) -> None:
         self.world, self.name, self.mortal = world, name, mortal
@@ -146,7 +146,7 @@ class Worker:
 
     @property
     def client(self) -> Any:
-        """The process's client, made when there is something to do: many a life needs none."""
+        """Return the process's client. It is created at its first use, because many processes need none."""
         if self.process.client is None:
             self.process.client = self._made()
         return self.process.client
@@ -201,7 +201,7 @@ class Worker:
         world.saw("freeze")
 
     def _pause(self, process: Process) -> None:
-        """Between the last look and the write, once in a story; others recover meanwhile."""
+        """Pause once in a story between the last check and the write, while others recover."""
         world, seconds = self.world, self.world.pause
         if not seconds:
             return
@@ -234,7 +234,7 @@ class Worker:
     # --- what it is asked to do -----------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, Any], record: Record | None = None) -> "asyncio.Task[Any]":
-        """Begin ``work`` in the worker's process; a dead worker was started anew."""
+        """Begin ``work`` in the worker's process. Restart a dead worker first."""
         context = Context()
         context.run(PROCESS.set, self.process)
         context.run(RECORD.set, record)
@@ -276,7 +276,7 @@ class Worker:
             await self._publish(outcome)
 
     async def _take_late(self, client: TransferClient, record: Record, words: Any) -> None:
-        """One of two in a file: its result may wait while the other's is written down."""
+        """Run one of two orders of a file, whose result may wait while the other's is stored."""
         world, wish = self.world, OrderRequest(record.wish, **words)
         requests = [OrderRequest(cast("Any", None)), wish]
         taken: OrderResult | None = None
@@ -291,7 +291,7 @@ class Worker:
             record.order, record.error = taken.order, taken.error
 
     async def _handle(self, client: TransferClient, record: Record, words: Any) -> OrderOutcome | None:
-        """As a message that may have been delivered before."""
+        """Handle a message that may have been delivered before."""
         handled = await Handler(client).handle(OrderCommand(order=record.wish, **words))
         if isinstance(handled.result, Order):
             record.order = handled.result
@@ -337,7 +337,7 @@ class Worker:
         return self.alive().run(self._look_into_doubts(self.client))
 
     async def _look_into_doubts(self, client: TransferClient) -> None:
-        """An operator at a desk: it says what it sees, and that there is nothing when nothing can come."""
+        """Let an operator decide doubts: resolve if there is an order, refute once none can appear."""
         world = self.world
         said = {"by": "operator", "reason": "looked"}
         with suppress(TransferError, ValueError):  # no journal, too early, or somebody was faster
@@ -356,7 +356,7 @@ class Worker:
                 world.saw("operator heard")
 
     async def _by_two(self, client: TransferClient, doubt: Doubt, order_id: str | None) -> None:
-        """Whoever comes along proposes what they see, or approves it if somebody has."""
+        """Let a person propose a decision, or approve the proposal of another one."""
         world, desk = self.world, client.operators
         said = {"by": world.people.one_of(("ada", "ben")), "reason": "looked"}
         wanted = Decision.REFUTE if order_id is None else Decision.RESOLVE

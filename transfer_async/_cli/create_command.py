@@ -337,7 +337,7 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
     try:
         await journal.__aenter__()
     except Exception as error:  # the error type is the database driver's
-        why = in_one_line(error, errors.said(error))
+        why = in_one_line(error, errors.safe_line(error))
         raise Failed(f"the journal cannot be opened ({why}); nothing was sent") from error
     try:
         yield

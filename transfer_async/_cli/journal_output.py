@@ -361,5 +361,5 @@ def explained(error: Exception) -> str:
     """Return the text of ``error``; for the client's own also its kind, and the store's message if safe."""
     if not isinstance(error, TransferError):
         return as_typed(str(error))
-    cause = "" if error.__cause__ is None else errors.said(error.__cause__)
+    cause = "" if error.__cause__ is None else errors.safe_line(error.__cause__)
     return in_one_line(error) + (f": {cause}" if cause else "")

@@ -132,7 +132,7 @@ def _is_for_ever(error: Exception, address: str) -> bool:
 
 
 def _error_text(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or errors.said(error) or type(error).__name__
+    return (isinstance(error, OSError) and error.strerror) or errors.safe_line(error) or type(error).__name__
 
 
 @asynccontextmanager

@@ -345,7 +345,7 @@ class Refused(TransferError):
         fields: Sequence[str] = (),
         **common: Any,
     ) -> None:
-        super().__init__(text or _answered("the service refused", status, request_id), **common)
+        super().__init__(text or _with_facts("the service refused", status, request_id), **common)
         self.fields: tuple[str, ...] = tuple(fields)
         self.status = status
         self.message = message
@@ -402,7 +402,7 @@ class OutcomeUnknown(TransferError):
         **common: Any,
     ) -> None:
         super().__init__(
-            text or _answered("the request may have been processed", status, request_id), **common
+            text or _with_facts("the request may have been processed", status, request_id), **common
         )
         self.status = status
         self.raw = raw
@@ -490,7 +490,7 @@ class ServiceFailed(TransferError):
         retry_after: float | None = None,
         **common: Any,
     ) -> None:
-        super().__init__(text or _answered("no usable answer", status, request_id), **common)
+        super().__init__(text or _with_facts("no usable answer", status, request_id), **common)
         self.status = status
         self.body = body
         self.request_id = request_id
@@ -513,18 +513,17 @@ def is_final_no(error: str, status: int | None) -> bool:
 
 
 def is_in_vain(error: object) -> bool:
-    """Return whether a call certainly sent nothing, and may succeed later or fail again because of the order.
+    """Return whether nothing was sent, for a reason that may pass: a failed hook or connection.
 
-    Calls with this result count towards dead-lettering a message. The journal records the result for each
-    call that ended, and a worker checks it after each call. It depends on the class, so a bank's own subclass
-    counts as its base class.
+    After several calls with this result, a worker dead-letters the message. A bank's own subclass counts as
+    its base class.
     """
     if isinstance(error, PreflightFailed):
-        return not error.refused  # A failure of a hook may pass. A refusal of a hook is final.
+        return not error.refused  # A refusal by a hook is final.
     return isinstance(error, ConnectionFailed)
 
 
-def _answered(what: str, status: int | None, request_id: str | None) -> str:
+def _with_facts(what: str, status: int | None, request_id: str | None) -> str:
     facts = [f"status {status}"] if status is not None else []
     if request_id is not None:
         facts.append(f"request {request_id}")
@@ -542,16 +541,15 @@ def _answered(what: str, status: int | None, request_id: str | None) -> str:
 # chain is replaced.
 #
 # A bank's error may be of any class. It may refuse attributes, raise an error when it is read, compared or
-# printed, or return a false class. So code that handles such an error never calls a method or reads an
-# attribute that the class can override. `name_of`, `is_a`, `text_of` and `sanitize_exception` work for
-# every error and every chain.
+# printed, or report a false class. So the code here never calls a method or reads an attribute that the class
+# can override. `name_of`, `is_a`, `text_of` and `sanitize_exception` work for every error and every chain.
 
 
 E = TypeVar("E", bound=BaseException)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_CARRIERS = frozenset({"aiohttp", "asyncpg"})
+_DRIVERS = frozenset({"aiohttp", "asyncpg"})
 
 _FACTS: dict[str, tuple[type, ...]] = {
     "status": (int,),
@@ -560,41 +558,41 @@ _FACTS: dict[str, tuple[type, ...]] = {
     "sqlstate": (str,),
 }
 
-_OF_THE_SERVER = frozenset({"08", "0A", "25", "3D", "3F", "42", "53", "54", "55", "57", "58"})
+_SAFE_STATES = frozenset({"08", "0A", "25", "3D", "3F", "42", "53", "54", "55", "57", "58"})
 """The SQLSTATE classes of PostgreSQL whose messages never contain row values."""
 
 # These accessors belong to the interpreter and never run code of the error's class.
 _name = vars(type)["__name__"].__get__
 _module = vars(type)["__module__"].__get__
 _mro = vars(type)["__mro__"].__get__
-_own = vars(BaseException)
-_args = _own["args"]
-_cause = _own["__cause__"]
-_context = _own["__context__"]
-_suppress_context = _own["__suppress_context__"]
-_traceback = _own["__traceback__"]
+_attributes = vars(BaseException)
+_args = _attributes["args"]
+_cause = _attributes["__cause__"]
+_context = _attributes["__context__"]
+_suppress_context = _attributes["__suppress_context__"]
+_traceback = _attributes["__traceback__"]
 _members = vars(BaseExceptionGroup)["exceptions"].__get__
 _message = vars(BaseExceptionGroup)["message"].__get__
 
 
-class _Bare:
+class _Replacement:
     """The safe contents of a replacement error: the original class, a text, and facts."""
 
     kind: type[BaseException]
-    told: str
+    safe_text: str
     facts: dict[str, Any]
 
     __setattr__ = object.__setattr__
     __getattribute__ = object.__getattribute__
 
     def __str__(self) -> str:
-        return self.told
+        return self.safe_text
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.told!r})" if self.told else f"{type(self).__name__}()"
+        return f"{type(self).__name__}({self.safe_text!r})" if self.safe_text else f"{type(self).__name__}()"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.kind, self.told, self.facts)
+        return _replacement, (self.kind, self.safe_text, self.facts)
 
 
 def sanitize_exception(error: BaseException) -> BaseException:
@@ -605,7 +603,7 @@ def sanitize_exception(error: BaseException) -> BaseException:
     found = _reachable(error)
     made: dict[int, BaseException] = {}
     for item in found:
-        made[id(item)] = _replaced(item) if _carries(item) else _kept(item, made)
+        made[id(item)] = _replacement_of(item) if _may_hold_secrets(item) else _with_safe_members(item, made)
     for item in found:
         cause, context, is_suppressed = _links(item)
         new = made[id(item)]
@@ -647,14 +645,12 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
-def said(error: BaseException) -> str:
-    """Return the first line of the text of ``error``, or an empty string if its class is not known to be
-    safe.
+def safe_line(error: BaseException) -> str:
+    """Return the first line of the text of ``error``; empty if its class may put secrets into the text.
 
-    The text of other errors may contain a secret: a ``ValueError`` about a malformed address may quote a
-    part of its password.
+    For example, a ``ValueError`` about a malformed address may quote a part of its password.
     """
-    is_known = is_a(error, (_Bare, OSError, sqlite3.Error, TransferError))  # type: ignore[arg-type]
+    is_known = is_a(error, (_Replacement, OSError, sqlite3.Error, TransferError))  # type: ignore[arg-type]
     return text_of(error).partition("\n")[0] if is_known else ""
 
 
@@ -667,15 +663,15 @@ def _reachable(error: BaseException) -> list[BaseException]:
     seen: set[int] = set()
     left = [(error, False)]
     while left:
-        one, members_are_found = left.pop()
+        item, members_are_found = left.pop()
         if members_are_found:
-            found.append(one)
-        elif id(one) not in seen:
-            seen.add(id(one))
-            left += [(link, False) for link in _links(one)[:2] if link is not None]
-            left.append((one, True))
-            if is_a(one, BaseExceptionGroup):
-                left += [(member, False) for member in _members(one)]
+            found.append(item)
+        elif id(item) not in seen:
+            seen.add(id(item))
+            left += [(link, False) for link in _links(item)[:2] if link is not None]
+            left.append((item, True))
+            if is_a(item, BaseExceptionGroup):
+                left += [(member, False) for member in _members(item)]
     return found
 
 
@@ -695,11 +691,11 @@ def _package(kind: type) -> str:
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
-def _carries(error: BaseException) -> bool:
-    return not is_ours(error) and any(_package(kind) in _CARRIERS for kind in _mro(type(error)))
+def _may_hold_secrets(error: BaseException) -> bool:
+    return not is_ours(error) and any(_package(kind) in _DRIVERS for kind in _mro(type(error)))
 
 
-def _kept(error: BaseException, made: dict[int, BaseException]) -> BaseException:
+def _with_safe_members(error: BaseException, made: dict[int, BaseException]) -> BaseException:
     """Return ``error``, or a plain group with the same message if one of its members is replaced."""
     if not is_a(error, BaseExceptionGroup):
         return error
@@ -710,9 +706,9 @@ def _kept(error: BaseException, made: dict[int, BaseException]) -> BaseException
     return BaseExceptionGroup(_message(error), members)
 
 
-def _replaced(error: BaseException) -> BaseException:
+def _replacement_of(error: BaseException) -> BaseException:
     facts = {name: value for name in _FACTS if (value := _fact(error, name)) is not None}
-    return _made(type(error), _told(error, facts), facts)
+    return _replacement(type(error), _safe_text(error, facts), facts)
 
 
 def _fact(error: BaseException, name: str) -> Any:
@@ -725,27 +721,27 @@ def _fact(error: BaseException, name: str) -> Any:
     return value if type(value) in _FACTS[name] else None
 
 
-def _told(error: BaseException, facts: dict[str, Any]) -> str:
+def _safe_text(error: BaseException, facts: dict[str, Any]) -> str:
     if {"errno", "strerror"} <= facts.keys():
         return f"[Errno {facts['errno']}] {facts['strerror']}"
     if "sqlstate" in facts:
         args = _args.__get__(error)
-        is_shown = args and type(args[0]) is str and facts["sqlstate"][:2] in _OF_THE_SERVER
+        is_shown = args and type(args[0]) is str and facts["sqlstate"][:2] in _SAFE_STATES
         line = args[0].partition("\n")[0] if is_shown else ""
         return f"{line} (state {facts['sqlstate']})".strip()
     return f"status {facts['status']}" if "status" in facts else ""
 
 
-def _made(kind: type[BaseException], told: str, facts: dict[str, Any]) -> BaseException:
+def _replacement(kind: type[BaseException], text: str, facts: dict[str, Any]) -> BaseException:
     made = _instance(kind)
-    _args.__set__(made, (told,) if told else ())
-    for name, value in {"kind": kind, "told": told, "facts": facts, **facts}.items():
+    _args.__set__(made, (text,) if text else ())
+    for name, value in {"kind": kind, "safe_text": text, "facts": facts, **facts}.items():
         object.__setattr__(made, name, value)
     return made
 
 
 def _instance(kind: type[BaseException]) -> BaseException:
-    """Create an empty error of ``kind``, or of its nearest base class that can be instantiated."""
+    """Create an empty error of ``kind``, or of its nearest base class that allows this."""
     for base in _mro(kind):
         try:
             own = _class_of(base, _name(kind))
@@ -761,7 +757,7 @@ def _instance(kind: type[BaseException]) -> BaseException:
 def _class_of(base: Any, name: str) -> Any:
     """Create a class with this name for replacement errors. No property of ``base`` may hide a fact."""
     facts = {fact: None for fact in _FACTS if any(fact in vars(item) for item in _mro(base))}
-    return type(base)(name, (_Bare, base), facts | {"__module__": __name__})
+    return type(base)(name, (_Replacement, base), facts | {"__module__": __name__})
 
 
 # --- traceback frames -------------------------------------------------------------------------------
@@ -777,14 +773,14 @@ def without_frames(error: E) -> E:
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+        item = left.pop()
+        if item is None or id(item) in seen:
             continue
-        seen.add(id(one))
-        _traceback.__set__(one, _of_the_bank(_traceback.__get__(one)))
-        left += [_cause.__get__(one), _context.__get__(one)]  # The context counts even if it is suppressed.
-        if is_a(one, BaseExceptionGroup):
-            left += _members(one)
+        seen.add(id(item))
+        _traceback.__set__(item, _of_the_bank(_traceback.__get__(item)))
+        left += [_cause.__get__(item), _context.__get__(item)]  # The context counts even if it is suppressed.
+        if is_a(item, BaseExceptionGroup):
+            left += _members(item)
     return error
 
 
@@ -792,7 +788,7 @@ def _of_the_bank(traceback: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in ("transfer_async", *_CARRIERS):
+        if module.partition(".")[0] not in ("transfer_async", *_DRIVERS):
             kept.append(traceback)
         traceback = traceback.tb_next
     made: TracebackType | None = None
@@ -817,14 +813,14 @@ def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 
 # --- cause of a doubt --------------------------------------------------------------------------------
-# For a key in doubt, the journal stores the cause, for the operator who resolves the doubt. The cause
-# contains no personal data.
+# For a key in doubt, the journal stores the cause. An operator needs it to resolve the doubt. It contains no
+# personal data.
 
 
 KEPT_ATTEMPTS = 20
 """The maximum number of attempts stored with a doubt. The last ones are stored."""
 
-_WORDS = {
+_CAUSE_TEXTS = {
     CauseKind.NO_ANSWER: "no answer came",
     CauseKind.CUT_ANSWER: "the response was cut off",
     CauseKind.STATUS: "the response's status does not show whether the order exists",
@@ -869,5 +865,5 @@ class Cause:
             facts.append(f"request {last.request_id}")
         if self.error is not None:
             facts.append(self.error)
-        words = _WORDS[self.kind] + (f" ({', '.join(facts)})" if facts else "")
+        words = _CAUSE_TEXTS[self.kind] + (f" ({', '.join(facts)})" if facts else "")
         return words if self.candidate is None else f"{words}; the response has the id {self.candidate}"

@@ -25,10 +25,10 @@ from transfer_async._models.responses import Wire
 # Subclasses of ``str`` and ``datetime`` become plain values, and texts are checked for unsafe characters.
 
 
-REFERENCE = 10_000
+LONGEST_REFERENCE = 10_000
 """The maximum length of a hold's reference or a receipt in characters. Messages contain it."""
 
-NAME = 1_000
+LONGEST_NAME = 1_000
 """The maximum length of one part of a person's name, in characters."""
 
 UNSEEN: re.Pattern[str] = re.compile(
@@ -113,14 +113,14 @@ def is_sendable(text: str) -> bool:
 # and a variation selector.
 
 
-LONGEST = 200
+LONGEST_KEY = 200
 """The maximum length of a key, in characters."""
 
 
 def problem(key: object) -> str | None:
     """Return why ``key`` is not a valid key, or None if it is valid."""
     if not may_be_on_record(key):
-        return f"is not 1 to {LONGEST} printable characters"
+        return f"is not 1 to {LONGEST_KEY} printable characters"
     if key != key.strip():
         return "begins or ends with a blank: the key without the blank looks the same, but is another key"
     if key.isascii():
@@ -134,7 +134,7 @@ def problem(key: object) -> str | None:
 
 def may_be_on_record(key: object) -> TypeGuard[str]:
     """Return whether a journal may contain ``key``. Earlier versions accepted all printable characters."""
-    return isinstance(key, str) and 1 <= len(key) <= LONGEST and key.isprintable()
+    return isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY and key.isprintable()
 
 
 def refuse_key(key: object) -> None:
@@ -203,15 +203,9 @@ def number_problem(value: object) -> str | None:
     text = EXACT.to_sci_string(value)  # In the caller's decimal context, the E may be in lower case.
     if len(text) <= DIGITS and "E" not in text:  # This quick test suffices for nearly every amount.
         return None
-    return _length_problem(value)
-
-
-def _length_problem(value: Decimal) -> str | None:
-    if not value.is_zero() and not (-DIGITS <= value.adjusted() < DIGITS and places(value) <= DIGITS):
-        return _TOO_LONG
-    if value.is_zero() and abs(_exponent(value)) > DIGITS:
-        return _TOO_LONG
-    return None
+    if value.is_zero():
+        return _TOO_LONG if abs(_exponent(value)) > DIGITS else None
+    return None if -DIGITS <= value.adjusted() < DIGITS and places(value) <= DIGITS else _TOO_LONG
 
 
 def places(value: Decimal) -> int:
@@ -518,8 +512,8 @@ def call_problems(call: OrderRequest) -> Iterator[Problem]:
         yield from _name_problems(beneficiary)
     if held is not None and not (isinstance(held, str) and held.strip() and is_clean(held)):
         yield "held", "is not the reference of a hold: pass a non-blank string without control characters"
-    elif held is not None and len(held) > REFERENCE:
-        yield "held", f"is longer than {REFERENCE:,} characters"
+    elif held is not None and len(held) > LONGEST_REFERENCE:
+        yield "held", f"is longer than {LONGEST_REFERENCE:,} characters"
     for name in LIMITS:
         if why := moment_problem(getattr(call, name)):
             yield name, why
@@ -545,8 +539,8 @@ def _name_problems(name: Any) -> Iterator[Problem]:
         value: str = getattr(name, part) or ""
         if not is_clean(value):
             yield f"beneficiary.{part}", "holds a control character"
-        elif len(value) > NAME:
-            yield f"beneficiary.{part}", f"is longer than {NAME:,} characters"
+        elif len(value) > LONGEST_NAME:
+            yield f"beneficiary.{part}", f"is longer than {LONGEST_NAME:,} characters"
 
 
 _AMOUNTS = frozenset(("poster_amount", "matcher_amount", "exchange_rate"))

@@ -1,4 +1,4 @@
-"""The HTTP attempts of one order: whether one may be sent, and its certain result."""
+"""The HTTP attempts of one order: whether a request may be sent, and what its response proves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NONE_YET: CIMultiDict[str] = CIMultiDict()
 
 
 class SendState(MutableStruct, kw_only=True):
-    """The request of one call and its certain results so far.
+    """The request of one call, and the results of its attempts so far.
 
     Args:
         intent: the intent.
@@ -66,9 +66,9 @@ class SendState(MutableStruct, kw_only=True):
     last_connection: ConnectionState | None = None
     token_renewed: bool = False
 
-    def is_time(self) -> bool:
-        """Return whether a request may be sent now."""
-        return is_time(self.clock, self.intent, self.deadline)
+    def is_time(self, ahead: float = 0.0) -> bool:
+        """Return whether a request may be sent in ``ahead`` seconds."""
+        return self.clock.now() + ahead < self.deadline and not is_expired(self.clock, self.intent, ahead)
 
 
 class OrderResponse(MutableStruct, kw_only=True):
@@ -96,10 +96,10 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
     Raises:
         OutcomeUnknown: the request may have been processed.
-        TransferError: any other: a definite failure.
+        TransferError: any other error is a definite failure.
         asyncio.CancelledError: the call was abandoned before anything was sent.
     """
-    body = _body(context, call, sending)
+    body = _next_body(context, call, sending)
     work, began = call.work, context.clock.now()
     work.attempts_begun += 1
     context.publish(AttemptStarted, work)
@@ -111,9 +111,12 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
             left=sending.deadline - context.clock.now(),
         )
     finally:
-        _end_exchange(call.cancellation, sending, body)
+        call.cancellation.on_the_way = None
+        if body.handed_over:
+            call.cancellation.sent, sending.last_connection = True, body.connection
+        call.cancellation.swallow()
     try:
-        order = _answer(context, call, sending, body, result)
+        order = _order_from(context, call, sending, body, result)
     except TransferError as error:
         if not body.connection.trusted:
             body.connection.distrust()
@@ -143,11 +146,11 @@ def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState)
     return with_added(headers, observers.request_headers(work.intent.id))
 
 
-def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:
+def _next_body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:
     """Return the body for the next attempt, if it may still be sent.
 
     Raises:
-        TransferError: the time is over, or an unexpected response came.
+        TransferError: a time limit has passed, or an unexpected response came.
         asyncio.CancelledError: the call was abandoned.
     """
     if call.cancellation.abandoned:
@@ -158,15 +161,7 @@ def _body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBo
     return GuardedBody(sending.body, in_time=sending.is_time)
 
 
-def _end_exchange(cancellation: Cancellation, sending: SendState, body: GuardedBody) -> None:
-    """Record at the end of an exchange whether its body was handed over to a connection."""
-    cancellation.on_the_way = None
-    if body.handed_over:
-        cancellation.sent, sending.last_connection = True, body.connection
-    cancellation.swallow()
-
-
-def _answer(
+def _order_from(
     context: ClientCore, call: OrderCall, sending: SendState, body: GuardedBody, result: ExchangeResult
 ) -> Order:
     if call.cancellation.abandoned and not result.sent:  # The request only waited for a connection.
@@ -225,19 +220,22 @@ def _note(
 ) -> Outcome:
     """Record the attempt, publish its failure, and return its outcome."""
     outcome = Outcome.CREATED if error is None else error.outcome if result.sent else Outcome.NOT_SENT
-    seconds, name = context.clock.now() - began, None if error is None else type(error).__name__
-    work.note(
-        partial(
-            _ended,
-            context.clock,
-            result,
-            number=work.attempts_begun,
-            began=began,
+    name = None if error is None else type(error).__name__
+    clock, number = context.clock, work.attempts_begun
+    seconds = clock.now() - began
+
+    def report() -> Attempt:
+        return Attempt(
+            number=number,
             seconds=seconds,
             outcome=outcome,
-            error=name,
+            status=result.status,
+            error=name_of(result.error) if result.error is not None else name,
+            request_id=result.request_id,
+            began=clock.utc() - timedelta(seconds=clock.now() - began),
         )
-    )
+
+    work.note(report)
     if name is not None:
         context.publish(
             AttemptFailed,
@@ -248,27 +246,6 @@ def _note(
             request_id=result.request_id,
         )
     return outcome
-
-
-def _ended(
-    clock: Clock,
-    result: ExchangeResult,
-    *,
-    number: int,
-    began: float,
-    seconds: float,
-    outcome: Outcome,
-    error: str | None,
-) -> Attempt:
-    return Attempt(
-        number=number,
-        seconds=seconds,
-        outcome=outcome,
-        status=result.status,
-        error=name_of(result.error) if result.error is not None else error,
-        request_id=result.request_id,
-        began=clock.utc() - timedelta(seconds=clock.now() - began),
-    )
 
 
 def check_quiet(context: ClientCore, sending: SendState) -> None:
@@ -316,7 +293,7 @@ async def send_again(
             policy=context.policy,
             bucket=context.bucket,
             clock=context.clock,
-            until=partial(_is_time, context, call, sending),
+            until=partial(_is_time, context, sending),
             may=partial(_may_retry, context, call.cancellation, sending),
             pause=partial(_pause, context, call),
         )
@@ -337,10 +314,10 @@ def _may_retry(
     return sending.classification in classify.RETRYABLE
 
 
-def _is_time(context: ClientCore, call: OrderCall, sending: SendState, ahead: float) -> bool:
+def _is_time(context: ClientCore, sending: SendState, ahead: float) -> bool:
     if context.rate_limiter is not None:
         ahead = max(ahead, context.rate_limiter.before_request.ahead)
-    return is_time(context.clock, call.work.intent, sending.deadline, ahead)
+    return sending.is_time(ahead)
 
 
 async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
@@ -354,7 +331,7 @@ async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> 
 async def _wait_again(
     context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
 ) -> None:
-    """Wait for the rate limiter before a retry. Orders without a hold then wait longer."""
+    """Wait for the rate limiter before a retry. The retry takes a slot from the orders without a hold."""
     rate_limiter.before_hooks.take_slot()
     try:
         await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
@@ -390,17 +367,11 @@ async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> No
 # --- time limits -------------------------------------------------------------------------------------
 # Three limits apply to sending: the retry deadline, and the caller's ``send_before`` and ``deadline``.
 #
-# The caller's limits can only shorten the retry deadline. ``send_before`` belongs to the order: no byte of
-# the order is sent after that time. ``deadline`` is the time at which the caller stops waiting: it also ends
-# hooks and exchanges.
+# The caller's limits can only shorten the retry deadline. After ``send_before``, no byte of the order is
+# sent. At ``deadline`` the caller stops waiting, so it also ends hooks and exchanges.
 
 
 LIMIT_NAMES: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
-
-
-def is_time(clock: Clock, intent: OrderIntent, deadline: float, ahead: float = 0.0) -> bool:
-    """Return whether ``intent`` may still be sent in ``ahead`` seconds."""
-    return clock.now() + ahead < deadline and not is_expired(clock, intent, ahead)
 
 
 def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:
@@ -411,7 +382,7 @@ def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:
 
 def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
     """Return an `Expired` if one of the caller's limits has passed, else None."""
-    # This is the usual case, and it is checked for each hook.
+    # This test is only for speed: most calls have no limits, and each hook leads here.
     if work.deadline == NEVER and work.intent.send_before is None:
         return None
     if (limit := limit_passed(clock, work)) is None:

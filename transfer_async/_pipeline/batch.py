@@ -42,14 +42,13 @@ _END: Final = object()
 class Batch:
     """One run over ``requests``.
 
-    One task reads the whole input. So the input may use objects that belong to a task: a timeout, a task
-    group, a context variable. If the run ends early, the same task closes an async generator before `results`
-    returns.
+    One task reads the whole input, so the input may use a timeout, a task group or a context variable. If the
+    run ends early, the same task closes an async generator before `results` returns.
 
     Args:
         create: creates one order.
-        requests: the input, possibly endless. The next request is read only when a slot is free. Results are
-            delivered while an async input waits. A sync input must not block.
+        requests: the input, which may be endless. The next request is read only when a slot is free. Results
+            are delivered while an async input waits. A sync input must not block.
         concurrency: the maximum number of orders in flight, including results that were not delivered yet.
         check: see `transfer_async._pipeline.call.Check`. It runs when the result is read, which may be later.
     """
@@ -90,7 +89,9 @@ class Batch:
                     continue
                 result = _result(*done)
                 if self._check is not None and isinstance(result.error, TransferError):
-                    await self._check(result.error, client_made=_is_client_made(result.request))
+                    # Reading a bank's own class may raise an error.
+                    client_made = type(result.request) is OrderRequest and result.request.key is None
+                    await self._check(result.error, client_made=client_made)
                 yield result
                 self._taken -= 1
                 self._slots.release()
@@ -115,7 +116,7 @@ class Batch:
                 await self._slots.acquire()
         finally:
             self._input_closing = True
-            if isinstance(self._input, AsyncGenerator):  # The input's timeouts belong to this task.
+            if isinstance(self._input, AsyncGenerator):
                 await self._input.aclose()
 
     def _stop(self, feeder: asyncio.Task[None]) -> None:
@@ -127,17 +128,14 @@ class Batch:
         self._taken += 1
         task = asyncio.get_running_loop().create_task(self._create_one(request))
         self._running.add(task)
-        task.add_done_callback(partial(self._ended, request))
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda task: self._done.put_nowait((request, task)))
 
     async def _create_one(self, request: Any) -> Order:
-        # The caller may have meant a key that has an order, so `order_may_exist` is true.
+        # The object may stand for a key that has an order, so `order_may_exist` is true.
         if not issubclass(type(request), OrderRequest):
             raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
         return await self._create(request if type(request) is OrderRequest else _plain(request))
-
-    def _ended(self, request: Any, task: asyncio.Task[Order]) -> None:
-        self._running.discard(task)
-        self._done.put_nowait((request, task))
 
     def _cancel_running(self) -> None:
         for task in self._running:
@@ -145,11 +143,11 @@ class Batch:
 
     async def _wind_up(self, feeder: asyncio.Task[None]) -> None:
         try:
-            await _ended(feeder, *self._running)
+            await _wait_for(feeder, *self._running)
         except asyncio.CancelledError:
             self._cancel_running()
             feeder.cancel()
-            await _ended(feeder, *self._running)
+            await _wait_for(feeder, *self._running)
             raise
 
 
@@ -180,16 +178,10 @@ async def _next_of_sync(requests: Any) -> Any:
     return next(requests, _END)
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _wait_for(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
     for task in tasks:
         retrieve_exception(task)
-
-
-def _is_client_made(request: Any) -> bool:
-    return (
-        type(request) is OrderRequest and request.key is None
-    )  # Reading a bank's own class may raise an error.
 
 
 def _result(request: Any, task: asyncio.Task[Order]) -> OrderResult:

@@ -40,7 +40,7 @@ from transfer_async._support.util import FrozenStruct, MutableStruct, is_end
 from transfer_async.journal.model import PendingUndo
 from transfer_async.journal.protocol import ScopedJournal
 
-NAME = "transfer_async order"
+TASK_NAME = "transfer_async order"
 """The name of every task that runs a call. All tasks share one string, to save memory."""
 
 RECOVER_CONCURRENCY = 8
@@ -73,7 +73,7 @@ def fresh_id() -> str:
 
 
 def new_call(context: ClientCore, request: OrderRequest, *, once: bool) -> OrderCall:
-    """Create the call for a checked ``request``. Generate a key if it has none."""
+    """Create the call for ``request``, which was checked. Generate a key if it has none."""
     intent_id = fresh_id()
     intent = OrderIntent(
         id=intent_id,
@@ -104,19 +104,11 @@ class Check(Protocol):
 
 
 class InFlight:
-    """The calls that a client is running.
-
-    Args:
-        run: runs a call from the claim to its outcome.
-        check: see `Check`.
-    """
+    """The calls that a client is running. ``run`` runs one of them from the claim to its outcome."""
 
     def __init__(self, run: _Run, check: Check) -> None:
         self._run, self._check = run, check
         self._calls: dict[asyncio.Task[None], OrderCall] = {}
-
-    def __len__(self) -> int:
-        return len(self._calls)
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` runs one of the calls."""
@@ -155,12 +147,7 @@ class InFlight:
             call.cancellation.cut_off()
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait for all calls.
-
-        Args:
-            wait: the seconds to wait. Calls that take longer are cut off.
-            grace: the seconds that calls then get to record their outcome.
-        """
+        """Wait ``wait`` seconds for all calls; cut off the others, which get ``grace`` seconds to end."""
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 
 
@@ -171,14 +158,7 @@ async def finish_tasks(
     wait: float,
     grace: float,
 ) -> None:
-    """Wait for all tasks. Cut off those that take too long, and wait for them again.
-
-    Args:
-        in_progress: a function that returns the tasks that have not ended yet.
-        cut_off: a function that cuts off the tasks in progress.
-        wait: the seconds to wait before that.
-        grace: the seconds to wait after it.
-    """
+    """Wait ``wait`` seconds for all tasks; cut off the others, which get ``grace`` seconds to end."""
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
     cut_off()
@@ -193,7 +173,11 @@ async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
         order = await run(call)
     except asyncio.CancelledError:
         if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
-            call.outcome.set_exception(_cancelled_by_others(call.work))
+            # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that nothing
+            # was sent, and a task group would ignore it.
+            why = "the call was cancelled, but not by its caller: look up the key in the journal"
+            failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
+            call.outcome.set_exception(annotate_error(failed, call.work, order_may_exist=True))
         call.outcome.cancel()
     except BaseException as error:
         if isinstance(error, TransferError) and not call.outcome.done():
@@ -221,27 +205,17 @@ def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
     return annotate_error(failed, work, order_may_exist=True)
 
 
-def _cancelled_by_others(work: OrderProgress) -> TransferError:
-    """Create the error for a call that was cancelled after sending, but not by its caller.
-
-    For example, a hook's own timer may cancel the call. A `CancelledError` would mean that nothing was sent,
-    and a task group would ignore it.
-    """
-    why = "the call was cancelled, but not by its caller: look up the key in the journal"
-    return annotate_error(JournalFailed(why, outcome=Outcome.UNKNOWN), work, order_may_exist=True)
-
-
 if sys.version_info >= (3, 12):
 
     def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         return asyncio.Task(
-            run, loop=loop, name=NAME, eager_start=True
+            run, loop=loop, name=TASK_NAME, eager_start=True
         )  # This saves one iteration of the event loop.
 
 else:
 
     def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return loop.create_task(run, name=NAME)
+        return loop.create_task(run, name=TASK_NAME)
 
 
 # --- cancellation ------------------------------------------------------------------------------------
@@ -380,10 +354,10 @@ def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist
 
 
 class ClaimedKey(MutableStruct, kw_only=True):
-    """The state of a claimed key in the worker that has claimed it.
+    """The state of a claimed key in the worker that claimed it.
 
     Args:
-        epoch: the number of the claim. Each worker that takes over the intent adds one.
+        epoch: the number of the claim: 1, and 1 more after each take-over of the intent.
         attempt: the attempt token of `MarkSending`; None before it. In the journal, all HTTP attempts of a
             call are one attempt.
         inherited: the hooks that an earlier worker may have entered for this intent.
@@ -399,13 +373,13 @@ class ClaimedKey(MutableStruct, kw_only=True):
 
 
 class DoubtRounds(MutableStruct, kw_only=True):
-    """What a client remembers from one run of ``recover`` to the next about its calls of ``resolve``.
+    """The state of a client's calls of ``resolve``, kept from one run of ``recover`` to the next.
 
     Args:
-        asked_at: the start of the last run that asked about every due doubt, on the journal's clock; None
-            before the first one, which asks about all doubts.
-        after: the key after which the next run begins to ask, because ``resolve`` failed repeatedly there.
-        tasks: the tasks that call ``resolve`` now.
+        asked_at: the start of the last run that called ``resolve`` about every due doubt, on the journal's
+            clock; None before the first such run, which calls it about all doubts.
+        after: the key after which the next run continues, because ``resolve`` failed repeatedly there.
+        tasks: the tasks that are calling ``resolve`` now.
     """
 
     asked_at: float | None = None
@@ -450,8 +424,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """Whether one of the hooks is the hold."""
 
     unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
-    """For each key with a response that the journal could not record: a function that tries again to record
-    it.
+    """For each key whose response the journal could not record: a function that retries the write.
 
     Only this process knows these responses.
     """

@@ -96,9 +96,9 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
         sending = await preflight(context, call, claimed)
         await _mark_sending(context, call.work, claimed, sending)
         try:
-            answered = await attempt(context, call, sending)
+            response = await attempt(context, call, sending)
         except TransferError as failed:
-            answered = await send_again(context, call, sending, failed)
+            response = await send_again(context, call, sending, failed)
     except JournalFailed as lost:
         annotate_error(lost, call.work, order_may_exist=True)
         raise
@@ -111,11 +111,11 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
         if is_end(error):
             raise
         return await _broken(context, call, claimed, sanitize_exception(error))
-    return await settle(context, call, claimed, answered)
+    return await settle(context, call, claimed, response)
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
-    """End the call after an unexpected error: in doubt if a request may have been sent, else not sent."""
+    """End the call after an unexpected error: as a doubt if a request may have been sent, or as not sent."""
     why = f"the call failed unexpectedly ({name_of(error)})"
     if call.cancellation.may_have_been_sent:
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
@@ -133,8 +133,12 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
         TransferError: the key cannot be claimed.
     """
     work, intent = call.work, call.work.intent
-    if intent.key in context.unrecorded:
-        await _record_unjournaled(context, work)
+    if intent.key in context.unrecorded:  # Only this process knows the response to an earlier call.
+        try:
+            await flush_unjournaled(context, intent.key)
+        except JournalFailed as error:
+            again = JournalFailed(str(error))
+            raise annotate_error(again, work, order_may_exist=True) from error.__cause__
     transition = Claim(
         intent=intent,
         fingerprint=fingerprint(intent.order),
@@ -150,19 +154,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
         raise annotate_error(error, work, order_may_exist=not call.client_made) from error.__cause__
     if verdict.denial is not None:
         return await _claim_denied(context, call, verdict)
-    return _claimed(context, work, verdict.entry)
-
-
-async def _record_unjournaled(context: ClientCore, work: OrderProgress) -> None:
-    """First record the response to an earlier call with the key, which only this process knows."""
-    try:
-        await flush_unjournaled(context, work.intent.key)
-    except JournalFailed as error:
-        again = JournalFailed(str(error))
-        raise annotate_error(again, work, order_may_exist=True) from error.__cause__
-
-
-def _claimed(context: ClientCore, work: OrderProgress, entry: Entry) -> ClaimedKey:
+    entry = verdict.entry
     assert entry.intent is not None  # noqa: S101 - a claim has its intent
     work.intent, work.receipts = entry.intent, dict(entry.receipts)
     context.publish(Claimed, work, taken_over=entry.epoch > 1)
@@ -170,7 +162,7 @@ def _claimed(context: ClientCore, work: OrderProgress, entry: Entry) -> ClaimedK
 
 
 def claimed_key(entry: Entry) -> ClaimedKey:
-    """Create the `ClaimedKey` for ``entry``, a record that was claimed just now."""
+    """Return the state of a claim that was recorded just now in ``entry``."""
     claimed = ClaimedKey(epoch=entry.epoch)
     if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
         claimed.inherited = entry.hooks
@@ -219,7 +211,7 @@ async def _mark_sending(
     )
     verdict = await context.journal.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
-        claimed.attempt = None  # it marks nothing
+        claimed.attempt = None  # The mark was not recorded.
         why = "the claim's lease ran out before the order was sent"
         if verdict.entry.is_suspected:
             why = "an order of an earlier call with this key may exist: nothing was sent now"
@@ -241,8 +233,7 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
         TransferError: a hook refused or failed, there is no hold, or a limit passed.
     """
     intent = call.work.intent
-    held = intent.held is not None
-    if not held and not context.places_hold:
+    if intent.held is None and not context.places_hold:
         raise HoldRequired(
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
@@ -251,9 +242,9 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
         raise expired
     sending = SendState(intent=intent, body=converter.encode(intent.order), clock=context.clock)
     hooks = EagerStart(
-        _run_hooks(context, call, claimed, sending, held=held)
+        _run_hooks(context, call, claimed, sending)
         if context.rate_limiter is None
-        else _run_hooks_at_rate(context, call, claimed, sending, context.rate_limiter, held=held)
+        else _run_hooks_at_rate(context, call, claimed, sending, context.rate_limiter)
     )
     if not hooks.done:
         with LeaseKeeper(partial(_keep, context, call.work, claimed), every=context.lease / 3):
@@ -267,29 +258,26 @@ async def _run_hooks_at_rate(
     claimed: ClaimedKey,
     sending: SendState,
     rate_limiter: RateLimiter,
-    *,
-    held: bool,
 ) -> None:
     """Run the hooks at the client's rate. The order waits before any funds are held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
     await wait_in_queue(context, call, rate_limiter.before_hooks)
     try:
-        await _run_hooks(context, call, claimed, sending, held=held)
+        await _run_hooks(context, call, claimed, sending)
         await wait_in_queue(context, call, rate_limiter.before_request)
     except BaseException:
-        rate_limiter.before_hooks.return_slot()  # nothing is sent
+        rate_limiter.before_hooks.return_slot()  # Nothing was sent.
         raise
 
 
-async def _run_hooks(
-    context: ClientCore, call: OrderCall, claimed: ClaimedKey, sending: SendState, *, held: bool
-) -> None:
+async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, sending: SendState) -> None:
     work = call.work
+    held = work.intent.held is not None
     if claimed.earlier:
         await undo_earlier(context, work, call.cancellation, claimed)
-    # The token is requested before the hooks run, so that without a token no funds are held. It is not kept
-    # in a local variable, because error trackers record the variables of each frame.
+    # The token is requested before the hooks run, because without a token no funds must be held. No local
+    # variable contains it, because error trackers record the variables of each frame.
     sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
@@ -297,7 +285,7 @@ async def _run_hooks(
             continue
         if to_be_kept:
             await _keep(context, work, claimed)
-        if expired := too_late(context.clock, work):  # Running a hook would be useless.
+        if expired := too_late(context.clock, work):
             raise expired
         await _run_hook(context, call, claimed, hook)
         to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
@@ -326,7 +314,7 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
                 left = within(context.timeouts.hook, context.clock, call.work.deadline)
                 async with asyncio.timeout(left) as limit:
                     receipt = await before
-    except (TimeoutError, asyncio.CancelledError) as error:  # an error of this call only
+    except (TimeoutError, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and call.cancellation.abandoned:
             raise
         receipt = Raised(error)
@@ -353,10 +341,10 @@ def _broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
 
 
 def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return a copy of a hook's ``error`` for this call only. For a hold, return a `HoldFailed`.
+    """Return a copy of a hook's ``error``; for a hold, return a `HoldFailed`.
 
-    A copy is needed because the bank may raise the same error object in many calls. If the bank's own class
-    prevents copying, reading or writing the error, return an error of this package instead.
+    The bank may raise the same error object in many calls, so it must not be changed. If the class of the
+    error prevents copying, reading or changing it, return an error of this package instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -382,7 +370,7 @@ def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHo
     """Set every attribute on ``own`` that a call and its journal need, and return it.
 
     Raises:
-        Exception: the class of ``own`` does not allow that.
+        Exception: the class of ``own`` does not allow this, or an attribute has a wrong type.
     """
     for name, value in vars(default).items():
         given = getattr(own, name, value)
@@ -411,13 +399,10 @@ async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -
 
 
 class LeaseKeeper:
-    """A context manager that renews a lease while its block runs. A quick block costs only a timer.
+    """A context manager that calls ``renew`` every ``every`` seconds while its block runs.
 
-    Args:
-        renew: a function that renews the lease once. After a `JournalFailed` it is called again. Any other
-            `TransferError` ends the renewals. The block continues in any case, because `MarkSending` fails
-            if the lease was lost.
-        every: the seconds between two renewals.
+    After a `JournalFailed`, ``renew`` is called again. Any other `TransferError` ends the renewals. The block
+    continues in any case, because `MarkSending` fails if the lease was lost.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]], *, every: float) -> None:
@@ -449,10 +434,9 @@ class LeaseKeeper:
 
 
 # --- eager start -------------------------------------------------------------------------------------
-# Many coroutines finish without waiting, so a caller can try that before it starts a timer.
-# Two timers (for the hook's timeout and for the lease) take a tenth of the time of a whole call. A hook that
-# only reads memory needs neither. So the first step of a hook runs without timers, and they start only if it
-# waits.
+# A hook needs two timers: one for its timeout, one for the lease. They take a tenth of the time of a call. A
+# hook that only reads memory never waits and needs neither. So hooks start without timers, and the timers
+# start only if a hook waits.
 
 
 T = TypeVar("T")
@@ -461,8 +445,7 @@ T = TypeVar("T")
 class EagerStart(Generic[T]):
     """A coroutine that has run until its first wait. Await this object for its result.
 
-    Args:
-        work: the coroutine. An error before its first wait is raised by the constructor.
+    The constructor raises an error that the coroutine raises before its first wait.
     """
 
     __slots__ = ("_waits_for", "_work", "done", "result")
@@ -486,7 +469,7 @@ class EagerStart(Generic[T]):
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - the work's own, a cancellation most of all
+            except BaseException as thrown:  # noqa: BLE001 - it is passed on to the coroutine
                 error = thrown
             try:
                 waits_for = work.send(sent) if error is None else work.throw(error)

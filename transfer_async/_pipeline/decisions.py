@@ -1,10 +1,10 @@
 """The decisions that people can make about a key: one table, and the effects of each decision.
 
-A row contains the data for the commands and for the operators' page: the stored decision and its transition,
-the fields of the form, the keys that the decision applies to, and the texts. `Operators` checks and writes a
-decision according to its row. The command line builds its commands from the rows, and the page its forms.
+A row has the stored decision and its transition, the keys that it applies to, and the texts. `Operators`
+checks and writes a decision according to its row. The command line builds its commands from the rows, and the
+page its forms.
 
-To add a decision: its stored value in `Decision`, its transition and that transition's states in
+To add a decision, add its stored value to `Decision`, its transition and the transition's states to
 `operator_transitions`, and a row here.
 """
 
@@ -39,10 +39,10 @@ Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Senten
 
 
 def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
-    """Return the hooks that recovery cannot undo because their intent is unreadable, or None.
+    """Return the hooks that recovery cannot undo because their intent is unreadable; None if there are none.
 
-    If the order exists, only the hooks of earlier intents of its key need undoing. An empty tuple means that
-    there may be such hooks with unreadable names.
+    An empty tuple means that there may be such hooks, but their names are unreadable. If the order exists
+    (``refuting`` is false), only the hooks of earlier intents of its key must be undone.
     """
     unread = entry.unread
     if unread is not None and not refuting:
@@ -55,10 +55,10 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
 
 
 def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, ...]:
-    """Return the hooks that a person says were undone manually; empty if none needs it.
+    """Return the hooks that a person must have undone manually; empty if there are none.
 
     Raises:
-        ValueError: the person must undo hooks first, and ``undone`` does not say so.
+        ValueError: there are such hooks, and ``undone`` does not confirm that they were undone.
     """
     by_hand = to_undo_by_hand(entry, refuting=refuting)
     if by_hand is not None and not undone:
@@ -70,12 +70,12 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
 
 
 def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
-    """Return whether recovery releases a hold after a refutation. ``holds`` are the names of hold hooks."""
+    """Return whether recovery releases a hold after a refutation. ``holds`` has the names of hold hooks."""
     return any(item.hook in holds for item in undos_on_failure(view.entry))
 
 
 def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
-    """Return a sentence about the undos of the next recovery and a hold that the bank must release."""
+    """Return a sentence about the undos of the next recovery, and about a hold that the bank must release."""
     entry = view.entry
     undone = _listed("the next recovery", entry.pending_undos, holds)
     if entry.held is None:
@@ -398,7 +398,7 @@ def proposed_row(proposal: Proposal) -> DecisionRow:
 def effects_of(
     view: KeyView, row: DecisionRow, *, holds: AbstractSet[str], verb: str = "", order_id: str | None = None
 ) -> tuple[Sentence, ...]:
-    """Return the effects of a decision about a key. Only this text may announce the release of a hold.
+    """Return the effects of a decision about a key. No other text announces the release of a hold.
 
     Args:
         view: the key.
@@ -418,7 +418,7 @@ def effects_of(
 
 
 def transition_of(
-    row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, said: dict[str, Any]
+    row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, basis: dict[str, Any]
 ) -> Move:
     """Return the transition of a decision about ``entry``, with the values for its fields.
 
@@ -427,7 +427,7 @@ def transition_of(
         entry: the entry that the decision is about.
         order_id: the order's id, if the decision names one.
         settle_after: the seconds after the last possible send from which a refutation is accepted.
-        said: the person and the reason, the version that they saw, and the proposal that they approve.
+        basis: the person and the reason, the version that they saw, and the proposal that they approve.
     """
     values = {
         "attempt": entry.attempt or "",
@@ -437,7 +437,7 @@ def transition_of(
         "settle_after": settle_after,
         "pending_undos": undos_on_failure(entry),
         "lease": 0.0,  # No worker runs the undos now; the next recovery does.
-        **said,
+        **basis,
     }
     fields = row.transition.__struct_fields__
     return row.transition(**{name: value for name, value in values.items() if name in fields})
@@ -446,7 +446,7 @@ def transition_of(
 # --- the history ------------------------------------------------------------------------------------
 
 LOOK: str = Look.name
-"""The history's name for a look-up of the parties. A look-up changes nothing, so pages stay up to date."""
+"""The history's name for a look-up of the parties. A look-up does not change the key."""
 
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:

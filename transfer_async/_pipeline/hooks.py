@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from transfer_async._models.errors import HoldFailed, PreflightFailed
-from transfer_async._models.requests import REFERENCE, OrderIntent, is_clean, is_sendable, to_text
+from transfer_async._models.requests import LONGEST_REFERENCE, OrderIntent, is_clean, is_sendable, to_text
 from transfer_async._support.util import checked_async, refuse_class
 
 
@@ -88,7 +88,7 @@ class PlainHook:
     """
 
     nothing_to_undo = True
-    """Whether the journal may skip the undo of this hook. A hook without this attribute is always undone."""
+    """Whether this hook never needs an undo. A hook without this attribute is always undone."""
 
     def __init__(self, function: Callable[[OrderIntent], Awaitable[None]]) -> None:
         self.name: str = getattr(function, "__name__", type(function).__name__)
@@ -129,26 +129,32 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     """
     if not isinstance(hooks, Iterable):
         raise ValueError("hooks: must be a sequence of hooks")  # noqa: TRY004 - one kind of error for every wrong setting
-    made = tuple(_hook(hook) for hook in hooks)
-    names = [hook.name for hook in made]
+    checked = tuple(_hook(hook) for hook in hooks)
+    names = [hook.name for hook in checked]
     if not all(type(name) is str and name and is_clean(name) for name in names):
         raise ValueError("hooks: each needs a name: a non-empty str without control characters")
     if "held" in names:
         raise ValueError("hooks: the name 'held' is reserved for the reference given as held=")
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"hooks: each needs a name of its own, but {', '.join(sorted(twice))} is used twice")
-    if any(is_hold(hook) for hook in made[:-1]):
+    if any(is_hold(hook) for hook in checked[:-1]):
         raise ValueError(
             "hooks: pass at most one hold, and pass it last: funds must not be held for an order that a "
             "check may still refuse"
         )
-    return made
+    return checked
 
 
 def _hook(hook: Hook) -> PreflightHook:
     refuse_class(hook, name="hooks")
     if isinstance(hook, PreflightHook):
-        return _checked_hook(hook)
+        for name, signature in (("before", "before(self, intent)"), ("undo", "undo(self, intent, receipt)")):
+            checked_async(
+                getattr(hook, name), signature, name=f"hooks: {hook.name}.{name}", kind="an async method"
+            )
+        if is_hold(hook) and getattr(hook, "nothing_to_undo", False):
+            raise ValueError(f"hooks: {hook.name}: a hold must be undone, so it cannot have nothing_to_undo")
+        return hook
     if not callable(hook):
         raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting
             f"hooks: a {type(hook).__name__} is neither a hook nor an async function"
@@ -157,16 +163,6 @@ def _hook(hook: Hook) -> PreflightHook:
     written = plain.name if plain.name.isidentifier() else "check"
     checked_async(hook, f"{written}(intent)", name=f"hooks: {plain.name}", kind="an async function")
     return plain
-
-
-def _checked_hook(hook: PreflightHook) -> PreflightHook:
-    for name, signature in (("before", "before(self, intent)"), ("undo", "undo(self, intent, receipt)")):
-        checked_async(
-            getattr(hook, name), signature, name=f"hooks: {hook.name}.{name}", kind="an async method"
-        )
-    if is_hold(hook) and getattr(hook, "nothing_to_undo", False):
-        raise ValueError(f"hooks: {hook.name}: a hold must be undone, so it cannot have nothing_to_undo")
-    return hook
 
 
 def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
@@ -182,8 +178,8 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     receipt = None if receipt is None else to_text(receipt)
     if is_hold(hook) and not (receipt or "").strip():
         raise HoldFailed("the hold returned no reference: return a string", refused=False, hook=hook.name)
-    if receipt is not None and len(receipt) > REFERENCE:
-        raise ValueError(f"a hook's receipt is longer than {REFERENCE:,} characters")
+    if receipt is not None and len(receipt) > LONGEST_REFERENCE:
+        raise ValueError(f"a hook's receipt is longer than {LONGEST_REFERENCE:,} characters")
     if receipt is not None and not is_sendable(receipt):
         raise ValueError("a hook's receipt cannot be encoded as UTF-8")
     return receipt

@@ -55,7 +55,7 @@ NEXT_STEPS = {
     CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: that of the first "
     "may be gone, or still open",
 }
-"""What an operator does first about each cause of a doubt; `docs/operations.md` has the same texts."""
+"""The operator's first step for each cause of a doubt; `docs/operations.md` has the same texts."""
 
 
 @frozen(kw_only=True)
@@ -152,7 +152,7 @@ class KeyView:
 
     @property
     def next_step(self) -> str | None:
-        """What an operator does first about the key; None if it is not in doubt, or encrypted."""
+        """The first step for an operator; None if the key is not in doubt, or cannot be decrypted here."""
         if self.state is not KeyState.IN_DOUBT or self.is_sealed:
             return None
         cause = self.cause
@@ -314,7 +314,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return the end of a sentence that says of which scopes alone the journal has keys."""
+    """Return the end of a sentence: the only scopes that have keys in the journal."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
@@ -414,7 +414,7 @@ def too_early(wait: float) -> ValueError:
 
 
 def _is_stale(entry: Entry, move: Move | None) -> bool:
-    """Return whether ``move`` refers to an earlier version of the key. Other reasons are not considered."""
+    """Return whether ``move`` refers to an earlier version of the key, or to a proposal that is void."""
     seen, proposal = getattr(move, "seen", None), getattr(move, "proposal", None)
     if seen is not None and entry.version != seen:
         return True
@@ -472,8 +472,8 @@ def checked_text(name: str, text: str) -> str:
     line = _SPACES.sub(" ", requests.to_text(text)).strip() if isinstance(text, str) else ""
     if not (line and line.isprintable()):
         raise ValueError(f"{name}: must be a non-empty line of text, which is kept in the history")
-    if len(line) > requests.REFERENCE:
-        raise ValueError(f"{name}: must be no longer than {requests.REFERENCE:,} characters")
+    if len(line) > requests.LONGEST_REFERENCE:
+        raise ValueError(f"{name}: must be no longer than {requests.LONGEST_REFERENCE:,} characters")
     return line
 
 
@@ -499,14 +499,3 @@ def checked_decision(decision: Decision) -> Decision:
         return Decision(decision)
     except ValueError:
         raise ValueError(f"decision: must be one of {', '.join(item.value for item in Decision)}") from None
-
-
-def checked_flag(name: str, flag: bool) -> bool:
-    """Return ``flag``, if it is true or false.
-
-    Raises:
-        ValueError: it is neither true nor false.
-    """
-    if flag is not True and flag is not False:
-        raise ValueError(f"{name}: must be True or False")
-    return flag

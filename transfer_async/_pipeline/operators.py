@@ -1,10 +1,9 @@
 """The operators' side of a journal: list keys, end doubts, correct decisions, read the history, prune.
 
-An operator first finds out, by the bank's own means, whether an order exists. The decision is a transition
-like any other: a compare-and-set on its attempt. The key's history records the person and the reason. A
-refutation is not accepted too early, because a stalled request may still take effect. Under dual control
-(four eyes), one person proposes a decision and another approves it. The table in `decisions` lists all
-decisions.
+An operator first finds out at the service whether an order exists. The decision is a transition like any
+other: a compare-and-set on its attempt. The key's history records the person and the reason. A refutation is
+not accepted too early, because a stalled request may still take effect. Under dual control (four eyes), one
+person proposes a decision and another approves it. The table in `decisions` lists all decisions.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from transfer_async._pipeline.key_views import (
     KeyView,
     RecordSetAside,
     checked_decision,
-    checked_flag,
     checked_name,
     checked_order_id,
     checked_settle_after,
@@ -73,12 +71,12 @@ PAGE = 500
 """The number of keys that are read from the journal in one page."""
 
 TAKEN_BACK = "TakenBack"
-"""The text in the event, in place of an error's name, if an operator withdrew an order's id."""
+"""The ``error`` of the `OrderInDoubt` event that follows the withdrawal of an order's id."""
 
 
 @frozen(kw_only=True)
-class OperatorDecision:
-    """A decision's author and reason, and the version of the key that the author saw.
+class Basis:
+    """The basis of a decision: its author, the reason, and the version of the key that the author saw.
 
     Args:
         by: the person who decides.
@@ -123,7 +121,9 @@ class Operators:
         self._journal = ScopedJournal(checked_journal(journal), requests.checked_scope(scope))
         self._settle_after = checked_settle_after(settle_after)
         self._clock = clock or Clock()
-        self._four_eyes = checked_flag("four_eyes", four_eyes)
+        if four_eyes is not True and four_eyes is not False:
+            raise ValueError("four_eyes: must be True or False")
+        self._four_eyes = four_eyes
         self._observers = Observers(observers)
 
     async def prepare(self) -> None:
@@ -355,17 +355,17 @@ class Operators:
         Raises:
             ApprovalRequired: see `resolve`, also for the other errors.
         """
-        said = _said(by, reason, seen=seen)
-        row, order_id, key = *_named(decision, order_id), requests.to_text(key)
+        basis = _basis(by, reason, seen=seen)
+        row, order_id, key = *_row_and_id(decision, order_id), requests.to_text(key)
         if row.applies_to is KeyState.FREE:
             raise ValueError(f"decision: {row.decision.value} needs two people: propose it")
         # This is an early check. The write checks it again: `is_by_one_person`.
         if demands_four_eyes(await self._setting()):
             raise ApprovalRequired
-        async with self._decidable(key, row, order_id, said, undone=undone) as (entry, said):
+        async with self._decidable(key, row, order_id, basis, undone=undone) as (entry, basis):
             if entry.state is not row.applies_to:  # The decision is already recorded.
                 return record_of(entry)
-            return await self._end(key, row, entry, order_id, said)
+            return await self._end(key, row, entry, order_id, basis)
 
     # --- dual control ---------------------------------------------------------------------------
 
@@ -396,21 +396,24 @@ class Operators:
             ValueError: the decision could not be made now, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
-        said = _said(by, reason, seen=seen)
-        row, order_id, key = *_named(decision, order_id), requests.to_text(key)
-        async with self._decidable(key, row, order_id, said, undone=undone, proposing=True) as (entry, said):
+        basis = _basis(by, reason, seen=seen)
+        row, order_id, key = *_row_and_id(decision, order_id), requests.to_text(key)
+        async with self._decidable(key, row, order_id, basis, undone=undone, proposing=True) as (
+            entry,
+            basis,
+        ):
             propose = Propose(
                 id=fresh_id(),
                 decision=row.decision,
                 attempt=entry.attempt,
                 order_id=order_id,
-                by=said.by,
-                said=said.reason,
+                by=basis.by,
+                said=basis.reason,
                 undone=undone,
                 settle_after=self._settle_after,
-                seen=said.seen,
+                seen=basis.seen,
             )
-            proposal = (await self._made(key, propose)).entry.proposal
+            proposal = (await self._write_or_refuse(key, propose)).entry.proposal
         assert proposal is not None  # noqa: S101 - the transition has just recorded it
         return proposal
 
@@ -433,13 +436,13 @@ class Operators:
                 ValueErrors, too.
             JournalFailed: the journal could not be read or written.
         """
-        said, key = _said(by, reason, proposal=proposal), requests.to_text(key)
+        basis, key = _basis(by, reason, proposal=proposal), requests.to_text(key)
         entry = await self._read(key)
-        proposed = _proposed(entry, said)
-        if is_same_person(said.by, proposed.by):
+        proposed = _open_proposal(entry, basis)
+        if is_same_person(basis.by, proposed.by):
             raise ApproverIsProposer
         row = row_of(proposed.decision, proposed.order_id)
-        return await self._end(key, row, entry, proposed.order_id, said)
+        return await self._end(key, row, entry, proposed.order_id, basis)
 
     async def withdraw(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
         """Withdraw or reject a proposal. Any person may do this. The key does not change.
@@ -455,10 +458,10 @@ class Operators:
             ValueError: the key has no record, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
-        said, key = _said(by, reason, proposal=proposal), requests.to_text(key)
-        proposed = _proposed(await self._read(key), said)
-        withdraw = Withdraw(proposal=proposed.id, by=said.by, reason=said.reason)
-        return record_of((await self._made(key, withdraw)).entry)
+        basis, key = _basis(by, reason, proposal=proposal), requests.to_text(key)
+        proposed = _open_proposal(await self._read(key), basis)
+        withdraw = Withdraw(proposal=proposed.id, by=basis.by, reason=basis.reason)
+        return record_of((await self._write_or_refuse(key, withdraw)).entry)
 
     async def four_eyes(self) -> FourEyes:
         """Return whether the scope requires dual control, and the proposal to end it, if there is one.
@@ -480,7 +483,7 @@ class Operators:
             ValueError: an argument is invalid.
             JournalFailed: the journal could not be written.
         """
-        entry = await self._demand(_said(by, reason))
+        entry = await self._demand(_basis(by, reason))
         return FourEyes(demanded=demands_four_eyes(entry), proposal=entry.proposal)
 
     # --- the rest -------------------------------------------------------------------------------
@@ -514,8 +517,8 @@ class Operators:
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
         """Return a function that converts the journal's seconds to UTC, or to None if impossible."""
-        there, here = await self._journal.now(), self._clock.utc()
-        return lambda seconds: time_after(here, seconds - there)
+        journal_now, utc_now = await self._journal.now(), self._clock.utc()
+        return lambda seconds: time_after(utc_now, seconds - journal_now)
 
     async def _views(self, found: Sequence[tuple[str, Entry]], view: Callable[..., V]) -> tuple[V, ...]:
         if not found:
@@ -529,10 +532,10 @@ class Operators:
         entry = await self._journal.read(FOUR_EYES)
         if not self._four_eyes or demands_four_eyes(entry):
             return entry
-        return await self._demand(OperatorDecision(by="the setting", reason="four_eyes=True"))
+        return await self._demand(Basis(by="the setting", reason="four_eyes=True"))
 
-    async def _demand(self, said: OperatorDecision) -> Entry:
-        return (await self._write(FOUR_EYES, Demand(by=said.by, reason=said.reason))).entry
+    async def _demand(self, basis: Basis) -> Entry:
+        return (await self._write(FOUR_EYES, Demand(by=basis.by, reason=basis.reason))).entry
 
     # --- checks before a decision ----------------------------------------------------------------
 
@@ -548,12 +551,12 @@ class Operators:
         key: str,
         row: DecisionRow,
         order_id: str | None,
-        said: OperatorDecision,
+        basis: Basis,
         *,
         undone: bool,
         proposing: bool = False,
-    ) -> AsyncIterator[tuple[Entry, OperatorDecision]]:
-        """Yield the entry for the decision, and ``said`` with that entry's version.
+    ) -> AsyncIterator[tuple[Entry, Basis]]:
+        """Yield the entry for the decision, and ``basis`` with that entry's version.
 
         A corrupt record is put into quarantine first. After that the key may also be free, or created with
         ``order_id``. This method's own writes do not count as changes by others. A ValueError means that
@@ -562,24 +565,25 @@ class Operators:
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
             raise ValueError("key: WAIVE is for FOUR_EYES, and no other decision is")
         if row.applies_to is KeyState.FREE:
-            yield await self._demanded(), said
+            yield await self._demanded(), basis
             return
         entry = await self._read(key)
-        _refuse_if_changed(entry, said)
+        if basis.seen is not None and basis.seen != entry.version:
+            raise KeyChanged(entry)
         if row.applies_to is KeyState.CREATED:
             _refuse_unless_amendable(entry, order_id)
-            yield entry, said
+            yield entry, basis
             return
         was_corrupt = entry.unread is not None
         by_hand = _refuse_unreadable(entry, order_id, undone=undone, proposing=proposing)
         if was_corrupt:
-            entry = await self._quarantined(key, entry, order_id, said, by_hand=by_hand, proposing=proposing)
+            entry = await self._quarantined(key, entry, order_id, basis, by_hand=by_hand, proposing=proposing)
         try:
             if entry.state is KeyState.SENDING and entry.attempt is not None:
                 entry = await self._expired(key, entry.attempt)
             if not (was_corrupt and order_id is None and entry.state is KeyState.FREE):
                 _refuse_unless_in_doubt(entry, order_id)
-            yield entry, said if said.seen is None else attrs.evolve(said, seen=entry.version)
+            yield entry, basis if basis.seen is None else attrs.evolve(basis, seen=entry.version)
         except ValueError as error:
             if not was_corrupt:
                 raise
@@ -599,7 +603,7 @@ class Operators:
         key: str,
         entry: Entry,
         order_id: str | None,
-        said: OperatorDecision,
+        basis: Basis,
         *,
         by_hand: tuple[str, ...],
         proposing: bool,
@@ -609,11 +613,11 @@ class Operators:
             wait = entry.settled_at(self._settle_after) - await self._journal.now()
             if entry.sent_until and wait > 0:
                 raise too_early(wait)
-        why = f"{said.reason}; the unreadable part is kept"
+        why = f"{basis.reason}; the unreadable part is kept"
         if by_hand:
             why += f"; undone manually: {', '.join(by_hand)}"
         may_exist = proposing or order_id is not None
-        quarantine = Quarantine(by=said.by, reason=why, proposing=proposing, order_may_exist=may_exist)
+        quarantine = Quarantine(by=basis.by, reason=why, proposing=proposing, order_may_exist=may_exist)
         verdict = await self._write(key, quarantine)
         if verdict.denial is Rejection.ALONE:
             raise ApprovalRequired
@@ -635,15 +639,15 @@ class Operators:
     # --- the write, and its events --------------------------------------------------------------
 
     async def _end(
-        self, key: str, row: DecisionRow, entry: Entry, order_id: str | None, said: OperatorDecision
+        self, key: str, row: DecisionRow, entry: Entry, order_id: str | None, basis: Basis
     ) -> KeyRecord:
-        move = transition_of(row, entry, order_id, settle_after=self._settle_after, said=attrs.asdict(said))
+        move = transition_of(row, entry, order_id, settle_after=self._settle_after, basis=attrs.asdict(basis))
         verdict = await self._write(key, move)
         entry = verdict.entry
         if verdict.denial is not None:
             # Another person made the same decision first. A decision about a certain version of the key,
             # or about a proposal, is not on record then, and must not be reported as made.
-            is_idempotent = row.decision is Decision.RESOLVE and said.proposal is None and said.seen is None
+            is_idempotent = row.decision is Decision.RESOLVE and basis.proposal is None and basis.seen is None
             if is_idempotent and _is_created_as(entry, order_id):
                 return record_of(entry)
             raise refusal(verdict, move)
@@ -653,7 +657,7 @@ class Operators:
             self._publish(Resolved, key, entry, outcome=row.outcome, order_id=order_id)
         return record_of(entry)
 
-    async def _made(self, key: str, move: Move) -> TransitionResult:
+    async def _write_or_refuse(self, key: str, move: Move) -> TransitionResult:
         verdict = await self._write(key, move)
         if verdict.denial is not None:
             raise refusal(verdict, move)
@@ -667,27 +671,22 @@ class Operators:
         self._observers.publish(kind(**ids, attempt=0, seconds=0.0, **fields))
 
 
-def _said(by: str, reason: str, *, seen: int | None = None, proposal: str | None = None) -> OperatorDecision:
-    return OperatorDecision(
+def _basis(by: str, reason: str, *, seen: int | None = None, proposal: str | None = None) -> Basis:
+    return Basis(
         by=checked_name("by", by), reason=checked_text("reason", reason), seen=seen, proposal=proposal
     )
 
 
-def _named(decision: Decision, order_id: str | None) -> tuple[DecisionRow, str | None]:
+def _row_and_id(decision: Decision, order_id: str | None) -> tuple[DecisionRow, str | None]:
     """Return the decision's row, and the order's id, checked."""
     row = row_of(checked_decision(decision), order_id)
     return row, None if order_id is None else checked_order_id(order_id)
 
 
-def _proposed(entry: Entry, said: OperatorDecision) -> Proposal:
-    if entry.proposal is None or entry.proposal.id != said.proposal:
+def _open_proposal(entry: Entry, basis: Basis) -> Proposal:
+    if entry.proposal is None or entry.proposal.id != basis.proposal:
         raise KeyChanged(entry)
     return entry.proposal
-
-
-def _refuse_if_changed(entry: Entry, said: OperatorDecision) -> None:
-    if said.seen is not None and said.seen != entry.version:
-        raise KeyChanged(entry)
 
 
 def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:

@@ -85,28 +85,24 @@ async def settle(
     context: ClientCore,
     call: OrderCall,
     claimed: ClaimedKey,
-    answered: OrderResponse,
+    response: OrderResponse,
     *,
     is_reported: bool = False,
 ) -> Order:
     """Record that the order exists, then return it.
 
-    Args:
-        context: the client's shared parts.
-        call: the call.
-        claimed: the claimed key.
-        answered: the service's response with the order.
-        is_reported: whether the order's id was logged and published already, after a journal failure.
+    ``is_reported`` is true for a retried write, whose order id was logged and published after a journal
+    failure.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the response.
         TransferError: the order belongs to another key; see `went_in_doubt`.
     """
-    work, order = call.work, answered.order
+    work, order = call.work, response.order
     create = Create(
         attempt=claimed.attempt or "",
         order_id=order.id,
-        reply=answered.reply,
+        reply=response.reply,
         retried=is_reported,
         publish=call.is_published,
     )
@@ -117,16 +113,16 @@ async def settle(
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
         raise annotate_error(error, work, order_may_exist=True) from None
     except JournalFailed as error:
-        again = partial(settle, context, call, claimed, answered, is_reported=True)
+        again = partial(settle, context, call, claimed, response, is_reported=True)
         could_not_record(
             context, work, again, outcome=Outcome.CREATED, order_id=order.id, is_reported=is_reported
         )
         raise annotate_error(error, work, order_may_exist=True) from error.__cause__
     if verdict.denial is Rejection.FOREIGN:
-        answered.connection.distrust()
+        response.connection.distrust()
         work.correct_last(Outcome.UNKNOWN)
         why = "the response contains the order of another key"
-        doubt = UnreadableOrder(why, raw=answered.reply, kind=CauseKind.UNREADABLE_ANSWER)
+        doubt = UnreadableOrder(why, raw=response.reply, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
@@ -134,9 +130,9 @@ async def settle(
             OrderCreated,
             work,
             order_id=order.id,
-            status=answered.status,
-            took=answered.took,
-            request_id=answered.request_id,
+            status=response.status,
+            took=response.took,
+            request_id=response.request_id,
         )
         return order
     why = CREATED_LATE
@@ -153,9 +149,12 @@ async def settle(
 # While a sender runs, another process may record a different outcome for the key.
 
 
-def _is_superseded(entry: Entry, intent: OrderIntent) -> bool:
-    """Return whether the doubt of ``intent`` was ended before the sender's report."""
-    return entry.state is KeyState.FREE or entry.intent_id != intent.id
+def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
+    """Return whether another process ended ``intent`` before its worker reported.
+
+    That process has undone the hooks, but a hook may have acted after that.
+    """
+    return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
 
 async def _record_suspicion(
@@ -171,16 +170,8 @@ async def _record_suspicion(
     """Record and report that the key's record contradicts the sender's result.
 
     A free key is bound again, and its pending undos are cancelled. But after a refutation, the hold may have
-    been released already.
-
-    Args:
-        context: the client's shared parts.
-        call: the sender's call.
-        claimed: the claimed key.
-        why: the contradiction, as text.
-        order: the order in the service's response, if there was one.
-        order_id: the order's id, or the id in an unreadable response.
-        is_reported: whether the contradiction was reported already, after a journal failure.
+    been released already. ``order`` and ``order_id`` come from the service's response; an unreadable response
+    may have only an id. ``is_reported`` is as for `settle`.
 
     Raises:
         JournalFailed: the journal could not be written. The write is retried later.
@@ -228,45 +219,47 @@ async def went_in_doubt(
 ) -> Order:
     """Record the doubt and call ``resolve``. Undo nothing. ``is_reported`` is as for `settle`.
 
-    Returns:
-        The order, if ``resolve`` or an operator knows it.
+    Return the order if ``resolve`` or an operator knows it.
 
     Raises:
         TransferError: the doubt remains, or ended without an order, or the journal failed.
     """
-    work, found = call.work, getattr(doubt, "order_id", None)
+    work, candidate = call.work, getattr(doubt, "order_id", None)
     try:
-        cause = _cause(call, doubt, candidate=found)
-        transition = GoInDoubt(attempt=claimed.attempt or "", candidate=found, cause=cause)
+        cause = _cause(call, doubt, candidate=candidate)
+        transition = GoInDoubt(attempt=claimed.attempt or "", candidate=candidate, cause=cause)
         verdict = await context.journal.write(work.intent.key, transition, certain=Outcome.UNKNOWN)
     except KeyForgotten:
         why = "the journal had lost the key before its sender reported: a duplicate is suspected"
-        await _record_suspicion(context, call, claimed, why, order_id=found)
+        await _record_suspicion(context, call, claimed, why, order_id=candidate)
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     except JournalFailed as error:
         again = partial(went_in_doubt, context, call, claimed, doubt, is_reported=True)
         could_not_record(
-            context, work, again, outcome=Outcome.UNKNOWN, order_id=found, is_reported=is_reported
+            context, work, again, outcome=Outcome.UNKNOWN, order_id=candidate, is_reported=is_reported
         )
         raise annotate_error(error, work, order_may_exist=True) from doubt
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.attempt == transition.attempt:
         # An operator resolved the doubt first.
-        if found not in (None, entry.order_id):
-            why = f"the key is recorded with order {entry.order_id}, but a response to its sender has {found}"
-            await _record_suspicion(context, call, claimed, why, order_id=found)
+        if candidate not in (None, entry.order_id):
+            why = (
+                f"the key is recorded with order {entry.order_id}, but a response to its sender has "
+                f"{candidate}"
+            )
+            await _record_suspicion(context, call, claimed, why, order_id=candidate)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
-    if verdict.denial is not None and _is_superseded(entry, work.intent):
+    if verdict.denial is not None and _ended_by_others(work.intent, entry):
         why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
-        await _record_suspicion(context, call, claimed, why, order_id=found)
+        await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     return await settle_doubt(context, work, call.cancellation, verdict, doubt)
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Create the cause of the doubt, for the operator who resolves it."""
+    """Return the cause of the doubt. The operator who resolves the doubt reads it."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__
@@ -311,7 +304,10 @@ async def definite_failure(
         annotate_error(error, work, order_may_exist=True)
         raise
     if verdict.denial is None:
-        _publish_failure(context, work, ending)
+        if ending.outcome is Outcome.REFUSED:
+            context.publish(OrderRefused, work, error=ending.error, status=ending.status)
+        else:
+            context.publish(NotSent, work, error=ending.error)
         await undo(context, work, cancellation, recorded(verdict.entry, undos))
         await undo_earlier(context, work, cancellation, claimed)
     elif undos and _ended_by_others(work.intent, verdict.entry):
@@ -325,7 +321,7 @@ async def definite_failure(
 
 
 def _beneficiary_reason(failure: BaseException) -> str | None:
-    """Return the reason why the beneficiary is not verified, as a line for the key's history."""
+    """Return a line for the key's history if the beneficiary is not verified, else None."""
     if not isinstance(failure, BeneficiaryNotVerified) or failure.reason is None:
         return None
     result, reason = (item.value.replace("_", " ") for item in (failure.result, failure.reason))
@@ -333,11 +329,11 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 
 
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
-    """Set ``order_may_exist`` of a definite failure by reading the key again, just before its delivery.
+    """Read the key again just before a definite failure is delivered, to set its ``order_may_exist``.
 
-    The key has been free since the failure was recorded. While the undos ran, or before the result was read,
-    another call may have created the order. So an order may exist unless the key is certainly free. The same
-    is true if the journal has lost a caller's key.
+    The key became free when the failure was recorded. While the undos ran, or while the result waited to be
+    read, another call may have created an order. ``order_may_exist`` is false only if the key is still free,
+    or if the client generated the key and the journal no longer has it.
     """
     if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
         return
@@ -363,14 +359,6 @@ async def _undo_late(
     await undo(context, work, cancellation, undos, is_recorded=is_recorded)
 
 
-def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
-    """Return whether another process ended ``intent`` while its worker was suspended.
-
-    That process has undone the hooks, but a hook may have acted after that.
-    """
-    return entry.intent_id != intent.id or entry.state is KeyState.FREE
-
-
 def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
     if isinstance(failure, TransferError):
         return Ending(
@@ -384,13 +372,6 @@ def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
             fields=failure.fields if isinstance(failure, Refused) else (),
         )
     return Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
-
-
-def _publish_failure(context: ClientCore, work: OrderProgress, ending: Ending) -> None:
-    if ending.outcome is Outcome.REFUSED:
-        context.publish(OrderRefused, work, error=ending.error, status=ending.status)
-    else:
-        context.publish(NotSent, work, error=ending.error)
 
 
 # --- undo --------------------------------------------------------------------------------------------
@@ -452,9 +433,7 @@ async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
         return False  # The undo stays pending.
-    return entry is not None and any(
-        (other.intent.id, other.hook) == (pending.intent.id, pending.hook) for other in entry.pending_undos
-    )
+    return entry is not None and bool(recorded(entry, (pending,)))
 
 
 async def undo_earlier(
@@ -488,7 +467,8 @@ async def _undo_one(
 
 
 # --- doubt -------------------------------------------------------------------------------------------
-# For a doubt, the bank's own ``resolve`` is called. Its result counts only if it can be certain.
+# For a doubt, the bank's own ``resolve`` is called. `NO_ORDER` is accepted only ``settle_after`` seconds
+# after the last possible send.
 
 
 def replay_created(entry: Entry, work: OrderProgress) -> Order:
@@ -515,17 +495,15 @@ def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
     _restore_progress(entry, work)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - it was refused
-    # The key was free at the claim.
-    return annotate_error(_recorded_refusal(ending), work, order_may_exist=False)
-
-
-def _recorded_refusal(ending: Ending) -> TransferError:
-    if ending.outcome is Outcome.NOT_SENT:
-        return PreflightFailed("a hook refused this order before; it was not called again", refused=True)
     text = "the service refused this order before; it was not sent again"
-    if ending.error == Refuted.__name__:
-        return Refuted(text)
-    return Refused(text, status=ending.status, fields=ending.fields)
+    error: TransferError
+    if ending.outcome is Outcome.NOT_SENT:
+        error = PreflightFailed("a hook refused this order before; it was not called again", refused=True)
+    elif ending.error == Refuted.__name__:
+        error = Refuted(text)
+    else:
+        error = Refused(text, status=ending.status, fields=ending.fields)
+    return annotate_error(error, work, order_may_exist=False)  # The key was free at the claim.
 
 
 def _restore_progress(entry: Entry, work: OrderProgress) -> None:
@@ -540,10 +518,7 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Call ``resolve`` for an entry in doubt that was read just now.
-
-    Returns:
-        The order, if ``resolve`` returned it.
+    """Call ``resolve`` about an entry in doubt that was read just now. Return the order if it returns one.
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order's id.
@@ -555,11 +530,9 @@ async def settle_doubt(
     work.intent = entry.intent or work.intent  # The intent of the doubt, which may differ from the caller's.
     work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
     annotate_error(doubt, work, order_may_exist=True)
-    answer = await _ask(context, work, cancellation, entry, doubt)
-    if isinstance(answer, Order):
-        return await _resolved(context, work, entry, doubt, order_id=answer.id, order=answer)
-    if isinstance(answer, str):
-        return await _resolved(context, work, entry, doubt, order_id=answer, order=None)
+    answer = await _call_resolve(context, work, cancellation, entry, doubt)
+    if isinstance(answer, (Order, str)):
+        return await _resolved(context, work, entry, doubt, answer)
     settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
     if answer is NO_ORDER and found.now >= settled_at:
         # The time before the call counts: ``resolve`` cannot know about later events.
@@ -567,7 +540,7 @@ async def settle_doubt(
     raise doubt
 
 
-async def _ask(
+async def _call_resolve(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
 ) -> object:
     if context.resolve is None or entry.intent is None or is_over(context.clock, work.deadline):
@@ -578,7 +551,7 @@ async def _ask(
             async with asyncio.timeout(within(context.timeouts.hook, context.clock, work.deadline)):
                 answer = await try_call(context.resolve, entry.intent, doubt)
         if type(answer) is not Raised:
-            checked = _checked_answer(entry.intent, answer)
+            checked = _checked_result(entry.intent, answer)
             work.resolve_failed = False
             return checked
         failed = answer.error
@@ -602,7 +575,7 @@ def order_id_of(text: object) -> str | None:
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 
-def _checked_answer(intent: OrderIntent, answer: object) -> object:
+def _checked_result(intent: OrderIntent, answer: object) -> object:
     """Return ``answer`` if it is a valid result of ``resolve`` for ``intent``.
 
     Raises:
@@ -621,17 +594,12 @@ def _checked_answer(intent: OrderIntent, answer: object) -> object:
 
 
 async def _resolved(
-    context: ClientCore,
-    work: OrderProgress,
-    entry: Entry,
-    doubt: OutcomeUnknown,
-    *,
-    order_id: str,
-    order: Order | None,
+    context: ClientCore, work: OrderProgress, entry: Entry, doubt: OutcomeUnknown, answer: Order | str
 ) -> Order:
+    order = answer if isinstance(answer, Order) else None
     transition = Resolve(
         attempt=entry.attempt or "",
-        order_id=order_id,
+        order_id=answer.id if isinstance(answer, Order) else answer,
         reply=None if order is None else order.to_json(),
         by="resolve",
         reason="the client's resolve knew the order",
@@ -653,7 +621,7 @@ async def _refuted(
         Refuted: the key was freed.
         JournalFailed: the journal could not be written.
     """
-    owed = undos_on_failure(entry)
+    pending = undos_on_failure(entry)
     transition = Refute(
         attempt=entry.attempt or "",
         settle_after=context.settle_after,
@@ -661,14 +629,14 @@ async def _refuted(
         by="resolve",
         reason="the client's resolve was certain that no order exists",
         by_program=True,
-        pending_undos=owed,
+        pending_undos=pending,
         lease=context.lease,
     )
     verdict = await _write(context, work, transition, Outcome.REFUSED, None)
     if verdict.denial is not None:
         return
     context.publish(Resolved, work, outcome=Outcome.REFUSED)
-    await undo(context, work, cancellation, recorded(verdict.entry, owed))
+    await undo(context, work, cancellation, recorded(verdict.entry, pending))
     raise annotate_error(Refuted(), work, order_may_exist=False) from doubt
 
 
@@ -689,7 +657,7 @@ async def _write(
 # If the journal cannot record a response, the order's id is logged and published at once, and the write is
 # retried later.
 #
-# In other processes, the key ends in doubt. Only this process knows the response, as long as it runs.
+# Other processes find the key in doubt. The response is known only to this process, and is lost with it.
 
 
 MAX_UNRECORDED = 1000
@@ -705,13 +673,13 @@ def could_not_record(
     order_id: str | None,
     is_reported: bool,
 ) -> None:
-    """Keep ``again`` for a later write. Log and publish the order's id, unless that was done before."""
-    key, kept = work.intent.key, context.unrecorded
-    if key not in kept and len(kept) >= MAX_UNRECORDED:
+    """Keep ``again``, which retries the write. Log and publish the order's id unless ``is_reported``."""
+    key, unrecorded = work.intent.key, context.unrecorded
+    if key not in unrecorded and len(unrecorded) >= MAX_UNRECORDED:
         if order_id is None:
             return
-        del kept[next(iter(kept))]
-    kept[key] = again
+        del unrecorded[next(iter(unrecorded))]
+    unrecorded[key] = again
     if is_reported or order_id is None:
         return
     what = "was created" if outcome is Outcome.CREATED else "may exist: the response cannot be read"

@@ -45,25 +45,30 @@ from transfer_async.journal.model import (
 )
 from transfer_async.journal.transitions import AcquireLease, Expire, Release, TakeOver
 
-BATCH = 100  # keys read from the journal at once
+BATCH = 100
+"""The number of keys that are read from the journal at once."""
+
 IN_A_ROW = 3
-"""Consecutive failures after which a run stops: of the journal at all, of ``resolve`` to ask it."""
+"""The number of consecutive failures after which a run stops.
+
+If the journal fails, the whole run stops. If ``resolve`` fails, the run does not call it again.
+"""
 
 ALWAYS_ASKED = 300.0
-"""The age in seconds up to which every run asks about a doubt."""
+"""The age in seconds up to which every run calls ``resolve`` about a doubt."""
 
 LONGEST_PAUSE = 3600.0
-"""The longest time in seconds between two questions about a doubt."""
+"""The longest time in seconds between two calls of ``resolve`` about a doubt."""
 
 _DOUBLED = 4800.0
-"""The age in seconds up to which pauses double the age: 300, 600, 1,200 and 2,400 s."""
+"""The age in seconds up to which each pause doubles: 300, 600, 1,200 and 2,400 s."""
 
 
 def questions_due(age: float) -> float:
-    """Return the number of questions that were due about a doubt since it was `ALWAYS_ASKED` old.
+    """Return how many calls of ``resolve`` were due since the doubt was `ALWAYS_ASKED` seconds old.
 
-    After each question comes a pause as long as the doubt is old, but at most an hour. A run asks if a
-    question was due since the last run. So the journal need not record when a doubt was asked about.
+    After each call comes a pause as long as the doubt is old, but at most an hour. A run calls ``resolve`` if
+    a call became due since the last run. So the journal need not record the calls.
 
     Args:
         age: the seconds since the last possible send, at least `ALWAYS_ASKED`.
@@ -98,13 +103,11 @@ class RecoveryReport:
 class Recovery:
     """One run of ``recover``. Pending undos and calls of ``resolve`` do not wait for each other.
 
-    One pass runs the undos, one key at a time. Another asks ``resolve`` about the doubts, several at a time.
-    Both read the journal page by page, so the memory used does not grow with the number of keys. A doubt
-    that the first pass handles is asked about after its undos: only its key is kept until then.
+    One pass runs the undos, one key at a time. Another calls ``resolve`` about the doubts, several at a time.
+    Both read the journal page by page, so the memory used does not grow with the number of keys. For a doubt
+    with pending undos, ``resolve`` is called after the undos; until then only its key is kept.
 
-    Args:
-        context: the client's shared parts.
-        stop: a function that is called before each key. When it returns true, the run ends.
+    ``stop`` is called before each key. When it returns true, the run ends.
     """
 
     def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
@@ -114,8 +117,8 @@ class Recovery:
         self._failure: JournalFailed | None = None
         self._failed_in_a_row = 0
         self._is_down = False
-        self._to_ask: list[str] = []  # doubts left by the pass of the undos
-        self._handled: set[str] = set()  # keys that only one of the passes may handle in this run
+        self._to_ask: list[str] = []  # doubts with undos, for which ``resolve`` is called after the undos
+        self._handled: set[str] = set()  # keys that the other pass must skip in this run
         self._asking = self._unanswered = 0
         self._gave_up = False
         self._may_have_changed = asyncio.Event()
@@ -130,7 +133,11 @@ class Recovery:
             JournalFailed: the journal could not be read or written.
         """
         context = self._context
-        await self._record_unjournaled()
+        try:  # First record the responses that only this process knows.
+            for key in list(context.unrecorded):
+                self._resolved += await flush_unjournaled(context, key)
+        except JournalFailed as error:
+            self._failure = error
         try:
             async with self._group:
                 if context.resolve is not None:
@@ -150,14 +157,6 @@ class Recovery:
             undos_pending=self._undos_pending,
             unreadable=self._unreadable,
         )
-
-    async def _record_unjournaled(self) -> None:
-        """First record the responses that only this process knows."""
-        try:
-            for key in list(self._context.unrecorded):
-                self._resolved += await flush_unjournaled(self._context, key)
-        except JournalFailed as error:
-            self._failure = error
 
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Process one key. If its journal writes fail, the run continues with the next key."""
@@ -179,7 +178,7 @@ class Recovery:
     # --- undos ------------------------------------------------------------------------------------
 
     async def _process_all(self) -> None:
-        """Process every waiting key, except that doubts without a pending undo are left to the other pass."""
+        """Process every waiting key, but leave doubts without a pending undo to the other pass."""
         after = ""
         while keys := await self._waiting(after):
             for key, entry in keys:
@@ -201,7 +200,10 @@ class Recovery:
             expire = Expire(attempt=entry.attempt)
             expired = await self._context.journal.write(key, expire, certain=Outcome.UNKNOWN)
             if expired.denial is None:
-                self._publish_doubt(expired.entry)
+                if expired.entry.intent is not None:
+                    work = self._work(expired.entry.intent)
+                    work.attempt_id = expired.entry.attempt
+                    self._context.publish(OrderInDoubt, work, error=ABANDONED)
                 self._ask_after_undos(key, expired.entry)
         elif entry.pending_undos and self._is_to_ask(entry):
             self._ask_after_undos(key, entry)
@@ -234,12 +236,6 @@ class Recovery:
             self._taken_over += 1
             await self._undo(recorded(freed.entry, transition.pending_undos))
 
-    def _publish_doubt(self, entry: Entry) -> None:
-        if entry.intent is not None:
-            work = self._work(entry.intent)
-            work.attempt_id = entry.attempt
-            self._context.publish(OrderInDoubt, work, error=ABANDONED)
-
     async def _run_pending_undos(self, key: str, undos: tuple[PendingUndo, ...]) -> None:
         if not undos:
             return
@@ -249,17 +245,17 @@ class Recovery:
         due = {(pending.intent.id, pending.hook) for pending in undos}
         entry = attended.entry
         await self._undo(tuple(item for item in entry.pending_undos if (item.intent.id, item.hook) in due))
-        if entry.state is KeyState.IN_DOUBT:  # the lease covers the doubt too; free it
+        if entry.state is KeyState.IN_DOUBT:  # The lease covers the doubt, too.
             await self._leave(key, attended)
 
     async def _attend(self, key: str, certain: Outcome) -> TransitionResult | None:
-        """Take the lease on the key's undos and doubt; None if another worker has it."""
+        """Acquire the lease on the key's undos and doubt; return None if another worker has it."""
         lease = AcquireLease(lease=self._context.lease)
         attended = await self._context.journal.write(key, lease, certain=certain)
         return attended if attended.denial is None else None
 
     async def _leave(self, key: str, attended: TransitionResult) -> None:
-        """Release what is left of the lease; another worker may hold a later one."""
+        """Release the lease, unless it has expired: another worker may hold a later one."""
         release = AcquireLease(lease=0.0, ends=attended.now + self._context.lease)
         await self._context.journal.write(key, release, certain=Outcome.UNKNOWN)
 
@@ -276,7 +272,7 @@ class Recovery:
     # --- doubts -----------------------------------------------------------------------------------
 
     async def _ask_about_doubts(self) -> None:
-        """Ask ``resolve`` about every due doubt, beginning where an earlier run gave up."""
+        """Call ``resolve`` about every due doubt, beginning where an earlier run gave up."""
         rounds = self._context.doubt_rounds
         first = last = after = rounds.after
         try:
@@ -297,7 +293,7 @@ class Recovery:
             rounds.asked_at = rounds.asked_at if first else self._now
 
     def _is_to_ask(self, entry: Entry) -> bool:
-        """Return whether the entry is a doubt that was due for a question since the last run asked all."""
+        """Return whether ``entry`` is a doubt for which a call of ``resolve`` is due in this run."""
         context, asked_at = self._context, self._asked_at
         if entry.state is not KeyState.IN_DOUBT or entry.intent is None or not entry.is_readable:
             return False
@@ -308,13 +304,13 @@ class Recovery:
         return asked_at < settled_at <= self._now or questions_due(age) > questions_due(before)
 
     async def _start_asking(self, key: str) -> bool:
-        """Wait until fewer than the limit are being asked about, then ask about ``key`` in a task.
+        """Wait for a free slot, then call ``resolve`` about ``key`` in a task.
 
-        After an unusable answer no new question is asked until those in progress have ended. So a
-        ``resolve`` that hangs costs the run one timeout, however many doubts there are.
+        After an unusable result, no new call starts until those in progress have ended. So a ``resolve`` that
+        hangs costs the run one timeout, however many doubts there are.
 
         Returns:
-            False if the run is over, or if it has given up asking.
+            False if the run is over, or if it no longer calls ``resolve``.
         """
         limit, tasks = self._context.recover_concurrency, self._context.doubt_rounds.tasks
         while self._asking >= limit or (self._unanswered and self._asking):
@@ -339,7 +335,7 @@ class Recovery:
             self._may_have_changed.set()
 
     async def _settle(self, key: str) -> None:
-        """Ask ``resolve`` about a doubt, and record its answer."""
+        """Call ``resolve`` about a doubt, and record its result."""
         attended = await self._attend(key, Outcome.UNKNOWN)
         if attended is None:
             return
@@ -358,7 +354,7 @@ class Recovery:
                 pass
             finally:
                 self._unanswered = self._unanswered + 1 if work.resolve_failed else 0
-                if work.undos_pending:  # they were tried in this run
+                if work.undos_pending:  # This run has tried them.
                     self._handled.add(key)
                 self._count(work)
         await self._leave(key, attended)
@@ -378,9 +374,7 @@ class Recovery:
 class Recoveries:
     """Runs of ``recover``, each in a separate task, so that closing can wait for it.
 
-    Args:
-        context: the client's shared parts.
-        every: the seconds between two periodic runs; None for no periodic runs.
+    ``every`` is the number of seconds between two periodic runs; None for no periodic runs.
     """
 
     def __init__(self, context: ClientCore, *, every: float | None) -> None:
@@ -391,7 +385,7 @@ class Recoveries:
                 lambda: Recovery(context, stop=lambda: self._ending).run(),
                 every=every,
                 until=lambda: self._ending,
-                failed=_log_failure,
+                failed=lambda error: log.warning("a periodic recovery failed (%s)", type(error).__name__),
                 clock=context.clock,
             )
         self.is_due = every is not None
@@ -405,7 +399,7 @@ class Recoveries:
         """Start the periodic runs, if they are configured and not started yet."""
         if self._periodic is not None and self._background is None and not self._ending:
             loop = asyncio.get_running_loop()
-            # The task gets empty context variables, because those of the first caller do not concern it.
+            # The task gets empty context variables instead of those of the first caller.
             self._background = loop.create_task(self._periodic.run(), context=Variables())
             self._background.add_done_callback(retrieve_exception)
             self.is_due = False
@@ -427,7 +421,9 @@ class Recoveries:
             JournalFailed: the journal could not be read or written.
             ClientClosed: the client was closed before the run ended.
         """
-        task = self._started(Recovery(self._context).run())
+        task = asyncio.get_running_loop().create_task(Recovery(self._context).run())
+        self._requested.add(task)
+        task.add_done_callback(self._requested.discard)
         try:
             return await task
         except asyncio.CancelledError:
@@ -436,18 +432,10 @@ class Recoveries:
                 raise ClientClosed("the client was closed before the recovery ended") from None
             raise
 
-    def _started(self, run: Coroutine[Any, Any, RecoveryReport]) -> asyncio.Task[RecoveryReport]:
-        task = asyncio.get_running_loop().create_task(run)
-        self._requested.add(task)
-        task.add_done_callback(self._requested.discard)
-        return task
-
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait for the runs in progress; a periodic run stops after its current keys.
+        """Wait ``wait`` seconds for the runs; cancel the others, which get ``grace`` seconds to end.
 
-        Args:
-            wait: the seconds to wait. Runs that take longer are cancelled.
-            grace: the seconds that cancelled runs get to end.
+        A periodic run stops after its current keys.
         """
         self._ending = True
         if self._background is not None and self._periodic is not None and self._periodic.resting:
@@ -471,7 +459,3 @@ class Recoveries:
         if self._background is not None and not self._background.done():
             tasks.append(self._background)
         return tasks
-
-
-def _log_failure(error: Exception) -> None:
-    log.warning("a periodic recovery failed (%s)", type(error).__name__)

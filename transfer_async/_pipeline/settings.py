@@ -1,32 +1,28 @@
-"""The settings of a client: each argument is checked, then the client's parts are built from them."""
+"""The settings of a client. They are checked when they are created."""
 
 from __future__ import annotations
 
 import ssl as tls
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 import aiohttp
 from attrs import field, frozen, validators
 from attrs.converters import optional
 
-from transfer_async._http.request import TokenSource
-from transfer_async._http.retry import Rate, RateLimiter, RetryPolicy, TokenBucket
-from transfer_async._http.transport import Timeouts, Transport
-from transfer_async._models.events import Observer, Observers
-from transfer_async._pipeline.call import ClientCore, Resolver
-from transfer_async._pipeline.hooks import Hook, PreflightHook
-from transfer_async._pipeline.key_views import checked_abandoned_settle_after, checked_settle_after
+from transfer_async._http.retry import Rate, RetryPolicy
+from transfer_async._http.transport import Timeouts
+from transfer_async._models.events import Observer
+from transfer_async._pipeline.call import Resolver
+from transfer_async._pipeline.hooks import Hook
+from transfer_async._pipeline.key_views import checked_settle_after
 from transfer_async._support.clock import Clock, Duration, in_seconds
-from transfer_async._support.util import VERSION, a_duration, checked_async, count, instance_of, positive
+from transfer_async._support.util import VERSION, a_duration, count, instance_of, positive
 from transfer_async.journal.model import LONGEST_LEASE
-from transfer_async.journal.protocol import Journal, ScopedJournal
-
-T = TypeVar("T")
+from transfer_async.journal.protocol import Journal
 
 MAX_CLAIM_AGE = 900.0
-"""Seconds after which the hold and the checks of an abandoned claim are too old to be used."""
-
+"""Seconds after which the hold and the checks of an abandoned claim are not used any more."""
 
 USER_AGENT = f"transfer_async/{VERSION}"
 
@@ -108,83 +104,3 @@ class Limits:
     max_connections: int = field(validator=count())
     recover_concurrency: int = field(validator=count())
     rate: Rate | None = field(validator=validators.optional(instance_of(Rate)))
-
-
-def transport(
-    base_url: str,
-    times: Times,
-    limits: Limits,
-    *,
-    session: aiohttp.ClientSession | None,
-    ssl: tls.SSLContext | None,
-    proxy: str | None,
-    response_id_header: str,
-) -> Transport:
-    """Create the transport to ``base_url``.
-
-    Raises:
-        ValueError: an argument is invalid; the text names the argument and the rule.
-    """
-    if ssl is not None and not isinstance(ssl, tls.SSLContext):
-        raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
-    return Transport(
-        base_url,
-        session=_checked_session(session),
-        ssl=ssl,
-        proxy=proxy,
-        timeouts=times.timeouts,
-        max_response_bytes=limits.max_response_bytes,
-        max_connections=limits.max_connections,
-        response_id_header=response_id_header,
-    )
-
-
-def _checked_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession | None:
-    if session is not None and not isinstance(session, aiohttp.ClientSession):
-        raise ValueError("session: must be an aiohttp.ClientSession")
-    if session is not None and session.auth is not None:
-        raise ValueError("session: must have no auth of its own, because it would replace the bearer token")
-    return session
-
-
-def context(
-    times: Times,
-    limits: Limits,
-    *,
-    scope: str,
-    journal: Journal,
-    hooks: tuple[PreflightHook, ...],
-    transport: Transport,
-    tokens: TokenSource,
-    observers: Observers,
-    resolve: Resolver | None,
-    request_id_header: str | None,
-) -> ClientCore:
-    """Create the shared parts of a client.
-
-    Raises:
-        ValueError: ``resolve`` is not async.
-    """
-    if resolve is not None:
-        checked_async(resolve, "resolve(intent, error)", name="resolve", kind="an async callable")
-    return ClientCore(
-        journal=ScopedJournal(journal, scope),
-        hooks=hooks,
-        transport=transport,
-        tokens=tokens,
-        policy=times.retry,
-        bucket=TokenBucket(times.retry.budget, attempts=times.retry.attempts),
-        timeouts=times.timeouts,
-        clock=times.clock,
-        observers=observers,
-        resolve=resolve,
-        settle_after=times.settle_after,
-        abandoned_settle_after=checked_abandoned_settle_after(
-            times.abandoned_settle_after, settle_after=times.settle_after
-        ),
-        lease=times.lease,
-        max_claim_age=MAX_CLAIM_AGE,
-        recover_concurrency=limits.recover_concurrency,
-        rate_limiter=None if limits.rate is None else RateLimiter(limits.rate, times.clock),
-        request_id_header=request_id_header,
-    )
