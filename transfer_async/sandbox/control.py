@@ -22,8 +22,6 @@ they show personal data.
 from __future__ import annotations
 
 import hmac
-import json
-import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
@@ -234,14 +232,11 @@ def settings_text(fault: Fault, rule: Rule | None = None) -> str:
     if rule is not None:
         if rule.times != 1:
             parts.append(f"{rule.times or 'any number of'} times")
-        for name, usual in (
-            ("probability", 1.0),
-            ("path", CREATE_ORDER_PATH),
-            ("username", None),
-            ("amount", None),
-        ):
-            if (value := getattr(rule, name)) != usual:
-                parts.append(f"{name} {value}")
+        parts += (
+            f"{item.name} {value}"
+            for item in attrs.fields(Rule)
+            if item.name not in ("fault", "times") and (value := getattr(rule, item.name)) != item.default
+        )
     return ", ".join(parts)
 
 
@@ -251,33 +246,13 @@ def _text(value: object) -> str:
     return str(value)
 
 
-_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]\s*[\]}]|[\[\]{},:]|[^\s"\[\]{},:]+')
-
-
 def indented(body: bytes) -> str:
-    """Return the beginning of JSON with a member on each line; another body as it was sent."""
+    """Return JSON with a member on each line; another body as it was sent."""
     text = body.decode("utf-8", "replace")
     try:
-        if len(text) > MAX_INDENTED:
-            return text
-        json.loads(text)
-    except (ValueError, RecursionError):
+        return msgspec.json.format(text, indent=2) if len(text) <= MAX_INDENTED else text
+    except (msgspec.DecodeError, RecursionError):
         return text
-    made, depth = "", 0
-    for part in _PARTS.findall(text):
-        depth += (part in "[{") - (part in "]}")
-        line = "\n" + "  " * depth
-        if part in "]}":
-            made += line + part
-        elif part in "[{":
-            made += part + line
-        elif part[0] in "[{":  # an empty list or object
-            made += part[0] + part[-1]
-        else:
-            made += {",": "," + line, ":": ": "}.get(part, part)
-        if len(made) > MAX_BODY_CHARACTERS:
-            break
-    return made
 
 
 def _show(rule: Rule) -> validation.JsonObject:
