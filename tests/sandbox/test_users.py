@@ -8,7 +8,6 @@ from transfer_async.sandbox import (
     Accounts,
     CurrencyAccount,
     rendering,
-    validation,
 )
 
 from .wire_client import names
@@ -71,9 +70,3 @@ def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
     currency = rendering.user_object(account)["currencies"][0]
 
     assert (currency["currency_name"], currency["symbol"], currency["flag"]) == ("xyz", "XYZ", "xyz.png")
-
-
-def test_the_cached_json_of_a_user_is_the_user_object():
-    account = ACCOUNTS["maria.silva.santos@example.com"]
-
-    assert bytes(rendering.user_json(account)) == validation.write(rendering.user_object(account))

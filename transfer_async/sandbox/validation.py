@@ -43,32 +43,24 @@ def read(body: bytes) -> Any:
         value = json.loads(
             text, parse_float=_exact_number, parse_int=_exact_number, parse_constant=_refuse_constant
         )
+        if "\\u" in text:
+            write(value)  # Half of a surrogate pair has no UTF-8.
     except BadJson:
         raise
     except UnicodeDecodeError:
         raise BadJson("The body is not UTF-8.") from None
+    except UnicodeEncodeError:
+        raise BadJson("A string contains half of a surrogate pair.") from None
     except RecursionError:
         raise BadJson("The body is nested too deep.") from None
     except (ValueError, ArithmeticError):
         raise BadJson("The body is not valid JSON.") from None
-    if "\\u" in text:
-        _refuse_half_surrogates(value)
     return value
 
 
 def write(value: object) -> bytes:
     """Write a JSON document. A `Decimal` becomes a number with the same digits."""
     return _encode(value)
-
-
-def raw(value: object) -> msgspec.Raw:
-    """Write a value in advance, for use in several documents."""
-    return msgspec.Raw(write(value))
-
-
-def extended(written: msgspec.Raw, name: str, value: object) -> msgspec.Raw:
-    """Add a field to the JSON text of an object that is not empty."""
-    return msgspec.Raw(bytes(written)[:-1] + b"," + write({name: value})[1:])
 
 
 def timestamp(moment: datetime) -> str:
@@ -84,26 +76,6 @@ def _exact_number(text: str) -> Decimal:
 
 def _refuse_constant(_: str) -> NoReturn:
     raise BadJson("NaN and infinities are not JSON.")
-
-
-def _refuse_half_surrogates(value: object) -> None:
-    # A stack, not recursion: the JSON reader allows deeper nesting than our own recursion would.
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            _refuse_half_surrogate(item)
-        elif isinstance(item, dict):
-            pending += [*item.keys(), *item.values()]
-        elif isinstance(item, list):
-            pending += item
-
-
-def _refuse_half_surrogate(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise BadJson("A string contains half of a surrogate pair.") from None
 
 
 # Enough for any amount of money; an amount with more digits could take seconds to print.
