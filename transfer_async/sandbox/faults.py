@@ -481,16 +481,14 @@ class Mix:
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:
-            self._drawn[record] = self._draw()
+            rest = self._random.random()
+            self._drawn[record] = None
+            for fault, share in self.shares.items():
+                rest -= share
+                if rest < 0:
+                    self._drawn[record] = fault
+                    break
         return self._drawn[record]
-
-    def _draw(self) -> Fault | None:
-        rest = self._random.random()
-        for fault, share in self.shares.items():
-            rest -= share
-            if rest < 0:
-                return fault
-        return None
 
 
 class Faults:
@@ -606,16 +604,12 @@ class Faults:
                 return None
             if rule.probability < 1 and self._random.random() >= rule.probability:
                 continue
-            self._count(rule)
+            if rule.times is not None:
+                rule.times -= 1
+                if rule.times == 0:
+                    self._rules.remove(rule)
             return rule.fault
         return None if drawn is not None and before_body and not drawn.before_body else drawn
-
-    def _count(self, rule: Rule) -> None:
-        if rule.times is None:
-            return
-        rule.times -= 1
-        if rule.times == 0:
-            self._rules.remove(rule)
 
 
 def _release(future: asyncio.Future[None]) -> None:

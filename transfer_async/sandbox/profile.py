@@ -16,7 +16,6 @@ from typing import Any, Literal
 import msgspec
 from attrs import evolve, field, frozen
 
-from transfer_async.sandbox import validation
 from transfer_async.sandbox.accounts import Account, currency_for
 from transfer_async.sandbox.service import (
     CREATE_ORDER_PATH,
@@ -27,7 +26,19 @@ from transfer_async.sandbox.service import (
     read_json,
     unprocessable,
 )
-from transfer_async.sandbox.validation import FIELDS, CreateOrder, Problems, decimal_of, filled, parse
+from transfer_async.sandbox.validation import (
+    EXAMPLE,
+    FIELDS,
+    BadJson,
+    CreateOrder,
+    JsonObject,
+    Problems,
+    decimal_of,
+    filled,
+    parse,
+    read,
+    write,
+)
 
 VERSION = 1
 
@@ -226,7 +237,7 @@ Document = dict[str, Any]
 
 
 def _changed(**changes: object) -> Callable[[Document], bytes]:
-    return lambda document: written({**document, **changes})
+    return lambda document: write({**document, **changes})
 
 
 def _without(*paths: str) -> Callable[[Document], bytes]:
@@ -235,18 +246,13 @@ def _without(*paths: str) -> Callable[[Document], bytes]:
         for path in paths:
             outer, _, inner = path.rpartition(".")
             (copy[outer] if outer else copy).pop(inner)
-        return written(copy)
+        return write(copy)
 
     return change
 
 
 def _lacks(*paths: str) -> Callable[[Document], bool]:
     return lambda document: all(_value(document, path) is None for path in paths)
-
-
-def written(document: Document) -> bytes:
-    """Return a document as a body, with the fields in the same order and all digits of numbers."""
-    return validation.write(document)
 
 
 def _value(document: Any, path: str) -> Any:
@@ -262,7 +268,7 @@ def _amount(document: Document) -> Decimal:
 
 def _halved(document: Document) -> bytes:
     # Smaller than the order's amount, so that an accepted order costs no more than planned.
-    return written({**document, "poster_amount": str(Decimal(document["poster_amount"]) / 2)})
+    return write({**document, "poster_amount": str(Decimal(document["poster_amount"]) / 2)})
 
 
 def _disagrees(document: Document) -> bool:
@@ -271,7 +277,7 @@ def _disagrees(document: Document) -> bool:
 
 
 def _to_self(document: Document) -> bytes:
-    return written({**document, "poster_recipient_username": document["poster_username"]})
+    return write({**document, "poster_recipient_username": document["poster_username"]})
 
 
 def _is_to_self(document: Document) -> bool:
@@ -372,8 +378,8 @@ class Situation:
 def name_of(body: bytes, situation: Situation) -> str:
     """Return the name of the probe's order that a body matches; `ORDER` if it matches no special one."""
     try:
-        document = validation.read(body)
-    except validation.BadJson:
+        document = read(body)
+    except BadJson:
         document = None
     return next((name for name in _fitting(body, document, situation) if name in situation.asked), ORDER)
 
@@ -416,10 +422,10 @@ _GIVEN, _NOT_JSON = 200, 400
 
 _KINDS = {"html": "text/html", "text": "text/plain", "json": "application/json"}
 
-_GOOD: validation.JsonObject = validation.read(
-    validation.write(
+_GOOD: JsonObject = read(
+    write(
         {
-            **validation.EXAMPLE,
+            **EXAMPLE,
             "poster_username": "somebody@example.com",
             "poster_recipient_username": "somebody.else@example.com",
         }
@@ -555,7 +561,7 @@ def _body(seen: SeenAnswer, order_id: str) -> bytes:
     document: Mapping[str, object] = {name: {} for name in seen.fields}
     if "message" in seen.fields:
         document = {**document, "message": "Unauthorized" if seen.unauthorized else "Recorded response."}
-    return validation.write({**document, "id": order_id} if order_id else document)
+    return write({**document, "id": order_id} if order_id else document)
 
 
 def _registered(username: str, code: str) -> Account:

@@ -113,7 +113,6 @@ class Sandbox:
             port=port,
             ssl=ssl,
             keep_alive=keep_alive_of(habits, keep_alive),
-            logger=logger,
         )
         self._bot: asyncio.Task[None] | None = None
 
@@ -201,7 +200,11 @@ class Sandbox:
             announces=self._announces_last,
         )
         try:
-            await self._answer(exchange)
+            try:
+                await self._play(exchange)
+            except web.RequestPayloadError:
+                await exchange.send(message(400, "The body is not valid HTTP."))
+                exchange.close()
             exchange.end()
         except ConnectionError:
             exchange.close()
@@ -209,20 +212,17 @@ class Sandbox:
             self._finish(record)
         return exchange.answer
 
-    async def _answer(self, exchange: Exchange) -> None:
-        try:
-            await self._play(exchange)
-        except web.RequestPayloadError:
-            await exchange.send(message(400, "The body is not valid HTTP."))
-            exchange.close()
-
     async def _play(self, exchange: Exchange) -> None:
         record = exchange.record
-        record.fault = self._take_fault(record, before_body=True)
+        may_fail = not self._control.is_control_path(record.path)
+        if may_fail:
+            record.fault = self.faults.take(record, before_body=True)
         if record.fault is None:
             await exchange.read_body()
-            self._count_received(record)
-            record.fault = self._take_fault(record, before_body=False)
+            self._received += record.path == CREATE_ORDER_PATH
+            self._waiting.changed()
+            if may_fail:
+                record.fault = self.faults.take(record, before_body=False)
         if record.fault is None:
             await exchange.send(exchange.process())
         else:
@@ -232,15 +232,6 @@ class Sandbox:
         reply = self._control.answer(call)
         self._waiting.changed()
         return reply
-
-    def _take_fault(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
-        if self._control.is_control_path(record.path):
-            return None
-        return self.faults.take(record, before_body=before_body)
-
-    def _count_received(self, record: RequestRecord) -> None:
-        self._received += record.path == CREATE_ORDER_PATH
-        self._waiting.changed()
 
     def _finish(self, record: RequestRecord) -> None:
         record.finished = True
@@ -323,7 +314,6 @@ class Connections:
         port: int,
         ssl: ssl_module.SSLContext | None,
         keep_alive: float,
-        logger: logging.Logger,
     ) -> None:
         self._handler = handler
         self._host, self._port, self._ssl = host, port, ssl
