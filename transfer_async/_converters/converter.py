@@ -1,4 +1,4 @@
-"""Conversion between JSON bytes and models, with cattrs. The docstring of `make_converter` is the wire
+"""Conversion between JSON bytes and models, with cattrs. The docstring of `_converter` is the wire
 format.
 
 Each model has one structure hook and one unstructure hook on one cattrs converter. msgspec decodes and
@@ -10,7 +10,6 @@ path. The optional fields are read when one of them is first accessed. An invali
 
 from __future__ import annotations
 
-import decimal
 import functools
 import itertools
 import re
@@ -18,7 +17,6 @@ import typing
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
@@ -69,7 +67,8 @@ def from_json(cls: type[T], data: bytes | str) -> T:
     raise ServiceFailed(f"cannot be read as a {cls.__name__}: {problem}", body=raw)
 
 
-def make_converter() -> cattrs.Converter:
+@functools.cache
+def _converter() -> cattrs.Converter:
     """Create the converter, which implements the wire format:
 
     * The service's numbers become `Decimal` with all digits, never through ``float``. A whole number
@@ -238,11 +237,6 @@ def _write_flag(value: bool | None) -> int | None:
     return None if value is None else int(value)
 
 
-@functools.cache
-def _converter() -> cattrs.Converter:
-    return make_converter()
-
-
 def prepare() -> None:
     """Create the converter in advance, so that a client's first order does not wait for it."""
     _converter()
@@ -348,10 +342,7 @@ def _read_whole(cls: Any, written: Fields) -> Any:
 # Any other response is read field by field, which also finds the error.
 
 
-_UNUSUAL = (
-    *(msgspec.MsgspecError, decimal.DecimalException, ValueError, LookupError, TypeError),
-    *(OverflowError, RecursionError),
-)
+_UNUSUAL = (msgspec.MsgspecError, ArithmeticError, ValueError, TypeError, RecursionError)
 """The errors of reading a response that does not follow the specification."""
 
 STRICT, STRICT_OF_BANK = (
@@ -380,20 +371,9 @@ class _Leaf(metaclass=_CountsChecks):
     """A value of any type. msgspec keeps only the last of two fields with one name, but checks both."""
 
 
-_CONVERSIONS: dict[Any, tuple[type, dict[type, Callable[[Any], Any]]]] = {
-    str: (str, {}),
-    Decimal: (Decimal, {int: Decimal}),
-    bool: (bool, {int: {0: False, 1: True}.__getitem__}),
-}
-"""For each kind of field: the usual type of its value, and the conversions from other types."""
-
 _KINDS = [*(item.kind for item in (*STRICT, *STRICT_OF_BANK)), *(str for _ in PEOPLE)]
-_LEAVES = [_CONVERSIONS[kind] for kind in _KINDS]
-"""The conversions of all required values of a response, in the order of the values."""
-_of_order = itemgetter(slice(len(STRICT)))
-_of_bank = itemgetter(slice(len(STRICT), -len(PEOPLE)))
-_usernames = itemgetter(slice(-len(PEOPLE), None))
-_amounts = itemgetter(*(at for at, kind in enumerate(_KINDS) if kind is Decimal))
+_READERS = [LEAVES[kind] for kind in _KINDS]
+"""The readers of all required values of a response, in the order of the values."""
 _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
@@ -426,17 +406,16 @@ def read_head(raw: bytes) -> Head | None:
         *head, bank, user, beneficiary = astuple(_read_leaves(raw))
         after = next(_numbers)
         leaves = (*head, *astuple(bank), user.username, beneficiary.username)
-        values: list[Any] = [
-            leaf if type(leaf) is usual else conversions[type(leaf)](leaf)
-            for leaf, (usual, conversions) in zip(leaves, _LEAVES, strict=True)
-        ]
+        values = [read(leaf) for read, leaf in zip(_READERS, leaves, strict=True)]
     except _UNUSUAL:
         return None
-    if after - before != len(_LEAVES) + 1:  # There is a duplicate field, or another thread is reading too.
+    if after - before != len(_READERS) + 1:  # There is a duplicate field, or another thread is reading too.
         return None
-    if not all(_amounts(values)) and _MINUS_ZERO.search(raw):  # An int has no -0.
+    is_zero = any(type(value) is Decimal and not value for value in values)
+    if is_zero and _MINUS_ZERO.search(raw):  # An int has no -0.
         return None
-    return _of_order(values), tuple(_of_bank(values)), _usernames(values)
+    people = len(values) - len(PEOPLE)
+    return values[: len(STRICT)], tuple(values[len(STRICT) : people]), values[people:]
 
 
 _ORDER_ID = re.compile(r"tx-[a-z0-9]{1,100}")
