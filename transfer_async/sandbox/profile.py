@@ -7,7 +7,7 @@ So it may be kept with the code.
 import os
 import re
 import secrets
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -360,47 +360,22 @@ def waived_field(name: str) -> frozenset[str]:
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
-@frozen(kw_only=True)
-class Situation:
-    """The state that is needed to recognise the probe's order in a body.
-
-    Args:
-        asked: the names of the orders in the profile.
-        limits: the smallest and largest amounts by currency code, if known.
-        taken: the bodies of the orders that were created.
-    """
-
-    asked: Container[str]
-    limits: Mapping[str, tuple[Decimal, Decimal]]
-    taken: Container[bytes]
-
-
-def name_of(body: bytes, situation: Situation) -> str:
-    """Return the name of the probe's order that a body matches; `ORDER` if it matches no special one."""
-    try:
-        document = read(body)
-    except BadJson:
-        document = None
-    return next((name for name in _fitting(body, document, situation) if name in situation.asked), ORDER)
-
-
-def _fitting(body: bytes, document: Any, situation: Situation) -> Iterator[str]:
+def _fitting(document: Any, limits: Mapping[str, SeenLimits]) -> Iterator[str]:
+    """Yield the names of the probe's orders that a document matches."""
     if not isinstance(document, dict):
         yield NOT_JSON
         return
-    yield from (name for name, one in MUST_BE_REFUSED.items() if one.fits(document))
-    yield from (name for name, one in WITHOUT.items() if one.fits(document))
-    yield from _beyond(document, situation.limits)
-    if body in situation.taken:
-        yield SAME_AGAIN
+    yield from (name for name, special in MUST_BE_REFUSED.items() if special.fits(document))
+    yield from (name for name, special in WITHOUT.items() if special.fits(document))
+    yield from _beyond(document, limits)
 
 
-def _beyond(document: Any, limits: Mapping[str, tuple[Decimal, Decimal]]) -> list[str]:
+def _beyond(document: Any, limits: Mapping[str, SeenLimits]) -> list[str]:
     """Return the names of the limits that the order's amount reaches or exceeds."""
     amount, code = _amount(document), _value(document, "poster_currency")
     if not isinstance(code, str) or code not in limits or amount <= 0:
         return []
-    least, greatest = limits[code]
+    least, greatest = limits[code].least, limits[code].greatest
     rate = decimal_of(_value(document, "exchange_rate")) or Decimal(0)
     nearby = rate * NEAR
     if amount < least:
@@ -444,7 +419,6 @@ class ImitatingService(Service):
     def __init__(self, profile: ServiceProfile, **settings: Any) -> None:
         super().__init__(**settings)
         self._profile = profile
-        self._limits = {code: (one.least, one.greatest) for code, one in profile.limits.items()}
         self._taken: dict[bytes, Reply] = {}
 
     def answer(self, call: Call) -> Reply:
@@ -472,8 +446,15 @@ class ImitatingService(Service):
             return WRONG_TOKEN
         if call.path == WHO_AM_I_PATH:
             return WHO_AM_I
-        asked = self._profile.answers
-        return name_of(call.body or b"", Situation(asked=asked, limits=self._limits, taken=self._taken))
+        body = call.body or b""
+        try:
+            document = read(body)
+        except BadJson:
+            document = None
+        names = [*_fitting(document, self._profile.limits)]
+        if body in self._taken:
+            names.append(SAME_AGAIN)
+        return next((name for name in names if name in self._profile.answers), ORDER)
 
     def _ordered(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
         """Create the order, return the existing one for the same body, or refuse it as the sandbox does."""
@@ -509,21 +490,24 @@ class ImitatingService(Service):
             return unprocessable(refused)
         beneficiary = self.accounts.get(request.poster_recipient_username)
         if beneficiary is None:
-            beneficiary = _registered(request.poster_recipient_username, request.matcher_currency)
+            username = request.poster_recipient_username
+            held = currency_for(request.matcher_currency, name=username, email=username)
+            currencies = (held,) if held else ()
+            beneficiary = Account(username=username, firstname="-", lastname="-", currencies=currencies)
         return self.create(request, beneficiary=beneficiary)
 
     def _shown_limits(self, request: CreateOrder) -> Problems:
         """Return a problem for each amount outside the profile's limits."""
-        amounts = {
-            "poster_amount": (request.poster_amount, request.poster_currency),
-            "matcher_amount": (request.matcher_amount, request.matcher_currency),
-        }
-        limits = {name: (amount, self._limits.get(code)) for name, (amount, code) in amounts.items()}
-        return {
-            name: [f"must be between {limit[0]} and {limit[1]}: see the limits of the profile"]
-            for name, (amount, limit) in limits.items()
-            if limit is not None and not limit[0] <= amount <= limit[1]
-        }
+        problems = {}
+        for name, amount, code in (
+            ("poster_amount", request.poster_amount, request.poster_currency),
+            ("matcher_amount", request.matcher_amount, request.matcher_currency),
+        ):
+            limits = self._profile.limits.get(code)
+            if limits and not limits.least <= amount <= limits.greatest:
+                rule = f"must be between {limits.least} and {limits.greatest}: see the limits of the profile"
+                problems[name] = [rule]
+        return problems
 
     def _dressed(self, reply: Reply, seen: SeenAnswer) -> Reply:
         """Return the reply with the recorded headers and delay. It is lost if no response was recorded."""
@@ -562,11 +546,6 @@ def _body(seen: SeenAnswer, order_id: str) -> bytes:
     if "message" in seen.fields:
         document = {**document, "message": "Unauthorized" if seen.unauthorized else "Recorded response."}
     return write({**document, "id": order_id} if order_id else document)
-
-
-def _registered(username: str, code: str) -> Account:
-    held = currency_for(code, name=username, email=username)
-    return Account(username=username, firstname="-", lastname="-", currencies=(held,) if held else ())
 
 
 def keep_alive_of(connection: SeenConnection | None, otherwise: float) -> float:
