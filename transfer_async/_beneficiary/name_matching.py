@@ -331,7 +331,9 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
         return NameMatch(MatchResult.MATCH, score, "the names are the same")
     if score >= CLOSE_SCORE:
         return NameMatch(MatchResult.CLOSE_MATCH, score, "the names are close")
-    if one.is_single != other.is_single and comparison.share_a_word(one, other):
+    if one.is_single != other.is_single and any(
+        comparison.first_likeness(a, b) for a in one.words for b in other.words
+    ):
         return NameMatch(MatchResult.NOT_POSSIBLE, score, "one side has only half a name")
     return NameMatch(MatchResult.NO_MATCH, score, "the names differ")
 
@@ -412,9 +414,6 @@ class _Comparison:
 
     # --- close ---
 
-    def share_a_word(self, one: NameParts, other: NameParts) -> bool:
-        return any(self.first_likeness(a, b) for a in one.words for b in other.words)
-
     def score(self, a: NameParts, b: NameParts) -> float:
         """Return the mean score of both halves. If they match only when swapped, multiply it by `MINOR`."""
         straight = self.halves(a.first, a.last, b.first, b.last)
@@ -451,7 +450,9 @@ class _Comparison:
             return 1.0
         score = self._paired(ours, theirs, surname=surname)
         if len(ours) > 1 or len(theirs) > 1:
-            score = max(score, _respaced(self.joined(ours), self.joined(theirs)))
+            a, b = self.joined(ours), self.joined(theirs)
+            if min(len(a.plain), len(b.plain)) >= RESPACED:
+                score = max(score, _slip(a, b))
             if not surname and (_is_monogram(ours, theirs) or _is_monogram(theirs, ours)):
                 score = max(score, INITIAL)
         return min(score, MINOR)
@@ -477,10 +478,6 @@ class _Comparison:
             return 0.0
         particles = [_are_particles(left, len(ours), surname), _are_particles(right, len(theirs), surname)]
         return total / weight * _lacking(*particles)
-
-
-def _respaced(a: Word, b: Word) -> float:
-    return _slip(a, b) if min(len(a.plain), len(b.plain)) >= RESPACED else 0.0
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
