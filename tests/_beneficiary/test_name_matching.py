@@ -13,10 +13,10 @@ from tests.support.cases import each
 from tests.support.name_pairs import CROWDS, PAIRS, Pair, name
 from transfer_async._beneficiary import transliteration
 from transfer_async._beneficiary.name_matching import (
+    ALLOWED_EDITS,
     CLOSE_SCORE,
     MAX_LENGTH,
     MAX_WORDS,
-    SLIPS,
     NameMatch,
     TooLong,
     match_names,
@@ -188,7 +188,7 @@ def test_the_number_of_allowed_edits_depends_on_the_length(length: int, edits: i
         assert (match_names(PersonName(word, "Okri"), PersonName(slipped, "Okri")).result is CLOSE) == (
             wrong <= edits
         )
-    assert next((forgiven for least, forgiven in SLIPS if length >= least), 0) == edits
+    assert next((forgiven for least, forgiven in ALLOWED_EDITS if length >= least), 0) == edits
 
 
 def test_the_reason_reveals_nothing_of_the_names() -> None:

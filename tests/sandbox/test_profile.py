@@ -14,7 +14,7 @@ from transfer_async.sandbox import (
     ServiceProfile,
     load_profile,
 )
-from transfer_async.sandbox.profile import IDLE, WITHIN, amid, keep_alive_of, rung
+from transfer_async.sandbox.profile import IDLE, TIME_STEPS, keep_alive_of, midpoint, time_step
 
 from .wire_client import connected, order_body
 
@@ -82,8 +82,8 @@ def test_an_invalid_profile_is_refused_with_the_field(tmp_path, changes, said):
 
 
 def test_seconds_are_rounded_up_to_a_step_and_its_mean_has_the_same_step():
-    assert [rung(seconds) for seconds in (0.0, 0.1, 0.11, 3.0, 10_000.0)] == [0.1, 0.1, 0.25, 5.0, 120.0]
-    assert all(rung(amid(step, WITHIN)) == step for step in WITHIN)
+    assert [time_step(seconds) for seconds in (0.0, 0.1, 0.11, 3.0, 10_000.0)] == [0.1, 0.1, 0.25, 5.0, 120.0]
+    assert all(time_step(midpoint(step, TIME_STEPS)) == step for step in TIME_STEPS)
 
 
 @each(

@@ -299,7 +299,7 @@ def consonants(sounds: str) -> str:
     return re.sub("[aiu]", "", sounds)
 
 
-_NOT_HEARD = tuple(
+_SILENT_LETTERS = tuple(
     re.compile(letter)
     for letter in (
         r"(?<=[aeiouy])h(?![aeiouy])",  # silent in John and Isah, but not between vowels
@@ -313,10 +313,10 @@ _NOT_HEARD = tuple(
 """Patterns of silent letters. Adding any other letter results in a different name."""
 
 
-def differ_unheard(shorter: str, longer: str) -> bool:
+def differ_in_silent_letter(shorter: str, longer: str) -> bool:
     """Return whether ``longer`` is ``shorter`` plus one silent letter. Both are plain Latin."""
     return len(longer) == len(shorter) + 1 and any(
         longer[: letter.start()] + longer[letter.end() :] == shorter
-        for unheard in _NOT_HEARD
-        for letter in unheard.finditer(longer)
+        for pattern in _SILENT_LETTERS
+        for letter in pattern.finditer(longer)
     )

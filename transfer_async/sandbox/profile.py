@@ -42,13 +42,13 @@ from transfer_async.sandbox.validation import (
 
 VERSION = 1
 
-WITHIN = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+TIME_STEPS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 """The steps in seconds to which response times are rounded up, since exact times differ in each run."""
 
 IDLE = (1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 75.0, 90.0, 120.0, 180.0, 300.0)
 """The idle times in seconds after which the probe checks whether a connection is still open."""
 
-NOT_KEPT = frozenset(
+IGNORED_HEADERS = frozenset(
     {"date", "content-length", "content-type", "content-encoding", "transfer-encoding", "trailer", "upgrade"}
 )
 """Headers that differ in each response and do not characterise the service. They are not recorded."""
@@ -70,7 +70,7 @@ def _checked_status(_: object, __: object, status: int | None) -> None:
 
 def _checked_headers(_: object, __: object, headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name) or name in NOT_KEPT or not _HEADER_VALUE.fullmatch(value):
+        if not _HEADER_NAME.fullmatch(name) or name in IGNORED_HEADERS or not _HEADER_VALUE.fullmatch(value):
             raise ValueError("headers: must have lower-case names and printable ASCII values")
 
 
@@ -94,8 +94,8 @@ class SeenAnswer:
         body: the kind of the body.
         fields: the common field names in the JSON object, without values.
         unauthorized: whether the body was exactly the one in section 7 of the specification.
-        headers: the headers by lower-case name, without `NOT_KEPT`. A value that may be confidential is "".
-        within: seconds, one of `WITHIN`; None if no complete response arrived.
+        headers: the headers by lower-case name, without `IGNORED_HEADERS`. A value that may be secret is "".
+        within: seconds, one of `TIME_STEPS`; None if no complete response arrived.
         order: see `OrderSeen`; "none" also if the request asked for no order.
         unreadable: why the client cannot read the order in a successful response, without values.
         amount: the poster's amount in the response, if it is larger than the one sent.
@@ -202,12 +202,12 @@ def load_profile(path: str | Path) -> ServiceProfile:
         raise ValueError(f"profile: {error}") from error
 
 
-def rung(seconds: float) -> float:
-    """Return the smallest limit of `WITHIN` that is not below `seconds`."""
-    return next((step for step in WITHIN if seconds <= step), WITHIN[-1])
+def time_step(seconds: float) -> float:
+    """Return the smallest limit of `TIME_STEPS` that is not below `seconds`."""
+    return next((step for step in TIME_STEPS if seconds <= step), TIME_STEPS[-1])
 
 
-def amid(step: float, ladder: tuple[float, ...]) -> float:
+def midpoint(step: float, ladder: tuple[float, ...]) -> float:
     """Return the mean of a limit and the limit below it, in seconds."""
     below = next((low for low, high in pairwise((0.0, *ladder)) if high == step), 0.0)
     return (below + step) / 2
@@ -355,22 +355,22 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def waived_field(name: str) -> frozenset[str]:
+def waived_fields(name: str) -> frozenset[str]:
     """Return the fields that a service evidently does not check if it creates the order with this name."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
-def _fitting(document: Any, limits: Mapping[str, SeenLimits]) -> Iterator[str]:
+def _matching_names(document: Any, limits: Mapping[str, SeenLimits]) -> Iterator[str]:
     """Yield the names of the probe's orders that a document matches."""
     if not isinstance(document, dict):
         yield NOT_JSON
         return
     yield from (name for name, special in MUST_BE_REFUSED.items() if special.fits(document))
     yield from (name for name, special in WITHOUT.items() if special.fits(document))
-    yield from _beyond(document, limits)
+    yield from _limit_names(document, limits)
 
 
-def _beyond(document: Any, limits: Mapping[str, SeenLimits]) -> list[str]:
+def _limit_names(document: Any, limits: Mapping[str, SeenLimits]) -> list[str]:
     """Return the names of the limits that the order's amount reaches or exceeds."""
     amount, code = _amount(document), _value(document, "poster_currency")
     if not isinstance(code, str) or code not in limits or amount <= 0:
@@ -392,12 +392,12 @@ NEAR = Decimal("0.01")
 # --- imitation ---------------------------------------------------------------------------------------
 # The sandbox imitates another service: it responds as recorded in a profile.
 
-_GIVEN, _NOT_JSON = 200, 400
+_OK, _NOT_JSON = 200, 400
 """The sandbox's own statuses for success and for a body that is not JSON."""
 
 _KINDS = {"html": "text/html", "text": "text/plain", "json": "application/json"}
 
-_GOOD: JsonObject = read(
+_DEFAULTS: JsonObject = read(
     write(
         {
             **EXAMPLE,
@@ -429,10 +429,10 @@ class ImitatingService(Service):
             return super().answer(call)
         if name == WHO_AM_I and (status := _success(seen)) is not None:
             own = super().answer(call)
-            return self._dressed(evolve(own, status=status), seen) if own.status == _GIVEN else own
+            return self._dressed(evolve(own, status=status), seen) if own.status == _OK else own
         if name in READS or seen.order == "none":
             return self._dressed(_as_seen(seen), seen)
-        reply = self._ordered(name, call, seen)
+        reply = self._order_reply(name, call, seen)
         return reply if reply.order is None else self._dressed(reply, seen)
 
     def _name_of(self, call: Call) -> str:
@@ -451,17 +451,17 @@ class ImitatingService(Service):
             document = read(body)
         except BadJson:
             document = None
-        names = [*_fitting(document, self._profile.limits)]
+        names = [*_matching_names(document, self._profile.limits)]
         if body in self._taken:
             names.append(SAME_AGAIN)
         return next((name for name in names if name in self._profile.answers), ORDER)
 
-    def _ordered(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
+    def _order_reply(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
         """Create the order, return the existing one for the same body, or refuse it as the sandbox does."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:
-            made = self._made_as(name, call)
+            made = self._create_as(name, call)
             if made.order is None:
                 return made
             self._taken[body] = made
@@ -469,7 +469,7 @@ class ImitatingService(Service):
             return evolve(made, status=status)
         return evolve(_as_seen(seen, order_id=made.order.id if made.order else ""), order=made.order)
 
-    def _made_as(self, name: str, call: Call) -> Reply:
+    def _create_as(self, name: str, call: Call) -> Reply:
         """Create the order. Skip only the checks that the recorded service does not make."""
         document = self.head_refusal(call) or read_json(call)
         if isinstance(document, Reply):
@@ -477,16 +477,16 @@ class ImitatingService(Service):
                 return document
             document = {}
         document = document if isinstance(document, dict) else {}
-        waived = waived_field(name)
+        waived = waived_fields(name)
         request, problems = parse(document)
-        if request is None and not _other(problems, waived):
+        if request is None and not _not_waived(problems, waived):
             # The default values and the amounts that were sent may contradict each other.
-            request, problems = parse(filled(document, problems, _GOOD))[0], {}
+            request, problems = parse(filled(document, problems, _DEFAULTS))[0], {}
         if name == DISAGREE:
             problems = {}
         if request is None or problems:
-            return unprocessable(_other(problems, waived) or problems)
-        if refused := _other(self._shown_limits(request) | self.problems(request), waived):
+            return unprocessable(_not_waived(problems, waived) or problems)
+        if refused := _not_waived(self._shown_limits(request) | self.problems(request), waived):
             return unprocessable(refused)
         beneficiary = self.accounts.get(request.poster_recipient_username)
         if beneficiary is None:
@@ -516,14 +516,14 @@ class ImitatingService(Service):
             name: secrets.token_hex(8) if name in ids else value or "-"
             for name, value in seen.headers.items()
         }
-        late = seen.within is not None and seen.within > WITHIN[0]
-        seconds = amid(seen.within, WITHIN) if seen.within is not None and late else 0.0
+        late = seen.within is not None and seen.within > TIME_STEPS[0]
+        seconds = midpoint(seen.within, TIME_STEPS) if seen.within is not None and late else 0.0
         return evolve(
             reply, headers={**reply.headers, **headers}, seconds=seconds, is_lost=seen.status is None
         )
 
 
-def _other(problems: Problems, waived: frozenset[str]) -> Problems:
+def _not_waived(problems: Problems, waived: frozenset[str]) -> Problems:
     return {name: why for name, why in problems.items() if name not in waived}
 
 
@@ -554,4 +554,4 @@ def keep_alive_of(connection: SeenConnection | None, otherwise: float) -> float:
         return otherwise
     if connection.closed_by is None:
         return max(otherwise, 2 * connection.open_after)
-    return amid(connection.closed_by, IDLE)
+    return midpoint(connection.closed_by, IDLE)
