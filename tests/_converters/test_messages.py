@@ -222,5 +222,5 @@ def test_an_outcome_or_order_with_a_duplicate_field_is_refused():
     told = told.replace(b"{", b'{"outcome":"created",')
     with pytest.raises(ValueError, match="duplicate"):
         OrderOutcome.from_json(told)
-    with pytest.raises(InvalidOrder, match="twice"):
+    with pytest.raises(InvalidOrder, match="duplicate field"):
         NewOrder.from_json(new_order().to_json()[:-1] + b',"poster_amount":"1"}')

@@ -145,7 +145,7 @@ def test_a_duplicate_strict_field_makes_the_order_unreadable(path):
             with pytest.raises(UnreadableOrder, match=r"\$") as caught:
                 Order.from_json(raw)
             assert caught.value.order_id == (None if (path, value) == ("$.id", OTHER) else ID)
-    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}: comes twice")):
+    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}: appears twice")):
         Order.from_json(said_twice(path, same, first=True))
 
 
@@ -185,7 +185,7 @@ def test_a_duplicate_field_of_a_person_makes_the_person_unreadable():
     """Otherwise a beneficiary's name is compared that another reader does not see."""
     raw = samples.encode(samples.user_json())[:-1] + b',"lastname":"Mallory"}'
 
-    with pytest.raises(ServiceFailed, match=r"\$\.lastname: comes twice"):
+    with pytest.raises(ServiceFailed, match=r"\$\.lastname: appears twice"):
         User.from_json(raw)
 
 
@@ -251,7 +251,7 @@ def test_an_answer_without_usernames_has_none(person):
 def test_duplicate_fields_of_the_banks_part_by_itself_are_refused_too():
     raw = samples.encode(samples.external_order_json())[:-1] + b',"transaction_fee":0}'
 
-    with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: comes twice"):
+    with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: appears twice"):
         ExternalOrder.from_json(raw)
 
 

@@ -184,7 +184,7 @@ def _read_request(cls: type[T], raw: bytes) -> T:
     tree = decode(raw)
     problems: list[Problem] = []
     if wire_format.has_duplicate_fields(raw, tree):
-        problems.append(("$", "has a field twice"))
+        problems.append(("$", "has a duplicate field"))
     model = request_in(cls, tree, problems, "")
     if problems or model is None:
         raise InvalidOrder(problems)
@@ -318,7 +318,7 @@ def read_part(cls: Callable[..., T], raw: bytes) -> T:
         raise Unreadable("$", "is not an object")
     names = (item.wire_name for item in fields_of(cls))
     if duplicate := whole.duplicate(*names):  # for example a beneficiary's name or username
-        raise Unreadable(f"$.{duplicate}", "comes twice")
+        raise Unreadable(f"$.{duplicate}", "appears twice")
     model: T = _read_whole(cls, whole)
     return model
 
@@ -497,7 +497,7 @@ def _once_each(written: Any, path: str, fields: Iterable[WireField]) -> dict[str
     if not isinstance(written, Fields):
         raise Unreadable(path, "is not a JSON object that can be read")
     if duplicate := written.duplicate(*(field.wire_name for field in fields)):
-        raise Unreadable(f"{path}.{duplicate}", "comes twice")
+        raise Unreadable(f"{path}.{duplicate}", "appears twice")
     return dict(written)
 
 

@@ -147,7 +147,7 @@ def tree_of(data: bytes | str) -> Any:
     """Return decoded JSON, with numbers as `Decimal` or ``int``.
 
     Raises:
-        InvalidOrder: it is not JSON, or has a field twice.
+        InvalidOrder: it is not JSON, or has a duplicate field.
     """
     data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     try:
@@ -156,7 +156,7 @@ def tree_of(data: bytes | str) -> Any:
     except wire_format.Unreadable as error:
         raise InvalidOrder([(error.path, error.why)], order_may_exist=True) from None
     if has_duplicates:
-        raise InvalidOrder([("$", "has a field twice")], order_may_exist=True)
+        raise InvalidOrder([("$", "has a duplicate field")], order_may_exist=True)
     return tree
 
 
