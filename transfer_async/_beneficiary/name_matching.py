@@ -4,7 +4,7 @@ A *match* means the same name. These differences do not count: case, accents, pu
 middle names on one side only, swapped first and last names, and the usual spellings of a letter in another
 alphabet. A *close match* has a small difference, and the customer decides: a typing error, an initial, a
 missing second surname or a missing particle. Words are scored by edit distance (rapidfuzz). The first and the
-last name each get a score. The mean of the two scores decides.
+last name, the two *halves* of a name, each get a score. The mean of the two scores decides.
 
 The comparison runs on the event loop and must be fast. So it limits the number of words, letters and
 readings, and caches its results.
@@ -142,7 +142,7 @@ def read_name(name: PersonName) -> NameParts:
 
     Raises:
         TooLong: the name exceeds `MAX_LENGTH` or `MAX_WORDS`.
-        UnreadableName: the name mixes scripts, or holds a character that is not a letter of a name.
+        UnreadableName: the name mixes scripts, or contains a character that is not a letter of a name.
     """
     first, middle, last = _texts(name.first or "", name.middle or "", name.last or "")
     _drop_titles(first, middle, last)

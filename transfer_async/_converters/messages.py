@@ -161,7 +161,7 @@ def tree_of(data: bytes | str) -> Any:
 
 
 def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:
-    # The unknown name may be personal data. Its position and the most similar known name suffice.
+    # The unknown name may be personal data, so the message gives its position and a similar known name.
     place = next((number for number, name in enumerate(tree, 1) if name not in known), None)
     if place is None:
         return []

@@ -35,7 +35,7 @@ MAX_DEPTH = 64
 """The maximum depth of JSON. Deeper values cannot be written, compared or pickled."""
 
 DIGITS = 100
-"""The maximum digits before the point, or zeros after it, in a number written without exponent."""
+"""The maximum number of digits before the point, or of zeros after it, in a number without an exponent."""
 
 EVERY_DIGIT = decimal.Context(
     prec=decimal.MAX_PREC,
@@ -106,8 +106,8 @@ class Fields(list[tuple[str, Any]]):
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
     """Parse JSON without converting its values. `as_decoded` converts each value separately.
 
-    This is far slower than `decode`, but an invalid value does not prevent the others from being read.
-    Invalid UTF-8 becomes a string that cannot be sent.
+    This is far slower than `decode`, but an invalid value does not prevent the reading of others. Invalid
+    UTF-8 becomes a string for which `is_sendable` is false.
 
     Args:
         raw: the JSON.
@@ -168,7 +168,8 @@ def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
     Raises:
         Unreadable: see `as_written`.
     """
-    # In the JSON, a colon follows each name. The decoded result has only one of two equal names.
+    # A colon follows each name in the JSON, and the decoded result has one of two equal names. Colons in
+    # strings cause only an unnecessary parsing.
     if raw.count(b":") == _names(decoded):
         return False
     found: list[bool] = []
@@ -286,7 +287,7 @@ def _read_flag(value: Any) -> bool:
 
 
 def read_time(value: Any) -> datetime:
-    """Read an aware time, and return it in UTC."""
+    """Read a time with an offset, and return it in UTC."""
     try:
         return msgspec.convert(value, responses.Timestamp).astimezone(UTC)
     except msgspec.ValidationError:  # In older versions it is not a ValueError.

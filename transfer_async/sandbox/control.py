@@ -118,7 +118,7 @@ class Control:
         }
 
     def is_control_path(self, path: str) -> bool:
-        """Whether a path controls the sandbox. No fault applies to such a path."""
+        """Return whether a path controls the sandbox. No fault applies to such a path."""
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
@@ -225,7 +225,7 @@ def _show_fault(fault: Fault) -> validation.JsonObject:
 
 
 def settings_text(fault: Fault, rule: Rule | None = None) -> str:
-    """Return a fault's name and settings as text, and those of its rule that are not the default."""
+    """Return a fault's name and settings, and the settings of its rule that are not the defaults."""
     given = {name: getattr(fault, name) for name in attrs.fields_dict(type(fault))}
     options = ", ".join(f"{name} {_text(value)}" for name, value in given.items() if value not in (None, {}))
     parts = [f"{fault.name} ({options})" if options else fault.name]
@@ -242,7 +242,7 @@ def settings_text(fault: Fault, rule: Rule | None = None) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {one}" for name, one in value.items())
+        return "; ".join(f"{name}: {item}" for name, item in value.items())
     return str(value)
 
 
@@ -332,7 +332,7 @@ class Page:
 
     @staticmethod
     def answers(path: str) -> bool:
-        """Whether a path belongs to the page."""
+        """Return whether a path belongs to the page."""
         return path in (HOME, LIVE, STYLE, ENTER) or path.startswith(FORMS)
 
     def answer(self, call: Call) -> Reply:
@@ -407,7 +407,7 @@ def _field(call: Call, name: str) -> str:
 
 
 def _is_own_form(call: Call) -> bool:
-    """Whether a form certainly came from the sandbox's own page."""
+    """Return whether a form certainly came from the sandbox's own page."""
     site = call.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site == "same-origin"

@@ -452,11 +452,11 @@ class Rule:
 
     @property
     def needs_body(self) -> bool:
-        """Whether the rule depends on the poster or the amount."""
+        """Whether the rule depends on the poster or the amount, which are in the body."""
         return self.username is not None or self.amount is not None
 
     def applies_to(self, record: RequestRecord) -> bool:
-        """Whether the rule applies to a request."""
+        """Return whether the rule applies to a request."""
         if self.path not in (EVERY_PATH, record.path):
             return False
         return record.is_for(username=self.username, amount=self.amount)
@@ -631,8 +631,8 @@ def _check_shares(shares: Mapping[Fault, float]) -> None:
             raise ValueError(f"{fault!r} is not a fault: create one, as in CloseAfterProcessing()")  # noqa: TRY004
         if not 0 <= share <= 1:
             raise ValueError(f"the share of {fault.name} must be from 0 to 1, not {share}")
-    if (together := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 has no exact binary form
-        raise ValueError(f"the shares of all faults must be at most 1 in total, not {together:g}")
+    if (total := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 has no exact binary form
+        raise ValueError(f"the shares of all faults must be at most 1 in total, not {total:g}")
 
 
 def _check(rule: Rule) -> None:

@@ -43,7 +43,7 @@ from transfer_async.sandbox.validation import (
 VERSION = 1
 
 TIME_STEPS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
-"""The steps in seconds to which response times are rounded up, since exact times differ in each run."""
+"""The times in seconds to which response times are rounded up, because exact times differ in each run."""
 
 IDLE = (1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 75.0, 90.0, 120.0, 180.0, 300.0)
 """The idle times in seconds after which the probe checks whether a connection is still open."""
@@ -203,21 +203,21 @@ def load_profile(path: str | Path) -> ServiceProfile:
 
 
 def time_step(seconds: float) -> float:
-    """Return the smallest limit of `TIME_STEPS` that is not below `seconds`."""
+    """Return the first of `TIME_STEPS` that is not below `seconds`, or the last one."""
     return next((step for step in TIME_STEPS if seconds <= step), TIME_STEPS[-1])
 
 
-def midpoint(step: float, ladder: tuple[float, ...]) -> float:
-    """Return the mean of a limit and the limit below it, in seconds."""
-    below = next((low for low, high in pairwise((0.0, *ladder)) if high == step), 0.0)
+def midpoint(step: float, steps: tuple[float, ...]) -> float:
+    """Return the mean of one of `steps` and the step below it."""
+    below = next((low for low, high in pairwise((0.0, *steps)) if high == step), 0.0)
     return (below + step) / 2
 
 
-# --- ask cases ---------------------------------------------------------------------------------------
-# The requests and orders of the probe by name. For each: how to build it, and how to recognise it.
+# --- the probe's requests ----------------------------------------------------------------------------
+# Each request and order of the probe has a name, and functions that build and recognise it.
 
 WHO_AM_I = "who-am-i"
-WRONG_TOKEN = "wrong-token"  # noqa: S105 - the name of a question
+WRONG_TOKEN = "wrong-token"  # noqa: S105 - the name of a request
 NO_TOKEN = "no-token"  # noqa: S105 - the same
 UNKNOWN_PATH = "unknown-path"
 WRONG_METHOD = "wrong-method"
@@ -356,7 +356,7 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service evidently does not check if it creates the order with this name."""
+    """Return the fields that a service does not check if it creates the order with this name."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
@@ -406,7 +406,7 @@ _DEFAULTS: JsonObject = read(
         }
     )
 )
-"""Default values for missing fields, if the profile says that such an order is created all the same."""
+"""The values of missing fields, if the profile says that an order without them is created."""
 
 
 class ImitatingService(Service):
@@ -510,7 +510,7 @@ class ImitatingService(Service):
         return problems
 
     def _dressed(self, reply: Reply, seen: SeenAnswer) -> Reply:
-        """Return the reply with the recorded headers and delay. It is lost if no response was recorded."""
+        """Return the reply with the recorded headers and delay; a lost one if no response was recorded."""
         ids = self._profile.request_ids
         headers = {
             name: secrets.token_hex(8) if name in ids else value or "-"

@@ -251,9 +251,9 @@ _GRACE = 1.0
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection, changed to answer invalid HTTP in JSON and not to log its bytes.
+    """aiohttp's connection. It responds to invalid HTTP with JSON, and does not log its bytes.
 
-    `body` is the body of the current request. `served` counts the requests so far.
+    `body` is the body of the current request. `served` is the number of requests so far.
     """
 
     body: StreamReader | None = None

@@ -15,11 +15,10 @@ import msgspec
 from attrs import Attribute, field, fields, frozen
 
 # --- exact json --------------------------------------------------------------------------------------
-# Numbers keep all digits. Every body that cannot be read raises `BadJson`.
-# The standard library reads, because it can return every number as a `Decimal`. msgspec writes, because it
-# can write a `Decimal` as a JSON number.
+# Numbers keep all digits. The standard library reads, because it can return every number as a `Decimal`.
+# msgspec writes, because it can write a `Decimal` as a JSON number.
 
-# Longer numbers are an attack or an accident: Python itself takes quadratic time to read them.
+# Python takes quadratic time to read a number, so a longer one could block the sandbox.
 MAX_NUMBER_LENGTH = 100
 
 JsonObject = dict[str, Any]
@@ -272,7 +271,7 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 
 
 def amounts_agree(request: CreateOrder) -> bool:
-    """Whether poster_amount equals matcher_amount times rate, to within half a unit of its last place."""
+    """Return whether `poster_amount` is `matcher_amount` times the rate, to half a unit of its last place."""
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))
