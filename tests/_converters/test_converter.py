@@ -243,30 +243,6 @@ def test_an_order_round_trips_to_the_last_digit(tree):
         assert str(samples.at(again, path.removeprefix("$."))) == str(samples.inside(tree, path))
 
 
-SPOILS = {"$.match_id": 5, "$.external_order.bank_logo": 5, "$.external_order.createdBy.address2": []}
-SPOILS |= {
-    "$.user.middlename": {},
-    "$.user.externalUser.createdBy.hear_from": 1,
-    "$.postersBeneficiary.gender": 2,
-}
-PLACES = sorted(SPOILS)
-
-
-@given(strategies.orders(), st.sets(st.sampled_from(PLACES), min_size=1))
-def test_the_slow_reading_of_a_damaged_order_agrees_with_the_fast_one(tree, paths):
-    """A wrong value makes its part be read field by field; everything else must stay the same."""
-    spoiled = clean = tree
-    for path in paths:
-        spoiled = samples.changed(spoiled, path, SPOILS[path])
-        clean = samples.changed(clean, path, None)
-    careful, fast = Order.from_json(samples.encode(spoiled)), Order.from_json(samples.encode(clean))
-
-    assert careful == fast
-    assert careful.to_json() == fast.to_json()
-    assert set(careful.unread) == paths
-    assert fast.unread == ()
-
-
 # --- a reader that never raises anything but its own errors ---------------------------------------
 
 READERS = [
@@ -342,9 +318,7 @@ BOMBS = {
     "a long text": b'"' + b"x" * 1_000_000 + b'"',
     "a long escape": b'"' + b"\\u0041" * 150_000 + b'"',
 }
-SPOTS = ["$.poster_amount", "$.external_order", "$.user", "$.user.currencies", "$.user.currencies[0].steps"]
-SPOTS += ["$.probably_paid", "$.posted_at", "$.user.phone", "$.brand_new", "$.external_order.transaction_fee"]
-SPOTS += ["$.user.bank_options.inner", "$.confirmedMatches", "$.user.userOptions[0].id", "$.is_matched"]
+PATHS = ("$.poster_amount", "$.external_order", "$.is_matched", "$.probably_paid", "$.user", "$.brand_new")
 
 
 @each("bomb", BOMBS)
@@ -352,7 +326,7 @@ def test_a_bomb_by_itself_is_read_or_refused(bomb):
     read_with_every_reader(bomb)
 
 
-@pytest.mark.parametrize("path", SPOTS)
+@each("path", (*PATHS, "$.user.currencies[0].steps"))
 @each("bomb", BOMBS)
 def test_a_bomb_anywhere_in_an_order_is_read_or_refused(bomb, path):
     raw = samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', bomb)

@@ -70,13 +70,6 @@ def test_json_is_read_to_a_limited_depth(levels, fits, opening, closing):
             decode(raw)
 
 
-def test_an_unreadable_value_is_reported_with_its_path_and_rule():
-    error = Unreadable("$.user", "is not an object")
-
-    assert str(error) == "$.user: is not an object"
-    assert (error.path, error.why) == ("$.user", "is not an object")
-
-
 def test_six_field_names_differ_from_the_services():
     fields = [one for model in responses.MODELS for one in wire_format.fields_of(model)]
 
