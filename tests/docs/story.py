@@ -36,6 +36,8 @@ import pytest
 from attrs import field, frozen
 
 from transfer_async._cli import launcher
+from transfer_async._cli.servers import announcement
+from transfer_async.testing import RunningSandbox
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -108,7 +110,7 @@ class Story:
     def __init__(self, where: Path, environment: dict[str, str]) -> None:
         self._where, self._environment = where, environment
         self._printed = ""
-        self._sandboxes: list[subprocess.Popen[str]] = []
+        self._sandboxes = contextlib.ExitStack()
         self._not_yet_run: dict[str, str] = {}
 
     def play(self, page: Path) -> None:
@@ -124,10 +126,8 @@ class Story:
         self._play_what_no_command_ran()
 
     def close(self) -> None:
-        """End what was begun."""
-        for sandbox in self._sandboxes:
-            sandbox.terminate()
-            sandbox.communicate(timeout=60)
+        """Stop the sandboxes that commands started."""
+        self._sandboxes.close()
         self._forget_modules()
 
     def _play(self, block: Block, last: Block | None) -> None:
@@ -218,6 +218,9 @@ class Story:
             return ""
         for word in words[1:]:
             self._not_yet_run.pop(word, None)
+        if words[1].startswith("tests/"):  # these tests run anyway
+            assert (ROOT / words[1]).exists(), f"there is no {words[1]}"
+            return ""
         return run_pytest(self._where, *words[1:])[1]
 
     def _transfer_async(self, words: list[str]) -> str:
@@ -250,32 +253,23 @@ class Story:
         if len(words) > 2:
             self._check_options(words)
             return ""
-        command = [sys.executable, "-m", "transfer_async", "sandbox"]
-        sandbox = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", env=_environment()
-        )
-        self._sandboxes.append(sandbox)
-        assert sandbox.stdout is not None
-        said = "".join(sandbox.stdout.readline() for _ in range(5))
-        for line in re.findall(r"^export .*$", said, re.MULTILINE):
-            self._export(shlex.split(line))
-        return said
+        lines = announcement(self._sandboxes.enter_context(RunningSandbox()))
+        for line in lines:
+            if line.startswith("export "):
+                self._export(shlex.split(line))
+        return "\n".join(lines)
 
 
 def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
     """Run pytest as a reader would, with no plug-ins but the two that are meant: its code and its words."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     command += ["-p", "pytest_asyncio.plugin", "-p", _PLUGIN]
-    env = {**_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    env["PYTHONPATH"] += f"{os.pathsep}{where}"
+    path = f"{ROOT}{os.pathsep}{where}"
+    env = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = subprocess.run(
         command, cwd=where, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False
     )
     return ended.returncode, ended.stdout
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @contextlib.contextmanager

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,13 +18,12 @@ import pytest
 from typer.testing import CliRunner
 from yarl import URL
 
-from transfer_async import (
-    Outcome,
-)
+from tests.docs.story import ROOT, python_block, run_pytest
+from transfer_async import Outcome
 from transfer_async._cli.app import app
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
-EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
+EXAMPLES = ROOT / "docs/examples"
 DIRECTORIES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name[0] not in "_.")
 SERVICES = ("aiohttp_service", "fastapi_service")
 
@@ -186,35 +183,42 @@ async def test_the_payroll_ends_with_every_line_created_once(
     assert len(sandbox.orders) == 3
 
 
-def test_the_example_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
+def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
     """Tests that pass for any bank would be worth nothing."""
     test, code = (
         (EXAMPLES / "own_tests" / name).read_text(encoding="utf-8")
         for name in ("test_payments.py", "payments.py")
     )
-    twice = code.replace("key=payment_id", "key=None")
-    assert twice != code
-    for name, text in {"payments": code, "twice": twice}.items():
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        (tmp_path / f"test_{name}.py").write_text(
-            test.replace("from payments import", f"from {name} import"), encoding="utf-8"
-        )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-p", "pytest_asyncio.plugin", "-p", "transfer_async.testing.pytest_plugin"]  # and no others
-    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(EXAMPLES.parents[1])}
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False
-    )
-    failed = dict.fromkeys(re.findall(r"^FAILED (test_\w+)\.py::(\w+)", ended.stdout, re.MULTILINE))
+    of_page = python_block(ROOT / "docs/testing.md", "test_payments.py")
+    files = {
+        "payments.py": code,
+        "test_payments.py": test,
+        "twice.py": with_another_key(code, "key=payment_id"),
+        "test_twice.py": test.replace("from payments import", "from twice import"),
+        "test_page_twice.py": with_another_key(of_page, 'key="payment-8731"'),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
 
-    assert [*failed] == [
-        ("test_twice", "test_a_payment_is_paid_and_its_hold_stays"),
-        ("test_twice", "test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice"),
-        ("test_twice", "test_a_lost_answer_is_found_on_the_statement"),
-        ("test_twice", "test_whatever_goes_wrong_nobody_is_paid_twice"),
-        ("test_twice", "test_the_desk_alone_without_sockets"),
+    _, output = run_pytest(tmp_path, "-q")
+    failed = dict.fromkeys(re.findall(r"^FAILED (test_\w+)\.py::(\w+)", output, re.MULTILINE))
+
+    assert len([name for file, name in failed if file == "test_page_twice"]) == 1
+    assert [name for file, name in failed if file != "test_page_twice"] == [
+        "test_a_payment_is_paid_and_its_hold_stays",
+        "test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice",
+        "test_a_lost_answer_is_found_on_the_statement",
+        "test_whatever_goes_wrong_nobody_is_paid_twice",
+        "test_the_desk_alone_without_sockets",
     ]
-    assert "33 passed" in ended.stdout
+    assert not [file for file, _ in failed if file == "test_payments"]
+    assert "33 passed" in output
+
+
+def with_another_key(code: str, key: str) -> str:
+    """Return code that passes no key, so that the client makes a new one for each call."""
+    assert key in code
+    return code.replace(key, "key=None")
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)

@@ -22,7 +22,6 @@ from tests.docs.story import (
     commands_in,
     is_installable,
     python_block,
-    run_pytest,
 )
 from tests.support.bank import World, new_order
 from tests.support.brokers import NatsServer
@@ -130,19 +129,6 @@ def test_a_file_of_orders_is_created_once(story: Story, sandbox_elsewhere: Sandb
     assert len(sandbox_elsewhere.orders) == before + 20 + 2
     outcomes = (tmp_path / "salaries.csv.outcomes.jsonl").read_text(encoding="utf-8")
     assert outcomes.count('"outcome":"created"') == 2
-
-
-def test_the_documented_test_fails_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
-    test = python_block(DOCS / "testing.md", "test_payments.py")
-    pays_twice = test.replace('key="payment-8731"', "key=None")
-    assert pays_twice != test
-    (tmp_path / "test_as_pasted.py").write_text(test, encoding="utf-8")
-    (tmp_path / "test_pays_twice.py").write_text(pays_twice, encoding="utf-8")
-
-    _, said = run_pytest(tmp_path, "-q")
-
-    assert said.splitlines()[-1].startswith("1 failed, 1 passed in ")
-    assert "FAILED test_pays_twice.py::" in said
 
 
 @pytest.mark.trial(ci=1, long=1)  # tests/worker has the like of it
