@@ -1,19 +1,19 @@
-"""A page's code, run from top to bottom, as a reader would who has one directory for it.
+"""The code of a page, run from top to bottom in one directory.
 
 ====================  =======================================================================================
-block                 what is done with it
+block                 use
 ====================  =======================================================================================
-``python``            run; one that begins with ``# name.py`` is written to that file, and run by a command
-                      that names it, by whoever imports it, or else in the end
-``text``              what the Python block right before it prints, compared; anywhere else nothing
-``csv``               written to the file that was named last before it
-``sh``                each line is a command that ends well
-``console``           each ``$ line`` is a command, and what follows is what it says, compared
+``python``            run. A block that begins with ``# name.py`` is written to that file, and run by a
+                      command that names it, by an import, or at the end
+``text``              directly after a Python block: compared with its output; elsewhere ignored
+``csv``               written to the file that was named last
+``sh``                each line is a command that must succeed
+``console``           each ``$ line`` is a command, and the lines after it are compared with its output
 ====================  =======================================================================================
 
-In what is compared, ``…`` stands for anything within its line, and a line of ``…`` alone for any lines.
-Commands run in this process where they can. What installs, or takes minutes, is checked instead: that what it
-names is there.
+In compared text, ``…`` stands for any text within its line, and a line of ``…`` alone for any lines. Commands
+run in this process if possible. For commands that install or take minutes, the test only checks that their
+options and files exist.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OTHERS = {"opentelemetry-sdk", "pytest", "pytest-asyncio"}
 
 @frozen
 class Block:
-    """A fenced block of a page; ``before`` is the text between it and the last one."""
+    """A fenced block of a page; ``before`` is the text since the block before it."""
 
     kind: str
     text: str = field(repr=False)
@@ -59,13 +59,13 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that a Python block is."""
+        """The name of the file that the block is written to, if any."""
         named = re.match(r"# (\w+\.py)\n", self.text)
         return named[1] if named else None
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """All fenced blocks of a page, but those that tell Sphinx something."""
+    """Return the fenced blocks of a page, without directives of Sphinx."""
     text, end, found = page.read_text(encoding="utf-8"), 0, []
     for fence in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         line = text.count("\n", 0, fence.start()) + 1
@@ -75,7 +75,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_in(block: Block) -> Iterator[tuple[str, str | None]]:
-    """The commands of a block, each with what it says, or None where that is not shown."""
+    """Yield the commands of a block, each with its output, or None if that is not shown."""
     if block.kind == "sh":
         lines = block.text.replace("\\\n", " ").splitlines()
         yield from ((line, None) for line in lines if line.strip())
@@ -86,13 +86,13 @@ def commands_in(block: Block) -> Iterator[tuple[str, str | None]]:
 
 
 def python_block(page: Path, file: str) -> str:
-    """The block of a page that is a file."""
+    """Return the text of the block that is written to ``file``."""
     (found,) = [block.text for block in blocks_of(page) if block.file == file]
     return found
 
 
 def module_of(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A file of a reader's, as a module that can be imported for the length of a test."""
+    """Create a module that can be imported during a test."""
     module = ModuleType(name)
     monkeypatch.setitem(sys.modules, name, module)
     exec(compile(text, f"{name}.py", "exec"), vars(module))
@@ -100,11 +100,11 @@ def module_of(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
 
 
 class Story:
-    """One page, in a directory of its own that is the current one.
+    """The run of one page.
 
     Args:
-        where: the directory.
-        environment: the process's own, which commands may change.
+        where: the current directory.
+        environment: the environment of the process, which commands may change.
     """
 
     def __init__(self, where: Path, environment: dict[str, str]) -> None:
@@ -114,7 +114,7 @@ class Story:
         self._not_yet_run: dict[str, str] = {}
 
     def play(self, page: Path) -> None:
-        """Run all blocks of a page; an error names the page's line."""
+        """Run all blocks of a page. An error names the line of the page."""
         last: Block | None = None
         for block in blocks_of(page):
             try:
@@ -148,10 +148,10 @@ class Story:
             case "text" | "json":
                 pass
             case unknown:
-                raise AssertionError(f"nobody runs a block of {unknown}")
+                raise AssertionError(f"a block of {unknown} cannot be run")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of the reader's."""
+        """Write a file into the directory."""
         (self._where / name).write_text(text, encoding="utf-8")
         if name.endswith(".py"):
             self._not_yet_run[name] = text
@@ -180,7 +180,7 @@ class Story:
     # --- commands -------------------------------------------------------------------------------
 
     def command(self, line: str) -> str:
-        """Run one command, or check it; what it said."""
+        """Run or check one command, and return its output."""
         line = re.sub(r"\$\((.*?)\)", lambda inner: self.command(inner[1]).strip(), line)
         said = ""
         for part in line.split(" && "):
@@ -214,7 +214,7 @@ class Story:
         return self._python((self._where / words[1]).read_text(encoding="utf-8"), arguments=tuple(words[1:]))
 
     def _pytest(self, words: list[str]) -> str:
-        if words[0] != "pytest":  # of an environment of its own: all tests, and these among them
+        if words[0] != "pytest":  # all tests, which include this one
             return ""
         for word in words[1:]:
             self._not_yet_run.pop(word, None)
@@ -242,7 +242,7 @@ class Story:
         return said.getvalue()
 
     def _check_options(self, words: list[str]) -> None:
-        """What a command is given is in its help."""
+        """Check that the command's help lists its options and faults."""
         told = self._command_line([words[0], words[1], "--help"])
         for word in words[2:]:
             assert not word.startswith("--") or word in told, f"{words[1]} has no option {word}"
@@ -261,7 +261,7 @@ class Story:
 
 
 def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
-    """Run pytest as a reader would, with no plug-ins but the two that are meant: its code and its words."""
+    """Run pytest with only two plug-ins, and return its exit code and output."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     command += ["-p", "pytest_asyncio.plugin", "-p", _PLUGIN]
     path = f"{ROOT}{os.pathsep}{where}"
@@ -274,7 +274,7 @@ def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def _as_a_program(arguments: tuple[str, ...], where: Path) -> Iterator[io.StringIO]:
-    """What is printed, with the arguments and the search path of a program in ``where``."""
+    """Collect the output of a program in ``where`` with these arguments."""
     said = io.StringIO()
     with (
         mock.patch.object(sys, "argv", list(arguments)),
@@ -286,14 +286,14 @@ def _as_a_program(arguments: tuple[str, ...], where: Path) -> Iterator[io.String
 
 @contextlib.contextmanager
 def _answering_yes() -> Iterator[None]:
-    """Somebody at the terminal, who says yes."""
+    """Answer all questions of a command with yes."""
     answers = io.StringIO("y\n" * 3)
     with mock.patch.object(answers, "isatty", return_value=True), mock.patch.object(sys, "stdin", answers):
         yield
 
 
 def assert_said(said: str, shown: str) -> None:
-    """Whether a program said what a page shows."""
+    """Check that the output of a program is what a page shows."""
     said = "\n".join(line.rstrip() for line in said.splitlines())
     pattern = "\n".join(
         r"(?:.*\n?)*?" if line == "…" else re.escape(line.rstrip()).replace("…", ".*")
@@ -310,7 +310,7 @@ def _nothing(_words: list[str]) -> str:
 
 
 def _check_install(words: list[str]) -> str:
-    """The package is on no index: its name alone would install nothing, or somebody else's."""
+    """Check that only the clone is installed, because the package is on no index."""
     assert words[1] == "install"
     named = [word for word in words[2:] if not word.startswith("--")]
     assert named
@@ -320,7 +320,7 @@ def _check_install(words: list[str]) -> str:
 
 
 def is_installable(what: str) -> bool:
-    """Whether it is the clone, with extras that are there, or one of a few known names."""
+    """Return whether ``what`` is the clone with existing extras, or one of a few known packages."""
     own = re.fullmatch(r"\.(?:\[([a-z,]+)\])?", what)
     if own is None:
         return what in _OTHERS
@@ -328,7 +328,7 @@ def is_installable(what: str) -> bool:
 
 
 def _check_module(words: list[str]) -> str:
-    """``python -m module --option``: both are there."""
+    """Check that the module and the options of ``python -m module --option`` exist."""
     assert words[1] == "-m"
     if words[2] == "venv":
         return ""

@@ -29,11 +29,11 @@ LOCKS = {
 
 
 def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options that ``transfer-async`` reads from a command and its environment; nothing is run."""
+    """Return the options that ``transfer-async`` reads from a command and its environment, without a run."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     name, *arguments = [re.sub(r"\$\{\w+.*?\}", "value", word) for word in words]
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # it is a group
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # the command is a group
     return dict(command.make_context(name, arguments).params)
 
 
@@ -161,7 +161,7 @@ def test_the_image_is_made_of_files_that_exist() -> None:
 
 
 def needed(extra: str) -> set[Requirement]:
-    """What an extra needs, with the extras that it names."""
+    """Return the requirements of an extra, and of the extras that it includes."""
     found = set()
     for one in map(Requirement, PROJECT["optional-dependencies"][extra]):
         if one.name == "transfer_async":
@@ -183,7 +183,7 @@ def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
     for one in wanted:
         (version,) = locked[one.name].specifier
         assert one.specifier.contains(version.version), one
-        # A line without the extras does not pin them: pip then takes the newest version, and misses its hash.
+        # Without its extras, a line does not pin them. pip would take the newest version, without a hash.
         assert one.extras <= locked[one.name].extras, one
     assert text.count("==") <= text.count("--hash=sha256:")
 

@@ -1,4 +1,4 @@
-"""The examples of docs/examples run, say what is true, and fail for a bank that pays twice."""
+"""The examples of docs/examples run with correct results, and their tests fail for a bank that pays twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Load = Callable[[str, str], ModuleType]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Loads a module of an example, as ``python DIRECTORY`` does; the others forget what it imported."""
+    """Load a module of an example as ``python DIRECTORY`` does, and unload its imports after the test."""
     before = set(sys.modules)
 
     def load(example: str, module: str) -> ModuleType:
@@ -95,7 +95,7 @@ ODD_PAYMENTS: list[tuple[dict[str, str], str, set[int]]] = [
 
 
 async def test_a_service_sends_no_order_for_an_invalid_request(service: ModuleType, tmp_path: Path) -> None:
-    """Without a key, a request that is repeated would pay again."""
+    """Without a key, a repeated request would pay again."""
     async with at_service(service, tmp_path) as (sandbox, session):
         for headers, body, statuses in ODD_PAYMENTS:
             typed = headers | {"Content-Type": "application/json"}
@@ -129,7 +129,7 @@ async def at_service(
 
 
 def test_both_services_have_the_same_shared_files() -> None:
-    """Each directory stands by itself, so that it can be copied."""
+    """Each directory is complete, so that it can be copied."""
     for name in ("bank.py", "callers.py"):
         assert len({(EXAMPLES / one / name).read_text(encoding="utf-8") for one in SERVICES}) == 1
     assert (EXAMPLES / "worker/bank.py").read_text(encoding="utf-8") == (

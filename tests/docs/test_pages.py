@@ -1,4 +1,4 @@
-"""Every line of code in the README and on the site's pages runs, and says what the page shows."""
+"""Every line of code in the README and on the site's pages runs, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOURNAL = "payments.journal"
 
 @pytest.fixture(scope="module")
 def sandbox_elsewhere() -> Iterator[Sandbox]:
-    """For examples that bring their own event loop."""
+    """A sandbox in a thread, for examples with their own event loop."""
     with RunningSandbox() as sandbox:
         yield sandbox
 
@@ -45,15 +45,15 @@ def sandbox_elsewhere() -> Iterator[Sandbox]:
 def story(
     sandbox_elsewhere: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blockbuster: BlockBuster
 ) -> Iterator[Story]:
-    """A reader with a directory, the bank of the tutorial, and a sandbox that runs."""
+    """A `Story` with an empty directory, the bank of the tutorial, and a running sandbox."""
     looked_for = blockbuster.functions["os.getcwd"]
-    looked_for.deactivate()  # a reader names a file of the directory that they are in
+    looked_for.deactivate()  # the code of the pages uses relative paths
     environment = {
         "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
         "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
     }
     for name, value in {**environment, "TRANSFER_JOURNAL": ""}.items():
-        monkeypatch.setenv(name, value)  # set back in the end, whatever the story sets
+        monkeypatch.setenv(name, value)  # reset at the end, also if the story changes them
     monkeypatch.delenv("TRANSFER_JOURNAL")
     monkeypatch.chdir(tmp_path)
     told = Story(tmp_path, _Environment(monkeypatch))
@@ -64,7 +64,7 @@ def story(
 
 
 class _Environment(dict[str, str]):
-    """The process's environment, as it is set for one test."""
+    """The process's environment during one test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -74,7 +74,7 @@ class _Environment(dict[str, str]):
 
 
 async def _doubts(sandbox: Sandbox, where: Path) -> None:
-    """Keys that have been in doubt for years, so that what an operator says of them is believed."""
+    """Create keys that have been in doubt since 2024, so that an operator may refute them."""
     world = World(sandbox)
     world.journal.journal = SQLiteJournal(where / JOURNAL, clock=world.time.clock)  # in 2024
     async with world.client() as client:
@@ -95,7 +95,7 @@ BEFORE: dict[str, Callable[[Story, Sandbox, Path], None]] = {
     "operations.md": _an_operators_day,
     "upgrading.md": _an_operators_day,
 }
-"""What a page begins with, beside the bank of the tutorial."""
+"""What must be set up before a page, besides the bank of the tutorial."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -107,7 +107,7 @@ def test_all_code_of_a_page_runs(
     story.play(page)
 
 
-# --- what a page leaves behind --------------------------------------------------------------------
+# --- results of a page ---------------------------------------------------------------------------
 
 
 def test_the_readmes_first_order_exists(
@@ -131,7 +131,7 @@ def test_a_file_of_orders_is_created_once(story: Story, sandbox_elsewhere: Sandb
     assert outcomes.count('"outcome":"created"') == 2
 
 
-@pytest.mark.trial(ci=1, long=1)  # tests/worker has the like of it
+@pytest.mark.trial(ci=1, long=1)  # tests/worker has a similar test
 async def test_the_worker_takes_orders_from_nats(
     sandbox_elsewhere: Sandbox, nats: NatsServer, database: str, tmp_path: Path
 ) -> None:
@@ -163,7 +163,7 @@ async def test_the_worker_takes_orders_from_nats(
 
 
 async def first_outcome(address: str) -> OrderOutcome:
-    """What is published first, by a reader that knows nothing but NATS."""
+    """Return the first published outcome, read with the NATS client."""
     connection = await connect(address)
     try:
         reader = await connection.jetstream().subscribe("transfer.outcomes", ordered_consumer=True)
@@ -212,7 +212,7 @@ def test_shown_output_is_compared_with_real_output() -> None:
 def test_a_block_that_cannot_be_run_is_an_error(story: Story, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```ruby\nputs 1\n```\n", encoding="utf-8")
-    with pytest.raises(AssertionError, match="nobody runs a block of ruby"):
+    with pytest.raises(AssertionError, match="a block of ruby cannot be run"):
         story.play(page)
 
     page.write_text("```sh\nrm -rf /\n```\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the site draws and lists is what the code has; that it builds without a warning, `.ci/run` shows."""
+"""The diagrams and lists of the site match the code. `.ci/run` checks that the site builds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 
 
 def load(name: str) -> ModuleType:
-    """A module of the site's own."""
+    """Load a module of the site's build."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +40,7 @@ def drawings() -> ModuleType:
 
 
 def listed() -> dict[str, list[str]]:
-    """The names that the reference lists by hand, by their module; none where it takes all of them."""
+    """Return the names that the reference lists, by module; an empty list if it includes all names."""
     found: dict[str, list[str]] = {}
     pages = sorted((DOCS / "reference").glob("*.rst"))
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
@@ -82,7 +82,7 @@ def test_the_reference_has_every_public_module() -> None:
 
 
 def has_all(module: str) -> bool:
-    """Whether a module says what it promises; without importing it."""
+    """Return whether a module has an ``__all__``, without importing it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -163,7 +163,7 @@ def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
         assert f">{state}</text>" in picture
 
 
-@pytest.mark.trial(ci=1, long=1)  # it plays the whole demo
+@pytest.mark.trial(ci=1, long=1)  # it runs the whole demo
 def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
     demo_picture = load("demo_picture")
     picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
@@ -174,5 +174,5 @@ def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
 
 
 def without_blanks(text: str) -> str:
-    """``text`` without blanks, of which a picture has kinds of its own."""
+    """Remove all blanks, because a picture has special ones."""
     return "".join(text.split())

@@ -1,4 +1,4 @@
-"""A port that is held: it refuses, nobody else is given it, and who asks for it by number may serve there."""
+"""A held port refuses connections, but a server that requests it by number may listen on it."""
 
 import asyncio
 import socket

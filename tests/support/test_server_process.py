@@ -1,4 +1,4 @@
-"""The servers of the tests come back with what they had, and leave nothing behind."""
+"""The servers of the tests keep their data over a restart, and leave no files when they are closed."""
 
 import gc
 import shutil
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.trial(ci=1, long=1)  # of the tests' own servers
 def kind(request: pytest.FixtureRequest) -> Iterator[type[ServerProcess]]:
     found = request.param.is_installed() if issubclass(request.param, Broker) else is_installed()
     if not found:
-        pytest.skip(f"there is no {request.param.NAME} to be had for this platform")
+        pytest.skip(f"{request.param.NAME} is not available for this platform")
     return request.param
 
 
@@ -99,7 +99,7 @@ def test_a_server_is_gone_with_its_files_when_its_process_was_killed(kind: type[
 
 
 def test_collecting_an_abandoned_server_leaves_the_others_intact(server: ServerProcess):
-    """Its watchdog, whose pipe is closed when it is collected, is for its own files."""
+    """The watchdog of a collected server removes the files of this server only."""
     lost = type(server)()
     with socket.socket() as thief:
         thief.bind(("127.0.0.1", lost.port))
