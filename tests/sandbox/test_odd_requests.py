@@ -68,21 +68,12 @@ def test_any_body_creates_an_order_or_is_refused_in_json(body: bytes):
 @each(
     ("body", "status"),
     [
-        (b"", 400),
-        (b"\x00", 400),
-        (b'"\xff\xfe"', 400),
         (b'{"poster_username": "\\ud800"}', 400),
-        (b'{"poster_amount": NaN}', 400),
         (b'{"poster_amount": ' + b"9" * 60_000 + b"}", 400),
         (b'{"poster_amount": ' + b"9" * 1_000_000 + b"}", 413),
         (b'{"poster_amount": 1e999999999}', 422),
-        (b'{"poster_amount": 1e99999999999999999999}', 400),
         (b"[" * 60_000, 400),
-        (b"[" * 60_000 + b"]" * 1_000, 400),
-        (b'{"a":' * 12_000, 400),
         (b"null", 422),
-        (b'"text"', 422),
-        (b"[]", 422),
     ],
 )
 async def test_a_known_attack_is_refused(sandbox: Sandbox, body: bytes, status: int):
