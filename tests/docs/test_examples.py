@@ -200,7 +200,7 @@ def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) ->
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
 
-    _, output = run_pytest(tmp_path, "-q")
+    _, output = run_pytest(tmp_path, "-q", "--tb=no")
     failed = dict.fromkeys(re.findall(r"^FAILED (test_\w+)\.py::(\w+)", output, re.MULTILINE))
 
     assert len([name for file, name in failed if file == "test_page_twice"]) == 1
