@@ -118,7 +118,7 @@ def people(tradition: str, count: int) -> list[PersonName]:
 
 def are_one(a: PersonName, b: PersonName) -> bool:
     """Whether two names differ in nothing that the matcher can see: accents left out, or first for last."""
-    bare = [tuple(map(transliteration.without_marks, (one.first, one.last))) for one in (a, b)]
+    bare = [tuple(map(transliteration.without_marks, (person.first, person.last))) for person in (a, b)]
     return bare[0] == bare[1] or bare[0] == bare[1][::-1]
 
 

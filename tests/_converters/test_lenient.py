@@ -96,7 +96,10 @@ FIELDS = [
     for name in names.split()
 ]
 WIRE_NAMES = {
-    one.name: one.wire_name for model in MODELS for one in fields_of(model) if one.name != one.wire_name
+    field.name: field.wire_name
+    for model in MODELS
+    for field in fields_of(model)
+    if field.name != field.wire_name
 }
 OURS = {wire: name for name, wire in WIRE_NAMES.items()}
 

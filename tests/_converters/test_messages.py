@@ -125,7 +125,7 @@ NOT_UNDERSTOOD = {
 }
 
 
-@each(("field", "data"), [(field, one) for field, found in NOT_UNDERSTOOD.items() for one in found])
+@each(("field", "data"), [(field, data) for field, found in NOT_UNDERSTOOD.items() for data in found])
 def test_an_unknown_part_of_a_command_is_refused_by_name(field: str, data: Any):
     assert set(problems_of(data)) == {field}
 

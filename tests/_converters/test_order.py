@@ -231,21 +231,21 @@ def answer(**changes):
 
 
 def test_an_answer_has_the_usernames_of_its_order():
-    one = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
+    read = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
 
-    assert one.poster_username == "Ada@example.org"
-    assert one.beneficiary_username == "ben@example.org"
-    assert one.order.id == ID
+    assert read.poster_username == "Ada@example.org"
+    assert read.beneficiary_username == "ben@example.org"
+    assert read.order.id == ID
 
 
 @each("person", [GONE, None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5])
 def test_an_answer_without_usernames_has_none(person):
     tree = samples.order_json(user=person, postersBeneficiary=person)
-    one = converter.read_answer(
+    read = converter.read_answer(
         samples.encode({name: value for name, value in tree.items() if value is not GONE})
     )
 
-    assert (one.poster_username, one.beneficiary_username) == (None, None)
+    assert (read.poster_username, read.beneficiary_username) == (None, None)
 
 
 # --- the bank's part by itself --------------------------------------------------------------------

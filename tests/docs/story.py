@@ -81,8 +81,8 @@ def commands_in(block: Block) -> Iterator[tuple[str, str | None]]:
         yield from ((line, None) for line in lines if line.strip())
         return
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        command, _, said = part.partition("\n")
-        yield command, said
+        command, _, output = part.partition("\n")
+        yield command, output
 
 
 def python_block(page: Path, file: str) -> str:
@@ -137,14 +137,14 @@ class Story:
             case "python":
                 self._printed = self._python(block.text)
             case "text" if last is not None and last.kind == "python" and block.before.strip() == "":
-                assert_said(self._printed, block.text)
+                assert_output(self._printed, block.text)
             case "csv":
                 self.write(re.findall(r"`(\w+\.csv)`", block.before)[-1], block.text)
             case "sh" | "console":
-                for command, said in commands_in(block):
-                    told = self.command(command)
-                    if said is not None:
-                        assert_said(told, said)
+                for command, shown in commands_in(block):
+                    output = self.command(command)
+                    if shown is not None:
+                        assert_output(output, shown)
             case "text" | "json":
                 pass
             case unknown:
@@ -166,9 +166,9 @@ class Story:
     def _python(self, text: str, *, arguments: tuple[str, ...] = ("-",)) -> str:
         self._forget_modules()
         self._not_yet_run.pop(arguments[0], None)
-        with _as_a_program(arguments, self._where) as said:
+        with _as_a_program(arguments, self._where) as output:
             exec(compile(text, arguments[0], "exec"), {"__name__": "__main__"})
-        return said.getvalue()
+        return output.getvalue()
 
     def _forget_modules(self) -> None:
         for name, module in list(sys.modules.items()):
@@ -182,12 +182,12 @@ class Story:
     def command(self, line: str) -> str:
         """Run or check one command, and return its output."""
         line = re.sub(r"\$\((.*?)\)", lambda inner: self.command(inner[1]).strip(), line)
-        said = ""
+        output = ""
         for part in line.split(" && "):
             words = shlex.split(part, comments=True)
             if words:
-                said += self._handler(words)(words)
-        return said
+                output += self._handler(words)(words)
+        return output
 
     def _handler(self, words: list[str]) -> Callable[[list[str]], str]:
         first = Path(words[0]).name or words[0]
@@ -234,20 +234,20 @@ class Story:
 
     def _command_line(self, words: list[str]) -> str:
         self._forget_modules()
-        with _as_a_program(tuple(words), self._where) as said, _answering_yes():
+        with _as_a_program(tuple(words), self._where) as output, _answering_yes():
             try:
                 launcher.main()
             except SystemExit as end:
-                assert end.code in (0, None), said.getvalue()  # noqa: PT017 - this is how a program ends
-        return said.getvalue()
+                assert end.code in (0, None), output.getvalue()  # noqa: PT017 - this is how a program ends
+        return output.getvalue()
 
     def _check_options(self, words: list[str]) -> None:
         """Check that the command's help lists its options and faults."""
-        told = self._command_line([words[0], words[1], "--help"])
+        help_text = self._command_line([words[0], words[1], "--help"])
         for word in words[2:]:
-            assert not word.startswith("--") or word in told, f"{words[1]} has no option {word}"
+            assert not word.startswith("--") or word in help_text, f"{words[1]} has no option {word}"
         for before, word in itertools.pairwise(words):
-            assert before != "--fault" or word.partition("=")[0] in told, f"there is no fault {word}"
+            assert before != "--fault" or word.partition("=")[0] in help_text, f"there is no fault {word}"
 
     def _sandbox(self, words: list[str]) -> str:
         if len(words) > 2:
@@ -275,13 +275,13 @@ def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
 @contextlib.contextmanager
 def _as_a_program(arguments: tuple[str, ...], where: Path) -> Iterator[io.StringIO]:
     """Collect the output of a program in ``where`` with these arguments."""
-    said = io.StringIO()
+    output = io.StringIO()
     with (
         mock.patch.object(sys, "argv", list(arguments)),
         mock.patch.object(sys, "path", [str(where), *sys.path]),
-        contextlib.redirect_stdout(said),
+        contextlib.redirect_stdout(output),
     ):
-        yield said
+        yield output
 
 
 @contextlib.contextmanager
@@ -292,14 +292,14 @@ def _answering_yes() -> Iterator[None]:
         yield
 
 
-def assert_said(said: str, shown: str) -> None:
+def assert_output(output: str, shown: str) -> None:
     """Check that the output of a program is what a page shows."""
-    said = "\n".join(line.rstrip() for line in said.splitlines())
+    output = "\n".join(line.rstrip() for line in output.splitlines())
     pattern = "\n".join(
         r"(?:.*\n?)*?" if line == "…" else re.escape(line.rstrip()).replace("…", ".*")
         for line in shown.splitlines()
     ).replace("(?:.*\\n?)*?\n", "(?:.*\\n)*?")
-    assert re.fullmatch(pattern, said.rstrip()), f"said:\n{said}\n\nshown:\n{shown}"
+    assert re.fullmatch(pattern, output.rstrip()), f"output:\n{output}\n\nshown:\n{shown}"
 
 
 # --- what is only checked -----------------------------------------------------------------------
@@ -314,8 +314,8 @@ def _check_install(words: list[str]) -> str:
     assert words[1] == "install"
     named = [word for word in words[2:] if not word.startswith("--")]
     assert named
-    for one in named:
-        assert is_installable(one), f"{one!r} cannot be installed from a clone"
+    for name in named:
+        assert is_installable(name), f"{name!r} cannot be installed from a clone"
     return ""
 
 

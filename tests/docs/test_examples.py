@@ -131,7 +131,7 @@ async def at_service(
 def test_both_services_have_the_same_shared_files() -> None:
     """Each directory is complete, so that it can be copied."""
     for name in ("bank.py", "callers.py"):
-        assert len({(EXAMPLES / one / name).read_text(encoding="utf-8") for one in SERVICES}) == 1
+        assert len({(EXAMPLES / service / name).read_text(encoding="utf-8") for service in SERVICES}) == 1
     assert (EXAMPLES / "worker/bank.py").read_text(encoding="utf-8") == (
         EXAMPLES / "aiohttp_service/bank.py"
     ).read_text(encoding="utf-8")
@@ -147,9 +147,9 @@ def worker(load: Load) -> ModuleType:
 
 async def test_the_worker_publishes_the_outcome_of_each_command(worker: ModuleType, tmp_path: Path) -> None:
     broker, sandbox = await worker.play(tmp_path)
-    told = [(one.key, one.outcome) for one in broker.outcomes]
+    outcomes = [(outcome.key, outcome.outcome) for outcome in broker.outcomes]
 
-    assert told == [
+    assert outcomes == [
         ("payment-1", Outcome.CREATED),
         ("payment-1", Outcome.CREATED),
         ("payment-2", Outcome.REFUSED),

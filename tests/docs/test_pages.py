@@ -17,7 +17,7 @@ from tests.docs.story import (
     README,
     ROOT,
     Story,
-    assert_said,
+    assert_output,
     blocks_of,
     commands_in,
     is_installable,
@@ -56,10 +56,10 @@ def story(
         monkeypatch.setenv(name, value)  # reset at the end, also if the story changes them
     monkeypatch.delenv("TRANSFER_JOURNAL")
     monkeypatch.chdir(tmp_path)
-    told = Story(tmp_path, _Environment(monkeypatch))
-    told.write("bank.py", python_block(DOCS / "tutorial.md", "bank.py"))
-    yield told
-    told.close()
+    story = Story(tmp_path, _Environment(monkeypatch))
+    story.write("bank.py", python_block(DOCS / "tutorial.md", "bank.py"))
+    yield story
+    story.close()
     looked_for.activate()
 
 
@@ -202,11 +202,11 @@ def test_every_pip_install_in_a_sentence_works_from_a_clone(page: Path) -> None:
 
 
 def test_shown_output_is_compared_with_real_output() -> None:
-    assert_said("a 17 b\nc\nd\ne\n", "a … b\n…\ne\n")
+    assert_output("a 17 b\nc\nd\ne\n", "a … b\n…\ne\n")
     with pytest.raises(AssertionError):
-        assert_said("a\nb\n", "a\n")
+        assert_output("a\nb\n", "a\n")
     with pytest.raises(AssertionError):
-        assert_said("a\n", "a\nb\n")
+        assert_output("a\n", "a\nb\n")
 
 
 def test_a_block_that_cannot_be_run_is_an_error(story: Story, tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def test_the_command_line_page_lists_every_command_and_option() -> None:
 
     assert {"", "create", "journal", "journal four-eyes", "verify-hooks"} <= set(commands)
     for name, command in commands.items():
-        said = invoke(*name.split(), "--help").output
+        help_text = invoke(*name.split(), "--help").output
         options = {typed.split()[0] for typed, *_ in site.options_of(command) if typed.startswith("-")}
-        assert options == set(re.findall(r"^ +(--[a-z-]+)", said, re.MULTILINE)) - {"--help"}
+        assert options == set(re.findall(r"^ +(--[a-z-]+)", help_text, re.MULTILINE)) - {"--help"}
 
 
 def test_documented_defaults_variables_and_exit_codes_match_the_program() -> None:
@@ -167,10 +167,10 @@ def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
 def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
     demo_picture = load("demo_picture")
     picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
-    told = without_blanks(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))))
+    shown = without_blanks(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))))
 
     for line in demo_picture.shown():
-        assert without_blanks(line) in told, f"run python docs/demo_picture.py: {line}"
+        assert without_blanks(line) in shown, f"run python docs/demo_picture.py: {line}"
 
 
 def without_blanks(text: str) -> str:

@@ -128,7 +128,7 @@ async def test_a_mix_is_listed_and_removed_over_http(sandbox: Sandbox, client: W
     listed = await client.ask(method="GET", path="/sandbox/faults")
     forgotten = await client.ask(method="DELETE", path="/sandbox/faults")
 
-    assert [(one["fault"], one["options"]["status"], one["share"]) for one in listed.json["mix"]] == [
+    assert [(fault["fault"], fault["options"]["status"], fault["share"]) for fault in listed.json["mix"]] == [
         ("status", "429", 0.25)
     ]
     assert forgotten.json == {"faults": [], "mix": []}

@@ -468,4 +468,4 @@ async def turns(count: int) -> None:
 
 def owed_hooks(entry: Entry) -> list[str]:
     """Return the names of the hooks whose undo is pending, in order."""
-    return [one.hook for one in entry.pending_undos]
+    return [undo.hook for undo in entry.pending_undos]

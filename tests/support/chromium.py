@@ -55,12 +55,12 @@ class Browser:
 
     async def listen(self) -> None:
         """Dispatch the browser's messages until the connection ends."""
-        async for message in self._socket:
-            told = message.json()
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
-            elif (tab := self._tabs.get(told.get("sessionId", ""))) is not None:
-                tab.hear(told["method"], told["params"])
+        async for received in self._socket:
+            message = received.json()
+            if "id" in message:
+                self._answers.pop(message["id"]).set_result(message)
+            elif (tab := self._tabs.get(message.get("sessionId", ""))) is not None:
+                tab.handle(message["method"], message["params"])
 
     async def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol and return its result."""
@@ -69,9 +69,9 @@ class Browser:
         wish: dict[str, Any] = {"id": number, "method": method, "params": params}
         await self._socket.send_json(wish if session is None else {**wish, "sessionId": session})
         async with asyncio.timeout(PATIENCE):
-            told = await answer
-        assert "error" not in told, (method, told["error"])
-        result: dict[str, Any] = told["result"]
+            message = await answer
+        assert "error" not in message, (method, message["error"])
+        result: dict[str, Any] = message["result"]
         return result
 
     async def tab(self, *, width: int = 1600, height: int = 1000, dark: bool = False) -> Tab:
@@ -96,14 +96,14 @@ class Tab:
         self.troubles: list[str] = []
         self.status = 0
 
-    def hear(self, event: str, told: dict[str, Any]) -> None:
+    def handle(self, event: str, params: dict[str, Any]) -> None:
         """Handle an event of the tab."""
         if event == "Page.loadEventFired":
             self._loaded.set()
         elif event == "Log.entryAdded":
-            self.troubles.append(told["entry"]["text"])
-        elif event == "Network.responseReceived" and told["type"] == "Document":
-            self.status = told["response"]["status"]
+            self.troubles.append(params["entry"]["text"])
+        elif event == "Network.responseReceived" and params["type"] == "Document":
+            self.status = params["response"]["status"]
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol for this tab."""
@@ -155,7 +155,8 @@ class Tab:
                 "role": node["role"]["value"],
                 "name": node.get("name", {}).get("value", ""),
                 "focused": any(
-                    one["name"] == "focused" and one["value"]["value"] for one in node.get("properties", ())
+                    item["name"] == "focused" and item["value"]["value"]
+                    for item in node.get("properties", ())
                 ),
                 "value": node.get("value", {}).get("value", ""),
             }

@@ -56,7 +56,7 @@ def tree(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def jsonl_text(trees: Iterable[dict[str, Any]]) -> str:
-    return "".join(json.dumps(one) + "\n" for one in trees)
+    return "".join(json.dumps(tree) + "\n" for tree in trees)
 
 
 def csv_file(path: Path, count: int, **changes: str) -> Path:

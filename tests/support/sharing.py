@@ -38,8 +38,8 @@ class Sharing:
 
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         if self.found and exitstatus != pytest.ExitCode.INTERRUPTED:
-            told = self.trouble or TOLD.format(processes=len(self.found))
-            terminalreporter.write_line(f"{len(self.ran)} {told}")
+            summary = self.trouble or TOLD.format(processes=len(self.found))
+            terminalreporter.write_line(f"{len(self.ran)} {summary}")
 
     @property
     def trouble(self) -> str | None:

@@ -291,8 +291,8 @@ _SOUNDS = (
 
 def sound(plain: str) -> str:
     """Return a plain Latin word in which each sound has only one spelling."""
-    for spelt, heard in _SOUNDS:
-        plain = plain.replace(spelt, heard)
+    for spelling, sound_spelling in _SOUNDS:
+        plain = plain.replace(spelling, sound_spelling)
     return re.sub(r"(.)\1+", r"\1", plain)
 
 
