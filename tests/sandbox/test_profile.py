@@ -51,7 +51,7 @@ def test_a_failed_save_keeps_the_previous_profile(tmp_path, monkeypatch):
 @each(
     ("changes", "message"),
     [
-        ({"version": 2}, "profile: must be of version 1"),
+        ({"version": 2}, "profile: must have version 1"),
         ({"levels": "all"}, "profile: Expected `array`"),
         ({"answers": {"order": {"status": 99}}}, "status: must be from 200 to 599, not 99"),
         ({"answers": {"order": {"status": 100}}}, "status: must be from 200 to 599, not 100"),

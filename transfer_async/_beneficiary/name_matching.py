@@ -316,7 +316,7 @@ def _read(*names: PersonName) -> list[NameParts]:
 
 def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if one.rank and other.rank and one.rank != other.rank:
-        return NameMatch(MatchResult.NO_MATCH, 0.0, "the generations differ, as senior and junior do")
+        return NameMatch(MatchResult.NO_MATCH, 0.0, "the generations differ, such as senior and junior")
     comparison = _Comparison()
     if comparison.is_same(one, other):
         return NameMatch(MatchResult.MATCH, 1.0, "the names are the same")

@@ -303,7 +303,9 @@ def _check_account(user: User, username: str) -> None:
     if not isinstance(
         user.is_active, bool
     ):  # A bank's own look-up may return the string "false", which counts as true in Python.
-        raise _not_verified(Reason.LOOKUP_UNREADABLE, "the look-up returned no is_active, true or false")
+        raise _not_verified(
+            Reason.LOOKUP_UNREADABLE, "the look-up returned an is_active that is neither true nor false"
+        )
     if not user.is_active:
         raise _not_verified(Reason.INACTIVE, "the account is not active")
 

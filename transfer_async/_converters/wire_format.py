@@ -72,7 +72,7 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     try:
         tree = _decoder.decode(data)
     except msgspec.ValidationError:  # In JSON of any shape, this is the only cause of the error.
-        raise Unreadable("$", "has a whole number of too many digits") from None
+        raise Unreadable("$", "has a whole number with too many digits") from None
     except (msgspec.MsgspecError, ValueError, RecursionError, decimal.DecimalException) as error:
         raise Unreadable("$", f"is not JSON that can be read ({type(error).__name__})") from None
     brackets = len(data) - len(data.replace(b"{", b"").replace(b"[", b""))  # `count` takes ten times as long.
@@ -155,7 +155,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError("is a whole number of too many digits") from None
+        raise ValueError("is a whole number with too many digits") from None
 
 
 def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
@@ -293,7 +293,7 @@ def read_time(value: Any) -> datetime:
     except msgspec.ValidationError:  # In older versions it is not a ValueError.
         raise ValueError("is not an ISO 8601 time with an offset") from None
     except OverflowError:
-        raise ValueError("is a time outside the years 1 to 9999 of UTC") from None
+        raise ValueError("is a time outside the years 1 to 9999 (UTC)") from None
 
 
 def read_object(value: Any) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def load_profile(path: str | Path) -> ServiceProfile:
         known: Any = msgspec.json.decode(document)
         version = known.get("version") if isinstance(known, dict) else None
         if version != VERSION:
-            raise ValueError(f"profile: must be of version {VERSION}: run transfer-async probe again")
+            raise ValueError(f"profile: must have version {VERSION}: run transfer-async probe again")
         return msgspec.json.decode(document, type=ServiceProfile)
     except msgspec.MsgspecError as error:
         raise ValueError(f"profile: {error}") from error
