@@ -149,10 +149,17 @@ def test_the_external_order_has_the_banks_data(fields: dict[str, Any]):
 def test_an_order_as_json_keeps_all_digits_of_the_request(order: Order):
     document = json.loads(order.to_json(), parse_float=str)
 
+    assert order.to_json() == validation.write(order.to_object())
     assert document["poster_amount"] == "155025.00"
     assert document["matcher_amount"] == "100.00"
     assert document["exchange_rate"] == "1550.25"
     assert document["external_order"]["current_account_balance"] == "900000.10"
+
+
+def test_a_changed_order_object_does_not_change_the_order(order: Order):
+    order.to_object()["user"]["firstname"] = "Eve"
+
+    assert json.loads(order.to_json())["user"]["firstname"] == "Ada"
 
 
 def test_matching_an_order_changes_these_fields_only(order: Order, fields: dict[str, Any]):
