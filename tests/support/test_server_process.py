@@ -46,30 +46,6 @@ def connected(server: ServerProcess) -> None:
     socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_restart_keeps_the_port(server: ServerProcess, at_once: bool):
-    port = server.port
-    server.restart(at_once=at_once)
-
-    assert server.port == port
-    connected(server)
-
-
-def test_a_stopped_server_refuses_connections(server: ServerProcess):
-    server.stop()
-
-    with pytest.raises(ConnectionRefusedError):
-        connected(server)
-
-
-def test_a_closed_server_is_gone_with_its_files(server: ServerProcess):
-    server.close()
-
-    assert not server.directory.exists()
-    with pytest.raises(ConnectionRefusedError):
-        connected(server)
-
-
 def test_a_server_that_does_not_start_reports_why(kind: type[ServerProcess]):
     server = kind()
     with socket.socket() as thief:
