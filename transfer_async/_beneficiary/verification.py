@@ -295,7 +295,6 @@ def _not_verified(reason: Reason, why: str, result: MatchResult | None = None) -
 
 
 def _check_account(user: User, username: str) -> None:
-    """Check that ``user`` is the active account of ``username``."""
     if not user.username or not _is_text_or_none(user.username):
         raise _not_verified(Reason.LOOKUP_UNREADABLE, "the look-up returned an account without a username")
     if ascii_lower(user.username) != ascii_lower(username):

@@ -476,7 +476,7 @@ def read_order(raw: bytes) -> responses.Order:
 
 def read_external_order(raw: bytes) -> responses.ExternalOrder:
     """Read all fields of an `ExternalOrder` that is not part of an order."""
-    written = _once_each(as_written(raw), "$", STRICT_OF_BANK)
+    written = _unique_fields(as_written(raw), "$", STRICT_OF_BANK)
     return _external_order(written, _read_strictly(STRICT_OF_BANK, written, "$"), "$", [])
 
 
@@ -484,14 +484,14 @@ def read_external_order(raw: bytes) -> responses.ExternalOrder:
 
 
 def _read_head_by_field(raw: bytes) -> Head:
-    written = _once_each(as_written(raw), "$", (*STRICT, _BANK, *PEOPLE))
+    written = _unique_fields(as_written(raw), "$", (*STRICT, _BANK, *PEOPLE))
     usernames = [_username(written.get(person.wire_name), f"$.{person.wire_name}") for person in PEOPLE]
     strict = _read_strictly(STRICT, written, "$")
-    bank = _once_each(_present(written, _BANK, "$"), f"$.{_BANK.wire_name}", STRICT_OF_BANK)
+    bank = _unique_fields(_present(written, _BANK, "$"), f"$.{_BANK.wire_name}", STRICT_OF_BANK)
     return strict, _read_strictly(STRICT_OF_BANK, bank, f"$.{_BANK.wire_name}"), usernames
 
 
-def _once_each(written: Any, path: str, fields: Iterable[WireField]) -> dict[str, Any]:
+def _unique_fields(written: Any, path: str, fields: Iterable[WireField]) -> dict[str, Any]:
     """Return an object's fields as a dictionary.
 
     Raises:
@@ -507,7 +507,7 @@ def _once_each(written: Any, path: str, fields: Iterable[WireField]) -> dict[str
 def _username(written: Any, path: str) -> str | None:
     if not isinstance(written, Fields):
         return None
-    username = _once_each(written, path, _USERNAME).get("username")
+    username = _unique_fields(written, path, _USERNAME).get("username")
     return username if type(username) is str and is_sendable(username) else None
 
 

@@ -170,14 +170,14 @@ def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
     """
     # A colon follows each name in the JSON, and the decoded result has one of two equal names. Colons in
     # strings cause only an unnecessary parsing.
-    if raw.count(b":") == _names(decoded):
+    if raw.count(b":") == _count_fields(decoded):
         return False
     found: list[bool] = []
     as_written(raw, each=lambda fields: found.append(Fields(fields).duplicate() is not None))
     return any(found)
 
 
-def _names(tree: Any) -> int:
+def _count_fields(tree: Any) -> int:
     """Return the number of fields in all objects of ``tree``."""
     count = 0
     inside: Iterable[Any] = ()
@@ -187,7 +187,7 @@ def _names(tree: Any) -> int:
         inside = tree
     for item in inside:
         if type(item) is dict or type(item) is list:
-            count += _names(item)
+            count += _count_fields(item)
     return count
 
 

@@ -427,13 +427,13 @@ class ImitatingService(Service):
         seen = self._profile.answers.get(name)
         if seen is None:
             return super().answer(call)
-        if name == WHO_AM_I and (status := _success(seen)) is not None:
+        if name == WHO_AM_I and (status := _success_status(seen)) is not None:
             own = super().answer(call)
-            return self._dressed(evolve(own, status=status), seen) if own.status == _OK else own
+            return self._with_recorded_headers(evolve(own, status=status), seen) if own.status == _OK else own
         if name in READS or seen.order == "none":
-            return self._dressed(_as_seen(seen), seen)
-        reply = self._order_reply(name, call, seen)
-        return reply if reply.order is None else self._dressed(reply, seen)
+            return self._with_recorded_headers(_as_seen(seen), seen)
+        reply = self._reply_to_order(name, call, seen)
+        return reply if reply.order is None else self._with_recorded_headers(reply, seen)
 
     def _name_of(self, call: Call) -> str:
         if call.path not in (CREATE_ORDER_PATH, WHO_AM_I_PATH):
@@ -456,7 +456,7 @@ class ImitatingService(Service):
             names.append(SAME_AGAIN)
         return next((name for name in names if name in self._profile.answers), ORDER)
 
-    def _order_reply(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
+    def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
         """Create the order, return the existing one for the same body, or refuse it as the sandbox does."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
@@ -465,7 +465,7 @@ class ImitatingService(Service):
             if made.order is None:
                 return made
             self._taken[body] = made
-        if seen.order != "unknown" and (status := _success(seen)) is not None:
+        if seen.order != "unknown" and (status := _success_status(seen)) is not None:
             return evolve(made, status=status)
         return evolve(_as_seen(seen, order_id=made.order.id if made.order else ""), order=made.order)
 
@@ -509,7 +509,7 @@ class ImitatingService(Service):
                 problems[name] = [rule]
         return problems
 
-    def _dressed(self, reply: Reply, seen: SeenAnswer) -> Reply:
+    def _with_recorded_headers(self, reply: Reply, seen: SeenAnswer) -> Reply:
         """Return the reply with the recorded headers and delay; a lost one if no response was recorded."""
         ids = self._profile.request_ids
         headers = {
@@ -527,7 +527,7 @@ def _not_waived(problems: Problems, waived: frozenset[str]) -> Problems:
     return {name: why for name, why in problems.items() if name not in waived}
 
 
-def _success(seen: SeenAnswer) -> int | None:
+def _success_status(seen: SeenAnswer) -> int | None:
     """Return the status of a successful JSON response, or None for any other response."""
     return seen.status if seen.body == "json" and (seen.status or 0) // 100 == 2 else None
 
