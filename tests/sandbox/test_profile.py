@@ -150,7 +150,7 @@ def without(*paths: str) -> dict:
 OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         order_body(poster_recipient_username="somebody.else@example.com"),
