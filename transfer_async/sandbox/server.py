@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 from weakref import WeakSet
 
 from aiohttp import StreamReader, web
@@ -189,6 +189,7 @@ class Sandbox:
             method=request.method, path=request.path, headers=request.headers, received_at=self._now()
         )
         self.requests.append(record)
+        served = cast("_Connection", request.protocol).served
         exchange = Exchange(
             request,
             record,
@@ -196,7 +197,7 @@ class Sandbox:
             new_id=self._service.new_id,
             stall=self.faults.hold,
             sleep=self._sleep,
-            is_last=self._last_on_connection is not None and served_on(request) >= self._last_on_connection,
+            is_last=self._last_on_connection is not None and served >= self._last_on_connection,
             announces=self._announces_last,
         )
         try:
@@ -298,11 +299,6 @@ class _Server(web.Server):
         return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
 
 
-def served_on(request: web.BaseRequest) -> int:
-    """Return the number of requests so far on this request's connection, including this one."""
-    return request.protocol.served if isinstance(request.protocol, _Connection) else 1
-
-
 class Connections:
     """The connections of a sandbox and the requests in progress on them."""
 
@@ -368,9 +364,9 @@ class Connections:
         # Keep both tasks of a request: aiohttp drops its own when the client closes the connection.
         tasks = {task for task in (asyncio.current_task(), request.task) if task is not None}
         self._tasks |= tasks
-        if isinstance(request.protocol, _Connection):
-            request.protocol.body = request.content
-            request.protocol.served += 1
+        connection = cast("_Connection", request.protocol)
+        connection.body = request.content
+        connection.served += 1
         try:
             return await self._handler(request)
         finally:
