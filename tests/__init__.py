@@ -1,6 +1,6 @@
-"""The tests, in a clean environment of their own: whatever the user has set is for the user's programs.
+"""The tests. They run in a clean environment, without the variables that the user has set.
 
-This module comes before all others of the tests, in pytest and in ``python -m tests.crash`` alike.
+This module is imported before all others of the tests, by pytest and by ``python -m tests.crash``.
 """
 
 import os
@@ -8,7 +8,7 @@ import sys
 import time
 
 _CLEAN = "TRANSFER_ASYNC_TESTS_ARE_IN_A_CLEAN_ENVIRONMENT"
-"""Set for the processes that tests start: what the tests have set is theirs to find."""
+"""Set for the processes that tests start, which keep the variables that the tests have set."""
 
 _KEPT = {
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV"),
@@ -26,12 +26,12 @@ ASCII_NAMES = (
 
 
 def is_kept(name: str) -> bool:
-    """Whether tests may see this variable of the user's environment."""
+    """Return whether the tests keep this variable of the user's environment."""
     return name in _KEPT or name.startswith(_KEPT_PREFIXES)
 
 
 def _clean() -> None:
-    """An allowlist: nobody can list every variable that some library reads."""
+    """Delete all variables that are not on the allowlist, because any library may read one."""
     for name in [name for name in os.environ if not is_kept(name)]:
         del os.environ[name]
     os.environ.update(_SET)

@@ -1,4 +1,4 @@
-"""What all tests share: nothing may block the loop, and a mocked service for those who need no sockets."""
+"""Fixtures and hooks of all tests, such as the check that nothing blocks the event loop."""
 
 import contextlib
 import gc
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: looking it through for garbage takes seconds of each process."""
+    """Exempt the collected tests from garbage collection, which would take seconds in each process."""
     gc.disable()
     try:
         return (yield)
@@ -58,32 +58,32 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """What is still in use need not be taken apart, object by object, by a process that ends."""
+    """Exempt all remaining objects from garbage collection, because the process ends."""
     gc.collect()
     gc.freeze()
 
 
 _not_started: set[str] = set()
-"""The servers that did not start, by their names: one test says why."""
+"""The names of the servers that did not start."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, object, object]:
-    """A server that cannot start is one error in each process of tests; what needs it is left out then."""
+    """Report a server that cannot start as one error in each process, and skip later tests that need it."""
     try:
         return (yield)
     except ServerNotStarted as error:
         if error.name in _not_started:
-            pytest.skip(f"{error.name} did not start: the error of an earlier test says why")
+            pytest.skip(f"{error.name} did not start: see the error of an earlier test")
         _not_started.add(error.name)
         raise
 
 
 @pytest.fixture(scope="session", autouse=True)
 def blockbuster() -> Iterator[BlockBuster]:
-    """A blocking call within async code fails its test.
+    """Fail a test whose async code makes a blocking call.
 
-    Looked for from the first test to the last: to begin anew for each of thousands takes seconds.
+    The check is installed once, because installing it for each test would take seconds.
     """
     with blockbuster_ctx() as blockbuster:
         # A log line with a traceback reads the source that it shows.
@@ -95,14 +95,14 @@ def blockbuster() -> Iterator[BlockBuster]:
         # redis looks for its own version whenever it connects.
         for call in ("os.stat", "os.listdir", "io.TextIOWrapper.read"):
             blockbuster.functions[call].can_block_in("redis/utils.py", {"get_lib_version"})
-        # Where coverage is measured, its collector takes turns with that of another thread.
+        # The collectors of coverage in several threads share a lock.
         blockbuster.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", {"lock_data"})
         yield blockbuster
 
 
 @pytest.fixture
 def blocking_bank(blockbuster: BlockBuster) -> Iterator[None]:
-    """A bank's own code may call a blocking driver, such as ``sqlite3``, within its hooks."""
+    """Allow blocking calls, as of ``sqlite3``, because a bank's hooks may make them."""
     blockbuster.deactivate()
     yield
     blockbuster.activate()
@@ -116,14 +116,14 @@ async def loop_time(monkeypatch: pytest.MonkeyPatch) -> LoopTime:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port of loopback at which nobody listens as long as the test lasts."""
+    """A port of loopback on which nothing listens during the test."""
     with held_port() as port:
         yield port
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """A bank at work, and a sandbox in the service's place."""
+    """A bank with a client, and a sandbox."""
     async with banks.world() as made:
         yield made
 
@@ -132,7 +132,7 @@ async def world() -> AsyncIterator[World]:
 def postgres() -> Iterator[PostgresServer]:
     """A real PostgreSQL."""
     if not is_installed():
-        pytest.skip("there is no PostgreSQL to be had for this platform")
+        pytest.skip("PostgreSQL is not available for this platform")
     with PostgresServer() as server:
         yield server
 
@@ -145,25 +145,25 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture(scope="session")
 def nats() -> Iterator[NatsServer]:
-    """A real NATS with JetStream: names of streams and subjects are each test's own."""
+    """A real NATS with JetStream. Each test uses its own names of streams and subjects."""
     yield from _running(NatsServer)
 
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[RedisServer]:
-    """A real Redis: names of streams are each test's own."""
+    """A real Redis. Each test uses its own names of streams."""
     yield from _running(RedisServer)
 
 
 def _running(kind: type[_Kind]) -> Iterator[_Kind]:
     if not kind.is_installed():
-        pytest.skip(f"there is no {kind.NAME} to be had for this platform")
+        pytest.skip(f"{kind.NAME} is not available for this platform")
     with kind() as server:
         yield server
 
 
 class _Answer(aiohttp.ClientResponse):
-    """What aioresponses makes its answers of: it does not know of the writer that aiohttp now asks for."""
+    """A response of aioresponses with the writer that newer versions of aiohttp require."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "stream_writer" in inspect.signature(aiohttp.ClientResponse).parameters:
@@ -173,7 +173,7 @@ class _Answer(aiohttp.ClientResponse):
 
 @pytest.fixture
 def mocked_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
-    """Answers in aiohttp's place: good for headers, paths and small bodies, never for a failure."""
+    """Mocked responses without sockets, for headers, paths and small bodies, but not for failures."""
     monkeypatch.setattr(aioresponses_core, "ClientResponse", _Answer)
     with aioresponses() as mocked:
         yield mocked

@@ -52,7 +52,6 @@ def test_a_missing_or_wrong_strict_field_makes_the_order_unreadable(path, wrong)
     assert caught.value.order_may_exist
 
 
-@each("path", NUMBERS)
 @each(
     "text",
     [
@@ -61,11 +60,15 @@ def test_a_missing_or_wrong_strict_field_makes_the_order_unreadable(path, wrong)
         *("7" * 5000, "7" * 1_000_000),
     ],
 )
-def test_a_strict_number_keeps_every_digit(path, text):
-    order = Order.from_json(samples.encode(put(path, "HERE")).replace(b'"HERE"', text.encode()))
+def test_a_strict_number_keeps_every_digit(text):
+    tree = samples.order_json()
+    for path in NUMBERS:
+        tree = samples.changed(tree, path, "HERE")
+    order = Order.from_json(samples.encode(tree).replace(b'"HERE"', text.encode()))
 
     assert order.user is not None
-    assert str(samples.at(order, path.removeprefix("$."))) == text
+    for path in NUMBERS:
+        assert str(samples.at(order, path.removeprefix("$."))) == text
 
 
 @each("path", NUMBERS)
@@ -114,14 +117,14 @@ def test_an_answer_that_is_not_an_order_is_unreadable_and_keeps_its_bytes(raw):
     assert caught.value.order_id is None
 
 
-# --- what is said twice ---------------------------------------------------------------------------
+# --- duplicate fields ----------------------------------------------------------------------------
 
-ONCE = (*TEXTS, *NUMBERS, *FLAGS, "$.external_order", "$.user", "$.postersBeneficiary")
+NOT_DUPLICATE = (*TEXTS, *NUMBERS, *FLAGS, "$.external_order", "$.user", "$.postersBeneficiary")
 OTHER = b'"tx-other1"'
-ONCE += ("$.user.username", "$.postersBeneficiary.username")
+NOT_DUPLICATE += ("$.user.username", "$.postersBeneficiary.username")
 
 
-def said_twice(path, value, *, first, spelt=None):
+def with_duplicate(path, value, *, first, spelt=None):
     """Return the sample order with a duplicate ``value`` at the path, first or last."""
     holder, _, name = path.rpartition(".")
     tree = samples.order_json()
@@ -131,22 +134,22 @@ def said_twice(path, value, *, first, spelt=None):
     return both if holder == "$" else samples.encode(tree).replace(inside, both)
 
 
-@each("path", ONCE)
+@each("path", NOT_DUPLICATE)
 def test_a_duplicate_strict_field_makes_the_order_unreadable(path):
     """Another reader may use the other value, so an order could be recorded with a wrong id."""
     same = samples.encode(samples.inside(samples.order_json(), path))
-    escaped = '"' + "".join(f"\\u{ord(one):04x}" for one in path.rpartition(".")[2]) + '"'
-    for value in (same, b"null", OTHER, b"0", b"{}", b'{"username":"eve@example.org"}'):
+    escaped = '"' + "".join(f"\\u{ord(letter):04x}" for letter in path.rpartition(".")[2]) + '"'
+    for value in (same, b"null", OTHER, b'{"username":"eve@example.org"}'):
         for raw in (
-            said_twice(path, value, first=True),
-            said_twice(path, value, first=False),
-            said_twice(path, value, first=False, spelt=escaped),
+            with_duplicate(path, value, first=True),
+            with_duplicate(path, value, first=False),
+            with_duplicate(path, value, first=False, spelt=escaped),
         ):
             with pytest.raises(UnreadableOrder, match=r"\$") as caught:
                 Order.from_json(raw)
             assert caught.value.order_id == (None if (path, value) == ("$.id", OTHER) else ID)
-    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}: comes twice")):
-        Order.from_json(said_twice(path, same, first=True))
+    with pytest.raises(UnreadableOrder, match=re.escape(f"{path}: appears twice")):
+        Order.from_json(with_duplicate(path, same, first=True))
 
 
 def test_a_lenient_field_may_be_duplicated_and_the_last_value_counts():
@@ -157,15 +160,15 @@ def test_a_lenient_field_may_be_duplicated_and_the_last_value_counts():
         "postersBeneficiary.currencies",
         "external_order.created_by",
     ):
-        assert Order.from_json(said_twice(f"$.{name}", b"null", first=False)).id == ID
-    order = Order.from_json(said_twice("$.user_id", b'"other"', first=False))
+        assert Order.from_json(with_duplicate(f"$.{name}", b"null", first=False)).id == ID
+    order = Order.from_json(with_duplicate("$.user_id", b'"other"', first=False))
 
     assert (order.user_id, order.unread) == ("other", ())
 
 
 def test_concurrent_readings_in_other_threads_do_not_affect_a_reading():
     """The leaves are counted over all threads; too many trigger a check, never a refusal."""
-    good, bad = samples.encode(samples.order_json()), said_twice("$.id", b'"tx-other1"', first=False)
+    good, bad = samples.encode(samples.order_json()), with_duplicate("$.id", b'"tx-other1"', first=False)
 
     def read(_):
         with pytest.raises(UnreadableOrder):
@@ -176,7 +179,7 @@ def test_concurrent_readings_in_other_threads_do_not_affect_a_reading():
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as threads:
-            assert set(threads.map(read, range(200))) == {ID}
+            assert set(threads.map(read, range(100))) == {ID}
     finally:
         sys.setswitchinterval(before)
 
@@ -185,7 +188,7 @@ def test_a_duplicate_field_of_a_person_makes_the_person_unreadable():
     """Otherwise a beneficiary's name is compared that another reader does not see."""
     raw = samples.encode(samples.user_json())[:-1] + b',"lastname":"Mallory"}'
 
-    with pytest.raises(ServiceFailed, match=r"\$\.lastname: comes twice"):
+    with pytest.raises(ServiceFailed, match=r"\$\.lastname: appears twice"):
         User.from_json(raw)
 
 
@@ -228,21 +231,21 @@ def answer(**changes):
 
 
 def test_an_answer_has_the_usernames_of_its_order():
-    one = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
+    read = answer(user={"username": "Ada@example.org"}, postersBeneficiary={"username": "ben@example.org"})
 
-    assert one.poster_username == "Ada@example.org"
-    assert one.beneficiary_username == "ben@example.org"
-    assert one.order.id == ID
+    assert read.poster_username == "Ada@example.org"
+    assert read.beneficiary_username == "ben@example.org"
+    assert read.order.id == ID
 
 
 @each("person", [GONE, None, {}, {"username": None}, {"username": 5}, "ada", [], {"user_name": "ada"}, 5])
 def test_an_answer_without_usernames_has_none(person):
     tree = samples.order_json(user=person, postersBeneficiary=person)
-    one = converter.read_answer(
+    read = converter.read_answer(
         samples.encode({name: value for name, value in tree.items() if value is not GONE})
     )
 
-    assert (one.poster_username, one.beneficiary_username) == (None, None)
+    assert (read.poster_username, read.beneficiary_username) == (None, None)
 
 
 # --- the bank's part by itself --------------------------------------------------------------------
@@ -251,7 +254,7 @@ def test_an_answer_without_usernames_has_none(person):
 def test_duplicate_fields_of_the_banks_part_by_itself_are_refused_too():
     raw = samples.encode(samples.external_order_json())[:-1] + b',"transaction_fee":0}'
 
-    with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: comes twice"):
+    with pytest.raises(ServiceFailed, match=r"\$\.transaction_fee: appears twice"):
         ExternalOrder.from_json(raw)
 
 

@@ -70,17 +70,10 @@ def test_json_is_read_to_a_limited_depth(levels, fits, opening, closing):
             decode(raw)
 
 
-def test_an_unreadable_value_is_reported_with_its_path_and_rule():
-    error = Unreadable("$.user", "is not an object")
-
-    assert str(error) == "$.user: is not an object"
-    assert (error.path, error.why) == ("$.user", "is not an object")
-
-
 def test_six_field_names_differ_from_the_services():
-    fields = [one for model in responses.MODELS for one in wire_format.fields_of(model)]
+    fields = [field for model in responses.MODELS for field in wire_format.fields_of(model)]
 
-    assert {one.name: one.wire_name for one in fields if one.name != one.wire_name} == {
+    assert {field.name: field.wire_name for field in fields if field.name != field.wire_name} == {
         "posters_beneficiary": "postersBeneficiary",
         "external_user": "externalUser",
         "user_options": "userOptions",
@@ -102,14 +95,14 @@ def test_six_field_names_differ_from_the_services():
     ],
 )
 def test_each_model_has_exactly_the_fields_of_the_specification(model, tree):
-    assert sorted(one.wire_name for one in wire_format.fields_of(model)) == sorted(tree)
+    assert sorted(field.wire_name for field in wire_format.fields_of(model)) == sorted(tree)
 
 
 def test_only_the_unread_field_is_not_in_the_specification():
     ours = {
         name
         for model in responses.MODELS
-        for name in {*attrs.fields_dict(model)} - {one.name for one in wire_format.fields_of(model)}
+        for name in {*attrs.fields_dict(model)} - {field.name for field in wire_format.fields_of(model)}
     }
 
     assert ours == {"unread"}
@@ -121,7 +114,7 @@ def test_every_flag_of_the_specification_is_a_bool_in_its_model():
         *("is_active", "can_post_offers", "can_accept_offers", "tfa_required_for_login"),
         "two_factor_verified",
     }
-    fields = [one for model in responses.MODELS for one in wire_format.fields_of(model) if one.is_flag]
+    fields = [field for model in responses.MODELS for field in wire_format.fields_of(model) if field.is_flag]
 
-    assert {one.name for one in fields} == flags
-    assert {one.kind for one in fields} == {bool}
+    assert {field.name for field in fields} == flags
+    assert {field.kind for field in fields} == {bool}

@@ -319,7 +319,7 @@ async def test_an_answer_with_a_lower_amount_is_refused_for_whole_units_too(worl
 async def test_an_answer_with_a_duplicate_id_or_user_is_a_doubt(world: World, twin: bytes):
     """With two ids, the last one was recorded; a second user, null, hid the owner."""
     world.sandbox.faults.add(_SaidTwice(twin))
-    await world.fails(UnreadableOrder, match="comes twice")
+    await world.fails(UnreadableOrder, match="appears twice")
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
     assert world.bank.open

@@ -38,7 +38,7 @@ class Screening:
         """Act."""
 
     async def undo(self, intent: object, receipt: object) -> None:
-        """Take it back."""
+        """Undo."""
 
 
 def screening(**parts: Any) -> Any:
@@ -48,7 +48,7 @@ def screening(**parts: Any) -> Any:
 
 
 @each(
-    ("made", "told"),
+    ("make", "message"),
     [
         (lambda: {"token": sync}, r"token: must be async, .* write 'async def token\(\)'"),
         (lambda: {"token": Screening}, "token: is the class Screening: pass an instance of it"),
@@ -84,16 +84,16 @@ def screening(**parts: Any) -> Any:
         (lambda: {"observers": [Screening]}, "observers: must be a sequence of callables, not a class"),
     ],
 )
-async def test_a_callable_that_is_not_awaitable_is_refused_with_a_correction(made: Any, told: str):
+async def test_a_callable_that_is_not_awaitable_is_refused_with_a_correction(make: Any, message: str):
     """Otherwise a blocking release runs again at every recovery and never counts as done."""
-    with pytest.raises(ValueError, match=told) as refused:
-        TransferClient(BASE, **{"token": "abc"} | made())
+    with pytest.raises(ValueError, match=message) as refused:
+        TransferClient(BASE, **{"token": "abc"} | make())
 
     assert "hunter2" not in str(refused.value)
 
 
 class Called:
-    """A function that is an object."""
+    """An object that can be called like an async function."""
 
     async def __call__(self, *_: object) -> None:
         """Do nothing."""
@@ -126,12 +126,12 @@ async def test_every_awaitable_callable_is_accepted(given: Any):
 
 
 @pytest.mark.parametrize(
-    ("journal", "settings", "told"),
+    ("journal", "settings", "message"),
     [
         ("x.db", {}, "journal: "),
         (MemoryJournal(), {"observers": [nothing]}, "observers: must be plain functions"),
     ],
 )
-def test_operators_check_callables_in_the_same_way(journal: Any, settings: dict[str, Any], told: str):
-    with pytest.raises(ValueError, match=told):
+def test_operators_check_callables_in_the_same_way(journal: Any, settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
         Operators(journal, "live", **settings)

@@ -21,7 +21,7 @@ Use = Callable[[TransferClient], Awaitable[Any]]
 
 
 async def _batch(client: TransferClient) -> None:
-    """All of it: an error that nobody asks for is told of whenever its task is found as garbage."""
+    """Consume all results, so that no error is left in a task that is garbage-collected later."""
     requests = [OrderRequest(samples.new_order(), key="other")] * 3
     first, *_ = [result.error async for result in client.create_orders(requests)]
     assert isinstance(first, Exception)
@@ -41,7 +41,7 @@ USES: dict[str, tuple[Use, bool]] = {
     "entering": (lambda client: client.__aenter__(), False),
     "closing": (lambda client: client.close(), False),
 }
-"""Each way to use a client, and whether an order may exist for the key that is asked for."""
+"""Each use of a client, and whether an order may exist for its key."""
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ async def server() -> AsyncIterator[Server]:
         yield server
 
 
-async def told(use: Use, client: TransferClient) -> dict[str, Any]:
+async def outcome_of(use: Use, client: TransferClient) -> dict[str, Any]:
     """Return the outcome of a use of the client as text."""
     try:
         await use(client)
-    except Exception as error:  # noqa: BLE001 - it is what is asked for
+    except Exception as error:  # noqa: BLE001 - any error is an outcome
         return {
             "kind": type(error).__name__,
-            "says": str(error),
+            "text": str(error),
             "may_exist": getattr(error, "order_may_exist", None),
             "attempts": len(getattr(error, "attempts", ())),
         }
@@ -74,17 +74,17 @@ async def test_in_another_loop_every_call_raises_and_sends_nothing(bank: Bank, s
 
     def elsewhere() -> list[dict[str, Any]]:
         with asyncio.Runner() as runner:
-            return [runner.run(told(use, client)) for use, _ in USES.values()]
+            return [runner.run(outcome_of(use, client)) for use, _ in USES.values()]
 
     async with bank.client(server.url) as client:
         await client.create_order(samples.new_order(), key="first")
         seen = await asyncio.to_thread(elsewhere)
         order = await client.create_order(samples.new_order(), key="second")
 
-    assert {one["kind"] for one in seen} == {"WrongEventLoop"}
-    assert all("event loop" in one["says"] for one in seen)
-    assert [one["may_exist"] for one in seen] == [may_exist for _, may_exist in USES.values()]
-    assert {one["attempts"] for one in seen} == {0}
+    assert {use["kind"] for use in seen} == {"WrongEventLoop"}
+    assert all("event loop" in use["text"] for use in seen)
+    assert [use["may_exist"] for use in seen] == [may_exist for _, may_exist in USES.values()]
+    assert {use["attempts"] for use in seen} == {0}
     assert order.id.startswith("tx-")
     assert len(bank.funds.placed) == len(server.requests) == 2
     assert bank.pauses == []
@@ -94,13 +94,13 @@ async def test_after_a_fork_every_call_raises_and_the_parent_continues(bank: Ban
     """Otherwise the child's order uses the parent's connection and ends in a needless doubt."""
     async with bank.client(server.url) as client:
         await client.create_order(samples.new_order(), key="first")
-        seen = await forked(lambda: [asyncio.run(told(use, client)) for use, _ in USES.values()])
+        seen = await forked(lambda: [asyncio.run(outcome_of(use, client)) for use, _ in USES.values()])
         order = await client.create_order(samples.new_order(), key="second")
 
     *calls, closing = seen
-    assert {one["kind"] for one in calls} == {"WrongEventLoop"}
-    assert all("fork" in one["says"] for one in calls)
-    assert closing == {"kind": None}  # what it holds is the parent's
+    assert {call["kind"] for call in calls} == {"WrongEventLoop"}
+    assert all("fork" in call["text"] for call in calls)
+    assert closing == {"kind": None}  # its connections belong to the parent
     assert order.id.startswith("tx-")
     assert server.accepted == 1
     assert len(server.requests) == 2
@@ -110,7 +110,7 @@ async def forked(act: Callable[[], Any]) -> Any:
     """Return the outcome of ``act`` in a fork of this process, while the loop runs."""
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, from Python 3.12 on
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, from Python 3.12 on
         child = os.fork()
     if not child:
         try:
@@ -119,13 +119,13 @@ async def forked(act: Callable[[], Any]) -> Any:
             os._exit(0)
     os.close(theirs)
 
-    def heard() -> bytes:
+    def result() -> bytes:
         with os.fdopen(ours, "rb") as pipe:
-            said = pipe.read()
+            written = pipe.read()
         os.waitpid(child, 0)
-        return said
+        return written
 
-    return json.loads(await asyncio.to_thread(heard))
+    return json.loads(await asyncio.to_thread(result))
 
 
 def test_a_client_whose_loop_has_ended_can_only_be_closed(bank: Bank):
@@ -133,7 +133,7 @@ def test_a_client_whose_loop_has_ended_can_only_be_closed(bank: Bank):
     asyncio.run(client.known("k"))
     with pytest.raises(WrongEventLoop):
         asyncio.run(client.known("k"))
-    asyncio.run(client.close())  # its loop is gone: nobody else could
+    asyncio.run(client.close())  # allowed, because its loop has ended
     with pytest.raises(ClientClosed) as caught:
         asyncio.run(client.known("k"))
 

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from transfer_async import Clock
 from transfer_async._support.clock import Periodic
 
@@ -34,20 +36,15 @@ class Chore:
         self._does()
 
 
-async def test_the_first_run_follows_a_random_part_of_the_interval_and_others_all_of_it():
-    chore = Chore()
+@pytest.mark.parametrize(("first", "pause"), [(None, 2.5), (7.0, 7.0)])
+async def test_the_first_run_follows_its_own_pause_or_a_random_part_of_the_interval(
+    first: float | None, pause: float
+):
+    chore = Chore(first=first)
 
     await chore.periodic.run()
 
-    assert chore.pauses == [2.5, 10.0, 10.0]
-
-
-async def test_the_first_run_may_have_its_own_pause():
-    chore = Chore(first=7.0)
-
-    await chore.periodic.run()
-
-    assert chore.pauses == [7.0, 10.0, 10.0]
+    assert chore.pauses == [pause, 10.0, 10.0]
 
 
 async def test_it_reports_a_pause_between_runs_but_not_during_a_run():

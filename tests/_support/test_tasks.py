@@ -1,3 +1,5 @@
+"""`EagerStart`: the first step of a coroutine runs at once, and the rest when it is awaited."""
+
 import asyncio
 
 import pytest
@@ -38,13 +40,13 @@ async def test_waiting_work_continues_where_it_stopped():
 
 
 async def test_a_cancellation_reaches_the_work_where_it_waits():
-    met: list[str] = []
+    events: list[str] = []
 
     async def notes() -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            met.append("cancelled")
+            events.append("cancelled")
             raise
 
     async def carries() -> None:
@@ -56,7 +58,7 @@ async def test_a_cancellation_reaches_the_work_where_it_waits():
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert met == ["cancelled"]
+    assert events == ["cancelled"]
 
 
 async def test_the_work_may_swallow_a_cancellation_and_continue():
@@ -65,7 +67,7 @@ async def test_the_work_may_swallow_a_cancellation_and_continue():
             await asyncio.Event().wait()
         except TimeoutError:
             await asyncio.sleep(0)
-        return "went on"
+        return "continued"
 
     waiting = EagerStart(stubborn()).__await__()
     next(waiting)
@@ -73,7 +75,7 @@ async def test_the_work_may_swallow_a_cancellation_and_continue():
     with pytest.raises(StopIteration) as end:
         waiting.send(None)
 
-    assert end.value.value == "went on"
+    assert end.value.value == "continued"
 
 
 async def test_abandoned_work_is_closed():

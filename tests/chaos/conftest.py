@@ -16,7 +16,7 @@ _END_OTHER_SESSIONS = """
 def restartable() -> Iterator[PostgresServer]:
     """A server for this package only."""
     if not is_installed():
-        pytest.skip("there is no PostgreSQL to be had for this platform")
+        pytest.skip("PostgreSQL is not available for this platform")
     with PostgresServer() as server:
         yield server
 

@@ -1,19 +1,19 @@
-"""A page's code, run from top to bottom, as a reader would who has one directory for it.
+"""The code of a page, run from top to bottom in one directory.
 
 ====================  =======================================================================================
-block                 what is done with it
+block                 use
 ====================  =======================================================================================
-``python``            run; one that begins with ``# name.py`` is written to that file, and run by a command
-                      that names it, by whoever imports it, or else in the end
-``text``              what the Python block right before it prints, compared; anywhere else nothing
-``csv``               written to the file that was named last before it
-``sh``                each line is a command that ends well
-``console``           each ``$ line`` is a command, and what follows is what it says, compared
+``python``            run. A block that begins with ``# name.py`` is written to that file, and run by a
+                      command that names it, by an import, or at the end
+``text``              directly after a Python block: compared with its output; elsewhere ignored
+``csv``               written to the file that was named last
+``sh``                each line is a command that must succeed
+``console``           each ``$ line`` is a command, and the lines after it are compared with its output
 ====================  =======================================================================================
 
-In what is compared, ``…`` stands for anything within its line, and a line of ``…`` alone for any lines.
-Commands run in this process where they can. What installs, or takes minutes, is checked instead: that what it
-names is there.
+In compared text, ``…`` stands for any text within its line, and a line of ``…`` alone for any lines. Commands
+run in this process if possible. For commands that install or take minutes, the test only checks that their
+options and files exist.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ import pytest
 from attrs import field, frozen
 
 from transfer_async._cli import launcher
+from transfer_async._cli.servers import announcement
+from transfer_async.testing import RunningSandbox
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -48,7 +50,7 @@ _OTHERS = {"opentelemetry-sdk", "pytest", "pytest-asyncio"}
 
 @frozen
 class Block:
-    """A fenced block of a page; ``before`` is the text between it and the last one."""
+    """A fenced block of a page; ``before`` is the text since the block before it."""
 
     kind: str
     text: str = field(repr=False)
@@ -57,13 +59,13 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that a Python block is."""
+        """The name of the file that the block is written to, if any."""
         named = re.match(r"# (\w+\.py)\n", self.text)
         return named[1] if named else None
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """All fenced blocks of a page, but those that tell Sphinx something."""
+    """Return the fenced blocks of a page, without directives of Sphinx."""
     text, end, found = page.read_text(encoding="utf-8"), 0, []
     for fence in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         line = text.count("\n", 0, fence.start()) + 1
@@ -73,24 +75,24 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_in(block: Block) -> Iterator[tuple[str, str | None]]:
-    """The commands of a block, each with what it says, or None where that is not shown."""
+    """Yield the commands of a block, each with its output, or None if that is not shown."""
     if block.kind == "sh":
         lines = block.text.replace("\\\n", " ").splitlines()
         yield from ((line, None) for line in lines if line.strip())
         return
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
-        command, _, said = part.partition("\n")
-        yield command, said
+        command, _, output = part.partition("\n")
+        yield command, output
 
 
 def python_block(page: Path, file: str) -> str:
-    """The block of a page that is a file."""
+    """Return the text of the block that is written to ``file``."""
     (found,) = [block.text for block in blocks_of(page) if block.file == file]
     return found
 
 
 def module_of(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A file of a reader's, as a module that can be imported for the length of a test."""
+    """Create a module that can be imported during a test."""
     module = ModuleType(name)
     monkeypatch.setitem(sys.modules, name, module)
     exec(compile(text, f"{name}.py", "exec"), vars(module))
@@ -98,21 +100,21 @@ def module_of(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
 
 
 class Story:
-    """One page, in a directory of its own that is the current one.
+    """The run of one page.
 
     Args:
-        where: the directory.
-        environment: the process's own, which commands may change.
+        where: the current directory.
+        environment: the environment of the process, which commands may change.
     """
 
     def __init__(self, where: Path, environment: dict[str, str]) -> None:
         self._where, self._environment = where, environment
         self._printed = ""
-        self._sandboxes: list[subprocess.Popen[str]] = []
+        self._sandboxes = contextlib.ExitStack()
         self._not_yet_run: dict[str, str] = {}
 
     def play(self, page: Path) -> None:
-        """Run all blocks of a page; an error names the page's line."""
+        """Run all blocks of a page. An error names the line of the page."""
         last: Block | None = None
         for block in blocks_of(page):
             try:
@@ -124,10 +126,8 @@ class Story:
         self._play_what_no_command_ran()
 
     def close(self) -> None:
-        """End what was begun."""
-        for sandbox in self._sandboxes:
-            sandbox.terminate()
-            sandbox.communicate(timeout=60)
+        """Stop the sandboxes that commands started."""
+        self._sandboxes.close()
         self._forget_modules()
 
     def _play(self, block: Block, last: Block | None) -> None:
@@ -137,21 +137,21 @@ class Story:
             case "python":
                 self._printed = self._python(block.text)
             case "text" if last is not None and last.kind == "python" and block.before.strip() == "":
-                assert_said(self._printed, block.text)
+                assert_output(self._printed, block.text)
             case "csv":
                 self.write(re.findall(r"`(\w+\.csv)`", block.before)[-1], block.text)
             case "sh" | "console":
-                for command, said in commands_in(block):
-                    told = self.command(command)
-                    if said is not None:
-                        assert_said(told, said)
+                for command, shown in commands_in(block):
+                    output = self.command(command)
+                    if shown is not None:
+                        assert_output(output, shown)
             case "text" | "json":
                 pass
             case unknown:
-                raise AssertionError(f"nobody runs a block of {unknown}")
+                raise AssertionError(f"a block of {unknown} cannot be run")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of the reader's."""
+        """Write a file into the directory."""
         (self._where / name).write_text(text, encoding="utf-8")
         if name.endswith(".py"):
             self._not_yet_run[name] = text
@@ -166,9 +166,9 @@ class Story:
     def _python(self, text: str, *, arguments: tuple[str, ...] = ("-",)) -> str:
         self._forget_modules()
         self._not_yet_run.pop(arguments[0], None)
-        with _as_a_program(arguments, self._where) as said:
+        with _as_a_program(arguments, self._where) as output:
             exec(compile(text, arguments[0], "exec"), {"__name__": "__main__"})
-        return said.getvalue()
+        return output.getvalue()
 
     def _forget_modules(self) -> None:
         for name, module in list(sys.modules.items()):
@@ -180,14 +180,14 @@ class Story:
     # --- commands -------------------------------------------------------------------------------
 
     def command(self, line: str) -> str:
-        """Run one command, or check it; what it said."""
+        """Run or check one command, and return its output."""
         line = re.sub(r"\$\((.*?)\)", lambda inner: self.command(inner[1]).strip(), line)
-        said = ""
+        output = ""
         for part in line.split(" && "):
             words = shlex.split(part, comments=True)
             if words:
-                said += self._handler(words)(words)
-        return said
+                output += self._handler(words)(words)
+        return output
 
     def _handler(self, words: list[str]) -> Callable[[list[str]], str]:
         first = Path(words[0]).name or words[0]
@@ -214,10 +214,13 @@ class Story:
         return self._python((self._where / words[1]).read_text(encoding="utf-8"), arguments=tuple(words[1:]))
 
     def _pytest(self, words: list[str]) -> str:
-        if words[0] != "pytest":  # of an environment of its own: all tests, and these among them
+        if words[0] != "pytest":  # all tests, which include this one
             return ""
         for word in words[1:]:
             self._not_yet_run.pop(word, None)
+        if words[1].startswith("tests/"):  # these tests run anyway
+            assert (ROOT / words[1]).exists(), f"there is no {words[1]}"
+            return ""
         return run_pytest(self._where, *words[1:])[1]
 
     def _transfer_async(self, words: list[str]) -> str:
@@ -231,81 +234,72 @@ class Story:
 
     def _command_line(self, words: list[str]) -> str:
         self._forget_modules()
-        with _as_a_program(tuple(words), self._where) as said, _answering_yes():
+        with _as_a_program(tuple(words), self._where) as output, _answering_yes():
             try:
                 launcher.main()
             except SystemExit as end:
-                assert end.code in (0, None), said.getvalue()  # noqa: PT017 - this is how a program ends
-        return said.getvalue()
+                assert end.code in (0, None), output.getvalue()  # noqa: PT017 - this is how a program ends
+        return output.getvalue()
 
     def _check_options(self, words: list[str]) -> None:
-        """What a command is given is in its help."""
-        told = self._command_line([words[0], words[1], "--help"])
+        """Check that the command's help lists its options and faults."""
+        help_text = self._command_line([words[0], words[1], "--help"])
         for word in words[2:]:
-            assert not word.startswith("--") or word in told, f"{words[1]} has no option {word}"
+            assert not word.startswith("--") or word in help_text, f"{words[1]} has no option {word}"
         for before, word in itertools.pairwise(words):
-            assert before != "--fault" or word.partition("=")[0] in told, f"there is no fault {word}"
+            assert before != "--fault" or word.partition("=")[0] in help_text, f"there is no fault {word}"
 
     def _sandbox(self, words: list[str]) -> str:
         if len(words) > 2:
             self._check_options(words)
             return ""
-        command = [sys.executable, "-m", "transfer_async", "sandbox"]
-        sandbox = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", env=_environment()
-        )
-        self._sandboxes.append(sandbox)
-        assert sandbox.stdout is not None
-        said = "".join(sandbox.stdout.readline() for _ in range(5))
-        for line in re.findall(r"^export .*$", said, re.MULTILINE):
-            self._export(shlex.split(line))
-        return said
+        lines = announcement(self._sandboxes.enter_context(RunningSandbox()))
+        for line in lines:
+            if line.startswith("export "):
+                self._export(shlex.split(line))
+        return "\n".join(lines)
 
 
 def run_pytest(where: Path, *arguments: str) -> tuple[int, str]:
-    """Run pytest as a reader would, with no plug-ins but the two that are meant: its code and its words."""
+    """Run pytest with only two plug-ins, and return its exit code and output."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     command += ["-p", "pytest_asyncio.plugin", "-p", _PLUGIN]
-    env = {**_environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    env["PYTHONPATH"] += f"{os.pathsep}{where}"
+    path = f"{ROOT}{os.pathsep}{where}"
+    env = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = subprocess.run(
         command, cwd=where, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False
     )
     return ended.returncode, ended.stdout
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
 @contextlib.contextmanager
 def _as_a_program(arguments: tuple[str, ...], where: Path) -> Iterator[io.StringIO]:
-    """What is printed, with the arguments and the search path of a program in ``where``."""
-    said = io.StringIO()
+    """Collect the output of a program in ``where`` with these arguments."""
+    output = io.StringIO()
     with (
         mock.patch.object(sys, "argv", list(arguments)),
         mock.patch.object(sys, "path", [str(where), *sys.path]),
-        contextlib.redirect_stdout(said),
+        contextlib.redirect_stdout(output),
     ):
-        yield said
+        yield output
 
 
 @contextlib.contextmanager
 def _answering_yes() -> Iterator[None]:
-    """Somebody at the terminal, who says yes."""
+    """Answer all questions of a command with yes."""
     answers = io.StringIO("y\n" * 3)
     with mock.patch.object(answers, "isatty", return_value=True), mock.patch.object(sys, "stdin", answers):
         yield
 
 
-def assert_said(said: str, shown: str) -> None:
-    """Whether a program said what a page shows."""
-    said = "\n".join(line.rstrip() for line in said.splitlines())
+def assert_output(output: str, shown: str) -> None:
+    """Check that the output of a program is what a page shows."""
+    output = "\n".join(line.rstrip() for line in output.splitlines())
     pattern = "\n".join(
         r"(?:.*\n?)*?" if line == "…" else re.escape(line.rstrip()).replace("…", ".*")
         for line in shown.splitlines()
     ).replace("(?:.*\\n?)*?\n", "(?:.*\\n)*?")
-    assert re.fullmatch(pattern, said.rstrip()), f"said:\n{said}\n\nshown:\n{shown}"
+    assert re.fullmatch(pattern, output.rstrip()), f"output:\n{output}\n\nshown:\n{shown}"
 
 
 # --- what is only checked -----------------------------------------------------------------------
@@ -316,17 +310,17 @@ def _nothing(_words: list[str]) -> str:
 
 
 def _check_install(words: list[str]) -> str:
-    """The package is on no index: its name alone would install nothing, or somebody else's."""
+    """Check that only the clone is installed, because the package is on no index."""
     assert words[1] == "install"
     named = [word for word in words[2:] if not word.startswith("--")]
     assert named
-    for one in named:
-        assert is_installable(one), f"{one!r} cannot be installed from a clone"
+    for name in named:
+        assert is_installable(name), f"{name!r} cannot be installed from a clone"
     return ""
 
 
 def is_installable(what: str) -> bool:
-    """Whether it is the clone, with extras that are there, or one of a few known names."""
+    """Return whether ``what`` is the clone with existing extras, or one of a few known packages."""
     own = re.fullmatch(r"\.(?:\[([a-z,]+)\])?", what)
     if own is None:
         return what in _OTHERS
@@ -334,7 +328,7 @@ def is_installable(what: str) -> bool:
 
 
 def _check_module(words: list[str]) -> str:
-    """``python -m module --option``: both are there."""
+    """Check that the module and the options of ``python -m module --option`` exist."""
     assert words[1] == "-m"
     if words[2] == "venv":
         return ""

@@ -1,4 +1,4 @@
-"""The papers a bank asks for name only what is there: files, tests, Pythons, a licence."""
+"""The documents for banks refer only to existing files, tests, Python versions and a licence."""
 
 import re
 import tomllib

@@ -29,11 +29,11 @@ LOCKS = {
 
 
 def parsed(words: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options that ``transfer-async`` reads from a command and its environment; nothing is run."""
+    """Return the options that ``transfer-async`` reads from a command and its environment, without a run."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     name, *arguments = [re.sub(r"\$\{\w+.*?\}", "value", word) for word in words]
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # it is a group
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined] # the command is a group
     return dict(command.make_context(name, arguments).params)
 
 
@@ -45,15 +45,17 @@ def test_a_service_of_compose_has_a_valid_command(name: str, monkeypatch: pytest
     environment = OURS[name].get("environment", {})
     options = parsed(OURS[name]["command"], environment, monkeypatch)
 
-    assert [one for one in environment.values() if one not in options.values()] == []  # each variable is read
+    assert [
+        value for value in environment.values() if value not in options.values()
+    ] == []  # each variable is read
     assert {"sandbox": 8080, "worker": "0.0.0.0:8081", "desk": 8082}[name] in options.values()
 
 
 def test_the_worker_of_kubernetes_has_a_valid_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {one["name"]: one.get("value", one["name"]) for one in WORKER["env"]}
+    environment = {item["name"]: item.get("value", item["name"]) for item in WORKER["env"]}
     options = parsed(WORKER["args"], environment, monkeypatch)
 
-    assert [one for one in environment.values() if one not in options.values()] == []
+    assert [value for value in environment.values() if value not in options.values()] == []
     assert options["hooks"] == "your_bank:hooks"
 
 
@@ -87,7 +89,7 @@ async def test_the_probes_ask_paths_that_the_worker_serves() -> None:
 def test_each_name_that_the_page_tells_an_operator_to_type_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\n   ", " ")
     secret, values = re.findall(r"create secret generic ([\w-]+)((?: --from-literal=\w+=[^ `]+)+)", text)[0]
-    wanted = {(ref["name"], ref["key"]) for one in WORKER["env"] if (ref := secret_of(one))}
+    wanted = {(ref["name"], ref["key"]) for item in WORKER["env"] if (ref := secret_of(item))}
     (desk,) = re.findall(r"kubectl exec -it POD -- transfer-async (.+)", text)
     given = parsed(desk.split(), {"TRANSFER_BASE_URL": "b", "TRANSFER_JOURNAL": "j"}, monkeypatch)
     exported = set(re.findall(r"(\w+)=any", text))
@@ -109,13 +111,13 @@ def secret_of(variable: dict[str, Any]) -> dict[str, str]:
 
 def test_the_services_of_compose_refer_to_each_other_by_their_names() -> None:
     services = COMPOSE["services"]
-    named = {name for one in services.values() for name in one.get("depends_on", ())}
-    mounted = {one.partition(":")[0] for service in services.values() for one in service.get("volumes", ())}
+    named = {name for service in services.values() for name in service.get("depends_on", ())}
+    mounted = {path.partition(":")[0] for service in services.values() for path in service.get("volumes", ())}
     hosts = re.findall(r"(?:nats://|@)([a-z]+):", str(COMPOSE))
 
     assert named | set(hosts) <= set(services)
     assert mounted == set(COMPOSE["volumes"])
-    assert all("healthcheck" in services[name] for one in services.values() for name in healthy(one))
+    assert all("healthcheck" in services[name] for service in services.values() for name in healthy(service))
 
 
 def healthy(service: dict[str, Any]) -> list[str]:
@@ -155,19 +157,21 @@ def test_the_image_is_made_of_files_that_exist() -> None:
     assert 'ENTRYPOINT ["transfer-async"]' in DOCKERFILE
     assert "transfer-async" in PROJECT["scripts"]
     python = {*re.findall(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE)}
-    assert {f"Programming Language :: Python :: {one}" for one in python} <= set(PROJECT["classifiers"])
+    assert {f"Programming Language :: Python :: {version}" for version in python} <= set(
+        PROJECT["classifiers"]
+    )
     readme = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    assert all(f"python{one}/site-packages" in readme for one in python)
+    assert all(f"python{version}/site-packages" in readme for version in python)
 
 
 def needed(extra: str) -> set[Requirement]:
-    """What an extra needs, with the extras that it names."""
+    """Return the requirements of an extra, and of the extras that it includes."""
     found = set()
-    for one in map(Requirement, PROJECT["optional-dependencies"][extra]):
-        if one.name == "transfer_async":
-            found |= set().union(*map(needed, one.extras))
+    for requirement in map(Requirement, PROJECT["optional-dependencies"][extra]):
+        if requirement.name == "transfer_async":
+            found |= set().union(*map(needed, requirement.extras))
         else:
-            found.add(one)
+            found.add(requirement)
     return found
 
 
@@ -176,15 +180,15 @@ def test_a_lock_file_has_every_dependency_with_hashes(file: str) -> None:
     """After a change of a dependency in pyproject.toml, run `.ci/lock`."""
     text = (ROOT / file).read_text(encoding="utf-8")
     lines = re.findall(r"^[\w.-]+(?:\[.*\])?==[^\s;]+", text, re.MULTILINE)
-    locked = {one.name: one for one in map(Requirement, lines)}
-    wanted = {Requirement(one) for one in PROJECT["dependencies"]}.union(*map(needed, LOCKS[file]))
+    locked = {item.name: item for item in map(Requirement, lines)}
+    wanted = {Requirement(item) for item in PROJECT["dependencies"]}.union(*map(needed, LOCKS[file]))
 
-    assert {one.name for one in wanted} - {*locked} == set()
-    for one in wanted:
-        (version,) = locked[one.name].specifier
-        assert one.specifier.contains(version.version), one
-        # A line without the extras does not pin them: pip then takes the newest version, and misses its hash.
-        assert one.extras <= locked[one.name].extras, one
+    assert {item.name for item in wanted} - {*locked} == set()
+    for item in wanted:
+        (version,) = locked[item.name].specifier
+        assert item.specifier.contains(version.version), item
+        # Without its extras, a line does not pin them. pip would take the newest version, without a hash.
+        assert item.extras <= locked[item.name].extras, item
     assert text.count("==") <= text.count("--hash=sha256:")
 
 

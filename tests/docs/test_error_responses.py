@@ -1,4 +1,4 @@
-"""The middleware and the exception handler of the page on outcomes answer a caller correctly."""
+"""The middleware and the exception handler of the page on outcomes respond correctly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO = Refused(status=422, order_may_exist=False, key="payment-1", fields=["matche
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Loads a file of the page."""
+    """Load a file of the page as a module."""
     blocks = partial(python_block, ROOT / "docs/outcomes.md")
     return lambda name: module_of(name, blocks(f"{name}.py"), monkeypatch)
 

@@ -1,14 +1,12 @@
-"""The examples of docs/examples run, say what is true, and fail for a bank that pays twice."""
+"""The examples of docs/examples run with correct results, and their tests fail for a bank that pays twice."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,13 +18,12 @@ import pytest
 from typer.testing import CliRunner
 from yarl import URL
 
-from transfer_async import (
-    Outcome,
-)
+from tests.docs.story import ROOT, python_block, run_pytest
+from transfer_async import Outcome
 from transfer_async._cli.app import app
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
-EXAMPLES = Path(__file__).parent.parent.parent / "docs" / "examples"
+EXAMPLES = ROOT / "docs/examples"
 DIRECTORIES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name[0] not in "_.")
 SERVICES = ("aiohttp_service", "fastapi_service")
 
@@ -42,7 +39,7 @@ Load = Callable[[str, str], ModuleType]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Loads a module of an example, as ``python DIRECTORY`` does; the others forget what it imported."""
+    """Load a module of an example as ``python DIRECTORY`` does, and unload its imports after the test."""
     before = set(sys.modules)
 
     def load(example: str, module: str) -> ModuleType:
@@ -98,7 +95,7 @@ ODD_PAYMENTS: list[tuple[dict[str, str], str, set[int]]] = [
 
 
 async def test_a_service_sends_no_order_for_an_invalid_request(service: ModuleType, tmp_path: Path) -> None:
-    """Without a key, a request that is repeated would pay again."""
+    """Without a key, a repeated request would pay again."""
     async with at_service(service, tmp_path) as (sandbox, session):
         for headers, body, statuses in ODD_PAYMENTS:
             typed = headers | {"Content-Type": "application/json"}
@@ -132,9 +129,9 @@ async def at_service(
 
 
 def test_both_services_have_the_same_shared_files() -> None:
-    """Each directory stands by itself, so that it can be copied."""
+    """Each directory is complete, so that it can be copied."""
     for name in ("bank.py", "callers.py"):
-        assert len({(EXAMPLES / one / name).read_text(encoding="utf-8") for one in SERVICES}) == 1
+        assert len({(EXAMPLES / service / name).read_text(encoding="utf-8") for service in SERVICES}) == 1
     assert (EXAMPLES / "worker/bank.py").read_text(encoding="utf-8") == (
         EXAMPLES / "aiohttp_service/bank.py"
     ).read_text(encoding="utf-8")
@@ -150,9 +147,9 @@ def worker(load: Load) -> ModuleType:
 
 async def test_the_worker_publishes_the_outcome_of_each_command(worker: ModuleType, tmp_path: Path) -> None:
     broker, sandbox = await worker.play(tmp_path)
-    told = [(one.key, one.outcome) for one in broker.outcomes]
+    outcomes = [(outcome.key, outcome.outcome) for outcome in broker.outcomes]
 
-    assert told == [
+    assert outcomes == [
         ("payment-1", Outcome.CREATED),
         ("payment-1", Outcome.CREATED),
         ("payment-2", Outcome.REFUSED),
@@ -186,35 +183,42 @@ async def test_the_payroll_ends_with_every_line_created_once(
     assert len(sandbox.orders) == 3
 
 
-def test_the_example_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
+def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
     """Tests that pass for any bank would be worth nothing."""
     test, code = (
         (EXAMPLES / "own_tests" / name).read_text(encoding="utf-8")
         for name in ("test_payments.py", "payments.py")
     )
-    twice = code.replace("key=payment_id", "key=None")
-    assert twice != code
-    for name, text in {"payments": code, "twice": twice}.items():
-        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-        (tmp_path / f"test_{name}.py").write_text(
-            test.replace("from payments import", f"from {name} import"), encoding="utf-8"
-        )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command += ["-p", "pytest_asyncio.plugin", "-p", "transfer_async.testing.pytest_plugin"]  # and no others
-    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(EXAMPLES.parents[1])}
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False
-    )
-    failed = dict.fromkeys(re.findall(r"^FAILED (test_\w+)\.py::(\w+)", ended.stdout, re.MULTILINE))
+    of_page = python_block(ROOT / "docs/testing.md", "test_payments.py")
+    files = {
+        "payments.py": code,
+        "test_payments.py": test,
+        "twice.py": with_another_key(code, "key=payment_id"),
+        "test_twice.py": test.replace("from payments import", "from twice import"),
+        "test_page_twice.py": with_another_key(of_page, 'key="payment-8731"'),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
 
-    assert [*failed] == [
-        ("test_twice", "test_a_payment_is_paid_and_its_hold_stays"),
-        ("test_twice", "test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice"),
-        ("test_twice", "test_a_lost_answer_is_found_on_the_statement"),
-        ("test_twice", "test_whatever_goes_wrong_nobody_is_paid_twice"),
-        ("test_twice", "test_the_desk_alone_without_sockets"),
+    _, output = run_pytest(tmp_path, "-q", "--tb=no")
+    failed = dict.fromkeys(re.findall(r"^FAILED (test_\w+)\.py::(\w+)", output, re.MULTILINE))
+
+    assert len([name for file, name in failed if file == "test_page_twice"]) == 1
+    assert [name for file, name in failed if file != "test_page_twice"] == [
+        "test_a_payment_is_paid_and_its_hold_stays",
+        "test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice",
+        "test_a_lost_answer_is_found_on_the_statement",
+        "test_whatever_goes_wrong_nobody_is_paid_twice",
+        "test_the_desk_alone_without_sockets",
     ]
-    assert "33 passed" in ended.stdout
+    assert not [file for file, _ in failed if file == "test_payments"]
+    assert "33 passed" in output
+
+
+def with_another_key(code: str, key: str) -> str:
+    """Return code that passes no key, so that the client makes a new one for each call."""
+    assert key in code
+    return code.replace(key, "key=None")
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)

@@ -1,4 +1,4 @@
-"""Every line of code in the README and on the site's pages runs, and says what the page shows."""
+"""Every line of code in the README and on the site's pages runs, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from tests.docs.story import (
     README,
     ROOT,
     Story,
-    assert_said,
+    assert_output,
     blocks_of,
     commands_in,
     is_installable,
     python_block,
-    run_pytest,
 )
 from tests.support.bank import World, new_order
 from tests.support.brokers import NatsServer
@@ -37,7 +36,7 @@ JOURNAL = "payments.journal"
 
 @pytest.fixture(scope="module")
 def sandbox_elsewhere() -> Iterator[Sandbox]:
-    """For examples that bring their own event loop."""
+    """A sandbox in a thread, for examples with their own event loop."""
     with RunningSandbox() as sandbox:
         yield sandbox
 
@@ -46,26 +45,26 @@ def sandbox_elsewhere() -> Iterator[Sandbox]:
 def story(
     sandbox_elsewhere: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blockbuster: BlockBuster
 ) -> Iterator[Story]:
-    """A reader with a directory, the bank of the tutorial, and a sandbox that runs."""
+    """A `Story` with an empty directory, the bank of the tutorial, and a running sandbox."""
     looked_for = blockbuster.functions["os.getcwd"]
-    looked_for.deactivate()  # a reader names a file of the directory that they are in
+    looked_for.deactivate()  # the code of the pages uses relative paths
     environment = {
         "TRANSFER_BASE_URL": sandbox_elsewhere.base_url,
         "TRANSFER_API_TOKEN": sandbox_elsewhere.token,
     }
     for name, value in {**environment, "TRANSFER_JOURNAL": ""}.items():
-        monkeypatch.setenv(name, value)  # set back in the end, whatever the story sets
+        monkeypatch.setenv(name, value)  # reset at the end, also if the story changes them
     monkeypatch.delenv("TRANSFER_JOURNAL")
     monkeypatch.chdir(tmp_path)
-    told = Story(tmp_path, _Environment(monkeypatch))
-    told.write("bank.py", python_block(DOCS / "tutorial.md", "bank.py"))
-    yield told
-    told.close()
+    story = Story(tmp_path, _Environment(monkeypatch))
+    story.write("bank.py", python_block(DOCS / "tutorial.md", "bank.py"))
+    yield story
+    story.close()
     looked_for.activate()
 
 
 class _Environment(dict[str, str]):
-    """The process's environment, as it is set for one test."""
+    """The process's environment during one test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -75,7 +74,7 @@ class _Environment(dict[str, str]):
 
 
 async def _doubts(sandbox: Sandbox, where: Path) -> None:
-    """Keys that have been in doubt for years, so that what an operator says of them is believed."""
+    """Create keys that have been in doubt since 2024, so that an operator may refute them."""
     world = World(sandbox)
     world.journal.journal = SQLiteJournal(where / JOURNAL, clock=world.time.clock)  # in 2024
     async with world.client() as client:
@@ -96,7 +95,7 @@ BEFORE: dict[str, Callable[[Story, Sandbox, Path], None]] = {
     "operations.md": _an_operators_day,
     "upgrading.md": _an_operators_day,
 }
-"""What a page begins with, beside the bank of the tutorial."""
+"""What must be set up before a page, besides the bank of the tutorial."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -108,7 +107,7 @@ def test_all_code_of_a_page_runs(
     story.play(page)
 
 
-# --- what a page leaves behind --------------------------------------------------------------------
+# --- results of a page ---------------------------------------------------------------------------
 
 
 def test_the_readmes_first_order_exists(
@@ -132,20 +131,7 @@ def test_a_file_of_orders_is_created_once(story: Story, sandbox_elsewhere: Sandb
     assert outcomes.count('"outcome":"created"') == 2
 
 
-def test_the_documented_test_fails_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
-    test = python_block(DOCS / "testing.md", "test_payments.py")
-    pays_twice = test.replace('key="payment-8731"', "key=None")
-    assert pays_twice != test
-    (tmp_path / "test_as_pasted.py").write_text(test, encoding="utf-8")
-    (tmp_path / "test_pays_twice.py").write_text(pays_twice, encoding="utf-8")
-
-    _, said = run_pytest(tmp_path, "-q")
-
-    assert said.splitlines()[-1].startswith("1 failed, 1 passed in ")
-    assert "FAILED test_pays_twice.py::" in said
-
-
-@pytest.mark.trial(ci=1, long=1)  # tests/worker has the like of it
+@pytest.mark.trial(ci=1, long=1)  # tests/worker has a similar test
 async def test_the_worker_takes_orders_from_nats(
     sandbox_elsewhere: Sandbox, nats: NatsServer, database: str, tmp_path: Path
 ) -> None:
@@ -177,7 +163,7 @@ async def test_the_worker_takes_orders_from_nats(
 
 
 async def first_outcome(address: str) -> OrderOutcome:
-    """What is published first, by a reader that knows nothing but NATS."""
+    """Return the first published outcome, read with the NATS client."""
     connection = await connect(address)
     try:
         reader = await connection.jetstream().subscribe("transfer.outcomes", ordered_consumer=True)
@@ -216,17 +202,17 @@ def test_every_pip_install_in_a_sentence_works_from_a_clone(page: Path) -> None:
 
 
 def test_shown_output_is_compared_with_real_output() -> None:
-    assert_said("a 17 b\nc\nd\ne\n", "a … b\n…\ne\n")
+    assert_output("a 17 b\nc\nd\ne\n", "a … b\n…\ne\n")
     with pytest.raises(AssertionError):
-        assert_said("a\nb\n", "a\n")
+        assert_output("a\nb\n", "a\n")
     with pytest.raises(AssertionError):
-        assert_said("a\n", "a\nb\n")
+        assert_output("a\n", "a\nb\n")
 
 
 def test_a_block_that_cannot_be_run_is_an_error(story: Story, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```ruby\nputs 1\n```\n", encoding="utf-8")
-    with pytest.raises(AssertionError, match="nobody runs a block of ruby"):
+    with pytest.raises(AssertionError, match="a block of ruby cannot be run"):
         story.play(page)
 
     page.write_text("```sh\nrm -rf /\n```\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The README is a way in: short, and its tables say what the code says."""
+"""The README is short, and the tables of the documentation match the code."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def named_in_tables(page: Path) -> set[str]:
 
 @each("page", PAGES)
 def test_every_link_has_an_existing_target(page: Path) -> None:
-    """The site's build looks, too; but the README is not on the site, and pages are read where they lie."""
+    """The site's build does not check the README, nor links as GitHub shows them."""
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         path, _, heading = link.partition("#")
@@ -86,7 +86,7 @@ def test_every_link_has_an_existing_target(page: Path) -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings."""
+    """Return the anchors of a page's headings."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -1,4 +1,4 @@
-"""What the site draws and lists is what the code has; that it builds without a warning, `.ci/run` shows."""
+"""The diagrams and lists of the site match the code. `.ci/run` checks that the site builds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 
 
 def load(name: str) -> ModuleType:
-    """A module of the site's own."""
+    """Load a module of the site's build."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +40,7 @@ def drawings() -> ModuleType:
 
 
 def listed() -> dict[str, list[str]]:
-    """The names that the reference lists by hand, by their module; none where it takes all of them."""
+    """Return the names that the reference lists, by module; an empty list if it includes all names."""
     found: dict[str, list[str]] = {}
     pages = sorted((DOCS / "reference").glob("*.rst"))
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
@@ -57,13 +57,14 @@ def test_the_reference_has_every_public_name_once() -> None:
 
 def test_the_reference_lists_every_name_of_the_public_modules() -> None:
     reference = load("_reference")
+    own_names = {module: reference.own_names(module) for module in reference.PUBLIC}
 
     for module in reference.PUBLIC:
         for name in reference.public_names(module):
             thing = getattr(sys.modules[module], name)
-            homes = [one for one in reference.PUBLIC if name in reference.own_names(one)]
+            homes = [home for home, names in own_names.items() if name in names]
             assert any(getattr(sys.modules[home], name) is thing for home in homes), (module, name)
-    assert "Order" in reference.own_names("transfer_async.sandbox")  # it is another one than the client's
+    assert "Order" in own_names["transfer_async.sandbox"]  # not the client's class
 
 
 def test_the_reference_has_every_public_module() -> None:
@@ -81,7 +82,7 @@ def test_the_reference_has_every_public_module() -> None:
 
 
 def has_all(module: str) -> bool:
-    """Whether a module says what it promises; without importing it."""
+    """Return whether a module has an ``__all__``, without importing it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -113,9 +114,9 @@ def test_the_command_line_page_lists_every_command_and_option() -> None:
 
     assert {"", "create", "journal", "journal four-eyes", "verify-hooks"} <= set(commands)
     for name, command in commands.items():
-        said = invoke(*name.split(), "--help").output
+        help_text = invoke(*name.split(), "--help").output
         options = {typed.split()[0] for typed, *_ in site.options_of(command) if typed.startswith("-")}
-        assert options == set(re.findall(r"^ +(--[a-z-]+)", said, re.MULTILINE)) - {"--help"}
+        assert options == set(re.findall(r"^ +(--[a-z-]+)", help_text, re.MULTILINE)) - {"--help"}
 
 
 def test_documented_defaults_variables_and_exit_codes_match_the_program() -> None:
@@ -141,16 +142,12 @@ def test_every_import_points_down_in_the_diagram_of_layers(drawings: ModuleType)
             in_a_circle = box in drawings.reach(graph, other)
             assert layer_of[other] < layer_of[box] or in_a_circle
     assert layer_of["sandbox"] == 0
-    picture = drawings.draw_layers()
+    picture, direct = drawings.draw_layers(), drawings.direct()
     assert all(f">{box}</text>" in picture for box in layer_of)
-    assert picture.count('class="way"') == len(drawings.direct())
-    for box in graph:  # what is left out can be come to all the same
-        assert drawings.reach(graph, box) == drawings.reach(shown(drawings), box)
-
-
-def shown(drawings: ModuleType) -> dict[str, set[str]]:
-    """The arrows of the picture."""
-    return {box: {to for start, to in drawings.direct() if start == box} for box in drawings.arrows()}
+    assert picture.count('class="way"') == len(direct)
+    shown = {box: {to for start, to in direct if start == box} for box in graph}
+    for box in graph:  # An arrow is left out only if other arrows lead to the same box.
+        assert drawings.reach(graph, box) == drawings.reach(shown, box)
 
 
 def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
@@ -166,16 +163,16 @@ def test_every_transition_is_in_the_state_diagram(drawings: ModuleType) -> None:
         assert f">{state}</text>" in picture
 
 
-@pytest.mark.trial(ci=1, long=1)  # it plays the whole demo
+@pytest.mark.trial(ci=1, long=1)  # it runs the whole demo
 def test_the_demos_diagram_shows_what_the_demo_prints() -> None:
     demo_picture = load("demo_picture")
     picture = (DOCS / "demo.svg").read_text(encoding="utf-8")
-    told = without_blanks(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))))
+    shown = without_blanks(html.unescape("".join(re.findall(r">([^<>]+)</text>", picture))))
 
     for line in demo_picture.shown():
-        assert without_blanks(line) in told, f"run python docs/demo_picture.py: {line}"
+        assert without_blanks(line) in shown, f"run python docs/demo_picture.py: {line}"
 
 
 def without_blanks(text: str) -> str:
-    """``text`` without blanks, of which a picture has kinds of its own."""
+    """Remove all blanks, because a picture has special ones."""
     return "".join(text.split())

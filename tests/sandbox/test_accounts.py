@@ -7,7 +7,6 @@ import pytest
 from tests.support import samples
 from tests.support.cases import each
 from transfer_async.sandbox import Account, Accounts, CurrencyAccount, load_accounts
-from transfer_async.sandbox.accounts import accounts_from_json
 
 BANK = Account(username="a-bank", firstname="A", lastname="Bank", is_bank=True)
 ADA = Account(username="Ada@example.com", firstname="Ada", lastname="Eze")
@@ -107,6 +106,9 @@ def test_accounts_are_loaded_from_a_file_with_exact_amounts(tmp_path: Path):
         ),
     ],
 )
-def test_an_invalid_file_is_refused_with_the_path_and_the_rule(document: bytes, place: str):
+def test_an_invalid_file_is_refused_with_the_path_and_the_rule(document: bytes, place: str, tmp_path: Path):
+    path = tmp_path / "accounts.json"
+    path.write_bytes(document)
+
     with pytest.raises(ValueError, match=place):
-        accounts_from_json(document)
+        load_accounts(path)

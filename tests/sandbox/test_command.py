@@ -124,7 +124,7 @@ async def test_the_command_serves_the_seeds_mix_over_tls_and_logs_each_request(c
         "--token",
         "abc",
         *tls,
-        *chain.from_iterable(("--fault", one) for one in MIX),
+        *chain.from_iterable(("--fault", share) for share in MIX),
     ]
     async with running(*words, stderr=asyncio.subprocess.PIPE) as sandbox:
         address = (await sandbox.line("")).split()[3].rstrip(",")

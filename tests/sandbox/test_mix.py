@@ -41,10 +41,10 @@ def apply(faults: Faults, request: RequestRecord | None = None) -> Fault | None:
 
 def test_each_fault_has_its_share():
     faults = mixed()
-    counts = Counter(apply(faults) for _ in range(10_000))
+    counts = Counter(apply(faults) for _ in range(2_000))
 
-    assert 400 < counts[CloseAfterProcessing()] < 600
-    assert 850 < counts[Status(429)] < 1150
+    assert 70 < counts[CloseAfterProcessing()] < 130
+    assert 160 < counts[Status(429)] < 240
     assert set(counts) == {None, *MIX}
 
 
@@ -128,14 +128,8 @@ async def test_a_mix_is_listed_and_removed_over_http(sandbox: Sandbox, client: W
     listed = await client.ask(method="GET", path="/sandbox/faults")
     forgotten = await client.ask(method="DELETE", path="/sandbox/faults")
 
-    assert [(one["fault"], one["options"]["status"], one["share"]) for one in listed.json["mix"]] == [
+    assert [(fault["fault"], fault["options"]["status"], fault["share"]) for fault in listed.json["mix"]] == [
         ("status", "429", 0.25)
     ]
     assert forgotten.json == {"faults": [], "mix": []}
     assert sandbox.faults.shares == {}
-
-
-def test_half_of_a_thousand_requests_get_a_fault_with_a_share_of_a_half():
-    faults = mixed({CloseBeforeReading(): 0.5}, seed=1)
-
-    assert 450 < sum(apply(faults) is not None for _ in range(1000)) < 550

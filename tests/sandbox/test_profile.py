@@ -14,7 +14,7 @@ from transfer_async.sandbox import (
     ServiceProfile,
     load_profile,
 )
-from transfer_async.sandbox.profile import IDLE, WITHIN, amid, keep_alive_of, rung
+from transfer_async.sandbox.profile import IDLE, TIME_STEPS, keep_alive_of, midpoint, time_step
 
 from .wire_client import connected, order_body
 
@@ -31,7 +31,7 @@ def test_a_saved_profile_can_be_loaded(tmp_path):
     PROFILE.save(tmp_path / "profile.json")
 
     assert load_profile(tmp_path / "profile.json") == PROFILE
-    assert [one.name for one in tmp_path.iterdir()] == ["profile.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
 
 
 def test_a_failed_save_keeps_the_previous_profile(tmp_path, monkeypatch):
@@ -45,13 +45,13 @@ def test_a_failed_save_keeps_the_previous_profile(tmp_path, monkeypatch):
         ServiceProfile().save(tmp_path / "profile.json")
 
     assert load_profile(tmp_path / "profile.json") == PROFILE
-    assert [one.name for one in tmp_path.iterdir()] == ["profile.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
 
 
 @each(
-    ("changes", "said"),
+    ("changes", "message"),
     [
-        ({"version": 2}, "profile: must be of version 1"),
+        ({"version": 2}, "profile: must have version 1"),
         ({"levels": "all"}, "profile: Expected `array`"),
         ({"answers": {"order": {"status": 99}}}, "status: must be from 200 to 599, not 99"),
         ({"answers": {"order": {"status": 100}}}, "status: must be from 200 to 599, not 100"),
@@ -73,17 +73,17 @@ def test_a_failed_save_keeps_the_previous_profile(tmp_path, monkeypatch):
         *((text, "profile: ") for text in ("", "[]", "no json")),
     ],
 )
-def test_an_invalid_profile_is_refused_with_the_field(tmp_path, changes, said):
+def test_an_invalid_profile_is_refused_with_the_field(tmp_path, changes, message):
     text = changes if isinstance(changes, str) else json.dumps({"version": 1, **changes})
     (tmp_path / "p.json").write_text(text, encoding="utf-8")
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         load_profile(tmp_path / "p.json")
 
 
 def test_seconds_are_rounded_up_to_a_step_and_its_mean_has_the_same_step():
-    assert [rung(seconds) for seconds in (0.0, 0.1, 0.11, 3.0, 10_000.0)] == [0.1, 0.1, 0.25, 5.0, 120.0]
-    assert all(rung(amid(step, WITHIN)) == step for step in WITHIN)
+    assert [time_step(seconds) for seconds in (0.0, 0.1, 0.11, 3.0, 10_000.0)] == [0.1, 0.1, 0.25, 5.0, 120.0]
+    assert all(time_step(midpoint(step, TIME_STEPS)) == step for step in TIME_STEPS)
 
 
 @each(
@@ -107,7 +107,7 @@ async def test_a_field_that_the_service_does_not_need_may_be_missing():
     answers = {f"without-{name}": SeenAnswer(status=200, body="json", order="new") for name in order_body()}
     answers["without-external_order.transaction_fee"] = SeenAnswer(status=201, body="json", order="new")
     async with Sandbox(profile=ServiceProfile(answers=answers)) as sandbox, connected(sandbox) as client:
-        for name in [one for one in order_body() if one != "external_order"]:
+        for name in [field for field in order_body() if field != "external_order"]:
             body = order_body()
             del body[name]
             assert (await client.ask(body)).json["id"] in sandbox.orders
@@ -150,7 +150,7 @@ def without(*paths: str) -> dict:
 OTHERWISE = {"poster_amount": "310050.00", "matcher_amount": "200"}
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         order_body(poster_recipient_username="somebody.else@example.com"),

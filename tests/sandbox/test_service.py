@@ -186,6 +186,12 @@ def test_amounts_outside_the_limits_or_steps_are_refused(
     assert errors(reply)[field] == [reason]
 
 
+def test_an_order_of_exactly_the_maximum_amount_is_created(service: Service):
+    largest = order_body(matcher_amount="50000", exchange_rate="1000", poster_amount="50000000")
+
+    assert create(service, largest).status == 200
+
+
 def test_steps_may_be_large(service: Service):
     body = order_body(
         poster_recipient_username="wanjiru.kamau@example.com",

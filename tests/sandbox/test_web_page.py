@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.sandbox.wire_client import Answer, WireClient, connected, order_body
+from tests.support.cases import each
 from tests.support.pages import ELSEWHERE, Page
 from transfer_async.sandbox import FAULTS, Sandbox, StallAfterProcessing, StallBeforeProcessing, Status
 from transfer_async.sandbox.control import FAULT_BUTTONS, _template
@@ -161,7 +162,7 @@ async def test_the_page_escapes_what_was_sent(client: WireClient, developer: Dev
     assert "alert(1)" in shown.text
 
 
-@pytest.mark.parametrize("headers", ELSEWHERE)
+@each("headers", ELSEWHERE)
 async def test_a_form_sent_by_another_page_is_refused(
     sandbox: Sandbox, developer: Developer, headers: dict[str, str]
 ):
@@ -175,7 +176,7 @@ async def test_a_form_with_only_an_origin_header_is_accepted(developer: Develope
     assert (await developer.post("match", headers={"Origin": "http://sandbox"})).status == 303
 
 
-@pytest.mark.parametrize("cookie", ["", "transfer_sandbox=guessed", "transfer_sandbox=\u00fc", "a b;;=="])
+@each("cookie", ["", "transfer_sandbox=guessed", "transfer_sandbox=\u00fc", "a b;;=="])
 async def test_without_the_token_nothing_is_shown_or_changed(
     sandbox: Sandbox, client: WireClient, cookie: str
 ):
@@ -216,8 +217,8 @@ async def test_a_wrong_token_is_refused_with_a_message(client: WireClient):
     assert "Set-Cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("path", ["/sandbox/", "/sandbox/live"])
+@each("form", FORMS)
+@each("path", ["/sandbox/", "/sandbox/live"])
 async def test_a_click_returns_to_the_page_that_it_was_on(developer: Developer, path: str, form: str):
     page = read(await developer.get(path))
     fields = {given["name"]: given["value"] for tag, given in page.tags if tag == "input"}
@@ -235,7 +236,7 @@ async def test_only_the_live_page_reloads(developer: Developer):
     assert "Refresh" not in still.headers
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "path", "status"),
     [
         ("POST", "/sandbox/", 405),
@@ -252,9 +253,7 @@ async def test_each_path_has_its_method(client: WireClient, method: str, path: s
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
 
-@pytest.mark.parametrize(
-    ("form", "body"), [("arm", b"fault=none"), ("arm", b"&".join([b"a=1"] * 99)), ("else", b"")]
-)
+@each(("form", "body"), [("arm", b"fault=none"), ("arm", b"&".join([b"a=1"] * 99)), ("else", b"")])
 async def test_an_unknown_form_is_refused(developer: Developer, form: str, body: bytes):
     assert (await developer.post(form, body)).status == 404
 

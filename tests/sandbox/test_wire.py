@@ -1,5 +1,3 @@
-import json
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -47,19 +45,6 @@ def test_invalid_json_is_refused_with_a_reason(body: bytes, reason: str):
 
 def test_complete_surrogate_pairs_are_text():
     assert validation.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
-
-
-@given(st.binary())
-def test_any_body_is_read_or_raises_bad_json(body: bytes):
-    with suppress(validation.BadJson):
-        validation.read(body)
-
-
-def test_a_written_object_can_be_extended():
-    written = validation.extended(validation.raw({"a": 1}), "b", {"c": Decimal("0.10")})
-
-    assert validation.write([written]) == b'[{"a":1,"b":{"c":0.10}}]'
-    assert json.loads(bytes(written)) == {"a": 1, "b": {"c": 0.1}}
 
 
 @pytest.mark.parametrize(

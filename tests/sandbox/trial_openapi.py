@@ -120,7 +120,9 @@ def fits(schema: str, value: Any) -> bool:
     return bool(jsonschema.validator_for(wanted, validate_formats=True).is_valid(value))
 
 
-RECIPIENTS = [one for one in DEFAULT_ACCOUNTS if one.payable and one.active and not one.is_bank]
+RECIPIENTS = [
+    account for account in DEFAULT_ACCOUNTS if account.payable and account.active and not account.is_bank
+]
 TRADES = [
     (recipient, held, CURRENCY_LIMITS[code.upper()])
     for recipient in RECIPIENTS

@@ -21,7 +21,7 @@ class Came:
 
 @frozen(kw_only=True)
 class Answer:
-    """An answer: ``lost`` sends nothing, ``cut`` stops before the end, ``gate`` delays it until open."""
+    """A response: ``lost`` sends nothing, ``cut`` stops before the end, ``gate`` delays it."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -33,7 +33,7 @@ class Answer:
 
 @define
 class Answering:
-    """The service; ``answers`` are given in turn, then what was sent, or ``{}``, for ever."""
+    """The service. It sends ``answers`` in order; after them, it returns the request's body, or ``{}``."""
 
     base_url: str = ""
     came: list[Came] = field(factory=list)
@@ -71,7 +71,7 @@ class Answering:
 
 @asynccontextmanager
 async def answering() -> AsyncIterator[Answering]:
-    """A service of one's own, on loopback."""
+    """Serve an `Answering` on loopback."""
     service = Answering()
     runner = web.ServerRunner(web.Server(service.handle), shutdown_timeout=0.1)
     await runner.setup()

@@ -39,16 +39,16 @@ T = TypeVar("T")
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 CALL = ("beneficiary", "held", "send_before", "deadline")
-"""What is said with one call, beside its order and its key."""
+"""The arguments of one call besides its order and its key."""
 
 
 def new_order(**changes: Any) -> NewOrder:
-    """An order that the sandbox takes."""
+    """An order that the sandbox accepts."""
     return NewOrder(**{**ORDER, "external_order": external_order(), **changes})
 
 
 def external_order(**changes: Any) -> NewExternalOrder:
-    """The bank's own data."""
+    """The bank's part of an order."""
     return NewExternalOrder(**{**EXTERNAL, **changes})
 
 
@@ -135,7 +135,7 @@ class Bank:
         return FundsHold(self.place, self.release)
 
     def step(self, name: str, *, error: BaseException | None = None) -> "StepHook":
-        """A hook that does nothing but say so in the bank's log."""
+        """A hook that only adds its name to the bank's log."""
         return StepHook(self, name, error)
 
 
@@ -339,18 +339,18 @@ class World:
         return (await self.entry(key)).intent_id
 
     async def abandoned(self, at: type, **settings: Any) -> str:
-        """Do the same and let its lease expire. Return the id of its intent."""
+        """Let a worker die as in `crash`, and let its lease expire. Return the id of its intent."""
         intent_id = await self.crash(at, **settings)
         self.time.pass_(60.0)
         return intent_id
 
     async def in_doubt(self, key: str = "k", **settings: Any) -> None:
-        """A key whose order was sent, and whose answer was lost."""
+        """Create a doubt: the order is sent, and its response is lost."""
         self.sandbox.faults.add(CloseAfterProcessing())
         await self.fails(OutcomeUnknown, key=key, **settings)
 
     async def owing(self, key: str = "k") -> None:
-        """A key whose order was refused, and whose hold could not be released."""
+        """Create a pending undo: the order is refused, and its hold cannot be released."""
         self.bank.release_error = RuntimeError()
         await self.fails(Refused, refused_order(), key=key)
         self.bank.release_error = None
@@ -363,7 +363,7 @@ class World:
         return task
 
     def meanwhile(self, at: type, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this as another worker just before the next transition of a kind."""
+        """Call ``work`` as another worker just before the next transition of a kind."""
 
         async def work_once(_: object) -> None:
             del self.journal.before[at]
@@ -372,7 +372,7 @@ class World:
         self.journal.before[at] = work_once
 
     def passing(self, seconds: float) -> Callable[..., Awaitable[None]]:
-        """What takes so long."""
+        """Return a function that advances the time by ``seconds``."""
 
         async def pass_(*_: object) -> None:
             self.time.pass_(seconds)
@@ -380,12 +380,12 @@ class World:
         return pass_
 
     async def refusing(self, client: TransferClient) -> None:
-        """A call that the service refuses."""
+        """Make a call that the service refuses."""
         self.sandbox.faults.add(Status(422))
         await client.create_order(new_order(), key="k")
 
     async def resolve(self, order_id: str, key: str = "k") -> None:
-        """An operator has seen the order."""
+        """Resolve a doubt as an operator who has seen the order."""
         attempt = await self._doubted(key)
         await self._made(
             Resolve(attempt=attempt, order_id=order_id, reply=None, by="operator", reason="seen"), key
@@ -426,7 +426,7 @@ async def world(*, port: int = 0) -> AsyncIterator[World]:
 async def world_in_a_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, clock: Clock | None = None
 ) -> AsyncIterator[World]:
-    """The same with a journal in a file; the environment names both for the command line."""
+    """Create a `World` with a journal in a file, and set the environment of the command line."""
     async with Sandbox(token="s3cr3t") as sandbox:
         world = World(sandbox)
         async with SQLiteJournal(path, clock=clock or world.time.clock) as world.journal.journal:
@@ -461,11 +461,11 @@ def connects_slowly(client: TransferClient, time: Time, seconds: float) -> None:
 
 
 async def turns(count: int) -> None:
-    """Let the loop turn so often."""
+    """Run this number of iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def owed_hooks(entry: Entry) -> list[str]:
     """Return the names of the hooks whose undo is pending, in order."""
-    return [one.hook for one in entry.pending_undos]
+    return [undo.hook for undo in entry.pending_undos]

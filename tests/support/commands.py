@@ -1,4 +1,4 @@
-"""The command line, within the test's own process or in one of its own."""
+"""The command line, run in the test's process or in another one."""
 
 import asyncio
 import functools
@@ -15,18 +15,18 @@ from transfer_async._cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
-"""Seconds: only a hang meets it."""
+"""A timeout in seconds that only a hang reaches."""
 
-testing._get_command = functools.cache(testing._get_command)  # dear to make, and the same for every call
+testing._get_command = functools.cache(testing._get_command)  # expensive, and the same for every call
 
 
 def invoke(*words: Any, answers: str | bytes | None = None) -> testing.Result:
-    """Type it; it runs on a loop of its own."""
+    """Run a command on its own event loop."""
     return testing.CliRunner().invoke(app, [*map(str, words)], input=answers, prog_name="transfer-async")
 
 
 async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testing.Result:
-    """The same beside a loop that serves it; it ends with this code, and shows no traceback."""
+    """Run a command in a thread. Check its exit code, and that it shows no traceback."""
     result = await asyncio.to_thread(invoke, *words, answers=answers)
     assert "Traceback" not in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
@@ -42,14 +42,14 @@ def refused(*words: Any, answers: str | bytes | None = None) -> str:
 
 
 class Running:
-    """A command in a process of its own, read line by line."""
+    """A command in another process, whose output is read line by line."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.lines: list[str] = []
 
     async def line(self, begin: str) -> str:
-        """The rest of the next line that begins so."""
+        """Return the rest of the next line that begins with ``begin``."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -60,7 +60,7 @@ class Running:
                     return line.removeprefix(begin).strip()
 
     async def end(self) -> tuple[int | None, str]:
-        """Its exit code, and what else it said."""
+        """Return the exit code and the rest of the output."""
         async with asyncio.timeout(PATIENCE):
             rest, _ = await self.process.communicate()
         return self.process.returncode, (rest or b"").decode()
@@ -74,7 +74,7 @@ async def running(
     stderr: int = asyncio.subprocess.STDOUT,
     **environment: str,
 ) -> AsyncIterator[Running]:
-    """The command, with nothing in its environment but what is given; it is gone in the end."""
+    """Run a command with only the given ``TRANSFER_`` variables, and kill it in the end."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRANSFER_")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "transfer_async", *map(str, words)),

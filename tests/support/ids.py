@@ -1,4 +1,4 @@
-"""The ids of parametrized tests: equal in every process, as sharing the tests requires."""
+"""Ids of parametrized tests that are equal in every process, as pytest-xdist requires."""
 
 import re
 

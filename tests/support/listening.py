@@ -1,4 +1,4 @@
-"""How a server of a test's own stops to listen."""
+"""Closing of an asyncio server without leaving a socket open."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import asyncio
 from tests.support.bank import turns
 
 _ACCEPTING = 5
-"""Turns of the loop after which a connection that was accepted has its task."""
+"""Iterations of the event loop after which an accepted connection has its task."""
 
 
 async def stop_listening(server: asyncio.Server) -> None:
     """Close ``server`` once every accepted connection has its transport and its task.
 
-    asyncio leaves open the socket that was accepted in the very turn in which the server is closed.
+    asyncio leaves a socket open if it was accepted in the iteration in which the server is closed.
     """
     loop = asyncio.get_running_loop()
     for listening in server.sockets:

@@ -1,4 +1,4 @@
-"""A loop's time that runs ahead of the clock, so that timers fire at once."""
+"""Control of the event loop's time, so that timers fire at once."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 MUST_RUN_OUT = 0.01
-"""Real seconds of a limit that is tried: nobody ever answers, so that nothing can come before its end."""
+"""A timeout in real seconds for a test in which no response can come before it expires."""
 
 
 class LoopTime:
-    """The time of the running loop, for as long as ``patch`` lasts.
+    """The time of the running event loop, while ``patch`` is active.
 
     Attributes:
-        passed: how many seconds went by without a wait.
+        passed: the seconds by which the time was advanced.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ class LoopTime:
         self.passed = 0.0
         self._timers: list[_Timer] = []
         patch.setattr(loop, "time", lambda: now() + self.passed)
-        if not isinstance(loop, asyncio.BaseEventLoop):  # uvloop's timers do not ask for the time
+        if not isinstance(loop, asyncio.BaseEventLoop):  # uvloop's timers do not call `time`
             call_later = loop.call_later
 
             def call_at(when: float, act: Callable[..., object], *args: Any, context: Any = None) -> _Timer:
@@ -41,7 +41,7 @@ class LoopTime:
             )
 
     async def pass_(self, seconds: float) -> None:
-        """Advance by so many seconds and run the timers that are due."""
+        """Advance the time by ``seconds`` and run the timers that are due."""
         self.passed += seconds
         now = asyncio.get_running_loop().time()
         for timer in [timer for timer in self._timers if timer.when() <= now]:
@@ -52,7 +52,7 @@ class LoopTime:
 
 
 class _Timer:
-    """As much of a timer's handle as is asked for; it rings once."""
+    """The part of `asyncio.TimerHandle` that is needed. It runs its function once."""
 
     def __init__(self, when: float, act: Callable[[], object]) -> None:
         self._when = when

@@ -1,4 +1,4 @@
-"""What async tests run on: `pytest --loop=uvloop` is for what the command line uses where it is installed::
+"""The option that chooses the event loop of async tests. The command line uses uvloop if it is installed::
 
 pytest --loop=uvloop tests/faults tests/_pipeline/test_cancellation.py tests/_http
 """
@@ -12,17 +12,19 @@ OPTION = "--loop"
 
 def add_option(parser: pytest.Parser) -> None:
     """Add the option that chooses the loop."""
-    parser.addoption(OPTION, choices=["asyncio", "uvloop"], default="asyncio", help="what async tests run on")
+    parser.addoption(
+        OPTION, choices=["asyncio", "uvloop"], default="asyncio", help="the event loop of async tests"
+    )
 
 
 def choose(config: pytest.Config) -> None:
-    """Let pytest-asyncio make its loops of the kind that was chosen."""
+    """Make pytest-asyncio create the chosen kind of event loop."""
     if config.getoption(OPTION) == "uvloop":
         config.pluginmanager.register(_OnUvloop())
 
 
 class _OnUvloop:
     def pytest_asyncio_loop_factories(self) -> dict[str, Any]:
-        import uvloop  # only where it is asked for: not every system has it
+        import uvloop  # not every system has it
 
         return {"uvloop": uvloop.new_event_loop}

@@ -1,7 +1,7 @@
-"""Pairs of names, the verdict of a careful clerk on each, and why. All people are fictitious.
+"""Pairs of names with the expected result and its reason. All people are fictional.
 
-They are those of a longer table that see most: of 1,346 small changes of the matcher that it noticed, each
-is noticed by four of these pairs, or by all that had noticed it.
+The pairs were selected from a longer table. For each of 1,346 small changes of the matcher that the table
+detected, they include four pairs that detect it, or all.
 
 A name is written ``first / last`` or ``first / middle / last``; a part may be empty.
 """

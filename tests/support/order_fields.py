@@ -1,4 +1,4 @@
-"""An order that the sandbox takes, field by field: for JSON, for files, and for the client's own class."""
+"""The fields of an order that the sandbox accepts, for JSON, for files and for `NewOrder`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ EXTERNAL: Mapping[str, Any] = {
     "transaction_fee": 250,
     "transaction_fee_currency": "NGN",
 }
-"""The bank's own data, which stands within the order."""
+"""The fields of `external_order`."""
 
 ORDER: Mapping[str, Any] = {
     "poster_username": "ada.eze@example.com",
@@ -22,4 +22,4 @@ ORDER: Mapping[str, Any] = {
     "matcher_amount": "100.00",
     "exchange_rate": "1550.25",
 }
-"""All else."""
+"""The other fields."""

@@ -1,4 +1,4 @@
-"""Files of orders, as a bank would write them."""
+"""Files of orders."""
 
 import csv
 import io
@@ -14,11 +14,11 @@ from transfer_async._cli.output import TextLines
 
 COMMON = {name: str(value) for name, value in {**ORDER, **EXTERNAL}.items() if name != "poster_username"}
 REFUSED_EVERY = 100
-"""One order in so many has a beneficiary whom the service does not know."""
+"""Every hundredth order has a beneficiary that is not registered."""
 
 
 def row(number: int, **changes: str) -> dict[str, str]:
-    """The cells of an order, by column; its poster's name says which it is."""
+    """Return the cells of an order by column. The poster's username contains the key."""
     key = f"payment-{number:07}"
     return {"key": key, "poster_username": poster_of(key)} | COMMON | {"held": f"hold-{number}"} | changes
 
@@ -28,7 +28,7 @@ def poster_of(key: str) -> str:
 
 
 def rows(count: int, **changes: str) -> Iterator[dict[str, str]]:
-    """So many orders, some of which will be refused."""
+    """Yield ``count`` orders; the service refuses every hundredth."""
     for number in range(1, count + 1):
         nobody = {"poster_recipient_username": "nobody@example.com"} if number % REFUSED_EVERY == 0 else {}
         yield row(number, **changes, **nobody)
@@ -47,7 +47,7 @@ def write_csv(out: Any, rows: Iterable[dict[str, str]], *, columns: Iterable[str
 
 
 def tree(number: int, **changes: Any) -> dict[str, Any]:
-    """An order as JSON Lines have it."""
+    """Return an order as an object of a JSON Lines file."""
     cells = row(number)
     external = {name: cells[name] for name in COLUMNS if COLUMNS[name].startswith("order.external_order.")}
     order = {name: cells[name] for name in COLUMNS if COLUMNS[name] == f"order.{name}"}
@@ -56,27 +56,27 @@ def tree(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def jsonl_text(trees: Iterable[dict[str, Any]]) -> str:
-    return "".join(json.dumps(one) + "\n" for one in trees)
+    return "".join(json.dumps(tree) + "\n" for tree in trees)
 
 
 def csv_file(path: Path, count: int, **changes: str) -> Path:
-    """A file with so many orders."""
+    """Write a file with ``count`` orders."""
     with path.open("w", newline="", encoding="utf-8") as out:
         write_csv(out, rows(count, **changes))
     return path
 
 
 def lines_of(text: str | bytes) -> TextLines:
-    """The text as it is read from a file."""
+    """Return the lines of a text as if it were read from a file."""
     data = text.encode() if isinstance(text, str) else text
     return TextLines(io.BufferedReader(io.BytesIO(data)))
 
 
 def read_csv(text: str | bytes) -> list[Record]:
-    """What comes of it, line by line."""
+    """Return the records of a CSV text."""
     return list(create_input.csv_records(lines_of(text), iter(())))
 
 
 def told(path: Path) -> list[dict[str, Any]]:
-    """The lines of an outcome file."""
+    """Return the outcomes in a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

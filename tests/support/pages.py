@@ -1,4 +1,4 @@
-"""A page, as a browser would read it, and what other pages make a browser send."""
+"""A parsed page, and the headers of requests that other pages cause."""
 
 from html.parser import HTMLParser
 
@@ -16,11 +16,11 @@ ELSEWHERE = [
     {"Origin": "http://["},
     {"Referer": "http://{host}/"},
 ]
-"""What a request has that no page of this host has certainly sent."""
+"""Headers of requests that may not come from a page of this host."""
 
 
 class Page(HTMLParser):
-    """What a page has: its forms, its links, its text, and every tag."""
+    """A page: its forms, its links, its text, and all tags."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -53,5 +53,5 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """Its words, with one blank between them."""
+        """The text with one space between words."""
         return " ".join("".join(self._texts).split())

@@ -1,4 +1,4 @@
-"""A real PgBouncer that pools transactions, for tests; a package of the system's, where it is installed."""
+"""A real PgBouncer that pools transactions, for tests. It is a package of the operating system."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ pool_mode = transaction
 default_pool_size = 3
 server_round_robin = 1
 """
-"""Each transaction gets the connection that lay idle longest: hardly ever the one that it had before."""
+"""Each transaction gets the connection that was idle longest, so rarely the one of the transaction before."""
 
 
 class PgBouncer(ServerProcess):
-    """PgBouncer before a PostgreSQL server, one of whose connections a client has for one transaction.
+    """PgBouncer in front of a PostgreSQL server. A client has a connection of the server for one transaction.
 
     Args:
-        server: running.
-        options: what every `ServerProcess` takes.
+        server: the running server.
+        options: the arguments of `ServerProcess`.
     """
 
     NAME = "PgBouncer"
@@ -42,11 +42,11 @@ class PgBouncer(ServerProcess):
 
     @classmethod
     def program(cls) -> str | None:
-        """Where its program is, if it is installed."""
+        """Return the path of the program, or None if it is not installed."""
         return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
     def through(self, dsn: str) -> str:
-        """The address of the server's database at ``dsn``, through here."""
+        """Return the address of the database at ``dsn`` that leads through PgBouncer."""
         return urlsplit(dsn)._replace(netloc=f"postgres@127.0.0.1:{self.port}").geturl()
 
     def _command(self) -> Sequence[str]:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port of loopback that refuses every connection, and that the system gives to nobody else.
+    """Hold a port of loopback that refuses connections and that the system gives to no other program.
 
-    A server that asks for this very port may listen there meanwhile, if it shares addresses (`SO_REUSEADDR`),
-    as those of asyncio do.
+    A server that requests this port and sets `SO_REUSEADDR`, as asyncio's servers do, may listen on it.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

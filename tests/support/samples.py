@@ -1,4 +1,4 @@
-"""Sample JSON as the service writes it (specification, section 2), and requests: made-up people only."""
+"""Sample JSON of the service (specification, section 2) and sample requests, with fictional people."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ FLAGS = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancel
 
 
 def encode(tree: Any) -> bytes:
-    """JSON of a tree, with each `Decimal` as a number, digit for digit."""
+    """Return a tree as JSON. A `Decimal` becomes a number with all digits."""
     return _text(tree).encode()
 
 
@@ -45,34 +45,34 @@ def _text(tree: Any) -> str:
 
 
 def steps_of(path: str) -> list[str | int]:
-    """The steps of a JSON path such as ``$.user.currencies[0].symbol``; none of ``$`` itself."""
+    """Return the steps of a JSON path such as ``$.user.currencies[0].symbol``."""
     words = path.removeprefix("$").removeprefix(".").replace("[", ".").replace("]", "").split(".")
     return [int(word) if word.isdigit() else word for word in words if word]
 
 
 def inside(tree: Any, path: str) -> Any:
-    """What is at the JSON path."""
+    """Return the value at the JSON path."""
     for step in steps_of(path):
         tree = tree[step]
     return tree
 
 
 def changed(tree: Any, path: str, value: Any) -> Any:
-    """A copy of ``tree`` with ``value`` at the JSON path; what is beside the path is shared."""
+    """Return a copy of ``tree`` with ``value`` at the JSON path. Other values are shared."""
     tree, holder, last = _opened(tree, path)
     holder[last] = value
     return tree
 
 
 def without(tree: Any, path: str) -> Any:
-    """A copy of ``tree`` without what is at the JSON path; what is beside it is shared."""
+    """Return a copy of ``tree`` without the value at the JSON path. Other values are shared."""
     tree, holder, last = _opened(tree, path)
     del holder[last]
     return tree
 
 
 def _opened(tree: Any, path: str) -> tuple[Any, Any, str | int]:
-    """A copy along the path, its last holder, and the last step."""
+    """Return a copy along the path, the container of its last step, and the last step."""
     *way, last = steps_of(path)
     tree = holder = copy.copy(tree)
     for step in way:
@@ -82,7 +82,7 @@ def _opened(tree: Any, path: str) -> tuple[Any, Any, str | int]:
 
 
 def at(model: Any, attributes: str) -> Any:
-    """What is at ``user.currencies.0.symbol`` of a model."""
+    """Return the value at a path such as ``user.currencies.0.symbol`` of a model."""
     for step in attributes.split("."):
         model = model[int(step)] if step.isdigit() else getattr(model, step)
     return model
@@ -127,7 +127,7 @@ def option_json() -> dict[str, Any]:
 
 
 def user_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
-    """A user object (2.2), every field but ``externalUser``."""
+    """A user object (2.2) with every field except ``externalUser``."""
     draw = random.Random(seed)
     first, last = draw.choice(FIRST), draw.choice(LAST)
     email = f"{first}.{last}{seed}@example.org".lower()
@@ -208,7 +208,7 @@ def external_order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
-    """A freshly created order (2.1), every field of it and of what is in it."""
+    """A new order (2.1) with every field, also of its parts."""
     return {
         "id": "tx-9fk2m1c0d4",
         "user_id": "usr-poster",
@@ -238,7 +238,7 @@ def order_json(seed: int = 1, **changes: Any) -> dict[str, Any]:
 
 
 def external_order_fields(**changes: Any) -> dict[str, Any]:
-    """What a `NewExternalOrder` is made from."""
+    """The arguments of a `NewExternalOrder`."""
     return {
         "current_account_balance": Decimal("50000.00"),
         "transaction_fee": Decimal("1.50"),
@@ -253,7 +253,7 @@ def new_external_order(**changes: Any) -> NewExternalOrder:
 
 
 def order_fields(**changes: Any) -> dict[str, Any]:
-    """What a `NewOrder` is made from."""
+    """The arguments of a `NewOrder`."""
     return {
         "poster_username": "ada.okafor@example.org",
         "poster_recipient_username": "ben.okri@example.org",
@@ -276,7 +276,7 @@ def new_order(**changes: Any) -> NewOrder:
 
 
 def new_order_json(**changes: Any) -> dict[str, Any]:
-    """The same as the service takes it (specification 4.1): numbers as text, but for the fee."""
+    """The order as a request (specification 4.1), with numbers as text except the fee."""
     order = {name: str(value) for name, value in order_fields().items()}
     external = external_order_fields(current_account_balance="50000.00")
     return {**order, "external_order": external, **changes}
@@ -290,4 +290,4 @@ TWO_PEOPLE = (
     ("sophia@example.com", "ſophia@example.com"),
     ("sofia@example.com", "soﬁa@example.com"),  # a ligature
 )
-"""Pairs of usernames that Unicode's case folding or normal forms take for one; the service need not."""
+"""Pairs of usernames that are equal after Unicode's case folding or normalization, but are two people."""

@@ -1,7 +1,7 @@
-"""A real server in a process of its own, for tests: started on loopback, stopped, or stopped at once.
+"""A real server in another process, for tests. It listens on loopback, and can be stopped and killed.
 
-Its methods block: code on a loop calls them through ``asyncio.to_thread``. The server is gone when the
-process that started it is, however that ended.
+The methods block, so async code calls them through ``asyncio.to_thread``. A watchdog ends the server when the
+process that started it ends, even if that is killed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 PORTS = range(15_000, 32_000)
-"""Below those that outgoing connections get, which could take a stopped server's port from it."""
+"""Ports below those of outgoing connections, which could occupy the port of a stopped server."""
 
 BETWEEN_LOOKS = 0.005
-"""Seconds from one look at whether a server answers to the next."""
+"""Seconds between two checks of whether a server responds."""
 
 _IN_MEMORY = Path("/dev/shm")
 _ENOUGH = 1 << 30
-"""Bytes that must be free there: a cluster of PostgreSQL takes some 50 millions."""
+"""The bytes that must be free there; a cluster of PostgreSQL takes 50 MB."""
 
 _WATCHDOG = 'read _; kill -s "$1" "$2"; shift 2; rm -rf "$@" || { sleep 1; rm -rf "$@"; }'
-"""Waits until its owner is gone; what a dying server still writes can be in the way of the first removal."""
+"""Waits for the end of its owner, then kills the server and removes its files.
+
+The first removal may fail because the dying server still writes.
+"""
 
 
 _REMOVER = 'read _; rm -rf "$1"'
@@ -43,8 +46,8 @@ class ServerNotStarted(RuntimeError):
     """A server did not start.
 
     Args:
-        name: what the server is called.
-        why: what it said.
+        name: the name of the server.
+        why: the output of the server.
     """
 
     def __init__(self, name: str, why: str) -> None:
@@ -53,27 +56,27 @@ class ServerNotStarted(RuntimeError):
 
 
 class ServerProcess(ABC):
-    """One server with data of its own, that keeps its address and its data from start to start.
+    """One server with its own data. It keeps its address and its data over restarts.
 
     Args:
-        patience: seconds to wait for it to start or stop.
-        user: whom it runs as; None: whoever runs the tests.
+        patience: the timeout in seconds of a start or a stop.
+        user: the user that runs the server; None for the user that runs the tests.
     """
 
     NAME: ClassVar[str]
-    """What it is called."""
+    """The name of the server."""
 
     IN_ORDER: ClassVar[signal.Signals] = signal.SIGTERM
-    """What has it end its work and write everything."""
+    """The signal for an orderly stop, after which all data are written."""
 
     AT_ONCE: ClassVar[signal.Signals] = signal.SIGKILL
-    """What stops it as a power cut would."""
+    """The signal that stops the server as a power cut would."""
 
     HELLO: ClassVar[bytes] = b""
-    """What is said to it to hear whether it is ready."""
+    """The bytes that are sent to check whether the server is ready."""
 
     READY: ClassVar[bytes]
-    """What its answer begins with where it is."""
+    """The beginning of the response of a server that is ready."""
 
     def __init__(self, *, patience: float = 30.0, user: str | None = None) -> None:
         self.patience = patience
@@ -87,24 +90,24 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _command(self) -> Sequence[str]:
-        """The command that it is."""
+        """Return the command that runs the server."""
 
     def _make_data(self) -> None:
-        """Make what it keeps its data in, before its first start."""
+        """Create the data before the first start."""
         self._data.mkdir()
 
     @property
     def log(self) -> str:
-        """What it said so far."""
+        """The output of the server so far."""
         return self._log.read_text(errors="replace", encoding="utf-8") if self._log.exists() else ""
 
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start it, and return once it takes connections.
+        """Start the server, and return when it accepts connections.
 
         Raises:
-            ServerNotStarted: it did not; its process is gone.
+            ServerNotStarted: the server did not start. Its process has ended.
         """
         try:
             self._begin()
@@ -137,20 +140,20 @@ class ServerProcess(ABC):
         self._await_ready(self._process)
 
     def stop(self) -> None:
-        """Stop it in order: everything is written."""
+        """Stop the server in an orderly way, after which all data are written."""
         self._stop(self.IN_ORDER)
 
     def stop_at_once(self) -> None:
-        """Stop it as a power cut would: the next start finds what had been written."""
+        """Stop the server as a power cut would. The next start finds the data written so far."""
         self._stop(self.AT_ONCE)
 
     def restart(self, *, at_once: bool = False) -> Self:
-        """Stop and start it."""
+        """Stop and start the server."""
         self._stop(self.AT_ONCE if at_once else self.IN_ORDER)
         return self.start()
 
     def close(self) -> None:
-        """Stop it for good, and remove its files."""
+        """Stop the server and remove its files."""
         self.stop_at_once()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -184,11 +187,11 @@ class ServerProcess(ABC):
         deadline = time.monotonic() + self.patience
         while not self._answers():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(self.log[-2000:] or f"it said nothing for {self.patience:g} s")
+                raise RuntimeError(self.log[-2000:] or f"no output for {self.patience:g} s")
             time.sleep(BETWEEN_LOOKS)
 
     def _answers(self) -> bool:
-        """Whether it would serve; one that is starting or stopping answers something else, if anything."""
+        """Return whether the server is ready."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
                 connection.sendall(self.HELLO)
@@ -198,7 +201,7 @@ class ServerProcess(ABC):
 
 
 def directory_of(user: str | None, *, prefix: str, within: Path | None = None) -> Path:
-    """Make a directory of a user's own (None: whoever runs the tests), removed when the process ends."""
+    """Create a directory that ``user`` owns. It is removed when the process ends."""
     made = Path(tempfile.mkdtemp(prefix=prefix, dir=within or _disk_place(user)))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     if user is not None:
@@ -207,7 +210,7 @@ def directory_of(user: str | None, *, prefix: str, within: Path | None = None) -
 
 
 def shared_directory_of(user: str | None, *, prefix: str, within: Path | None = None) -> Path:
-    """The same for what the servers of this process share: removed even where the process is killed."""
+    """Create a directory that is removed even if the process is killed."""
     made = directory_of(user, prefix=prefix, within=within)
     remover = subprocess.Popen(
         ["sh", "-c", _REMOVER, "remover", str(made)],
@@ -215,22 +218,22 @@ def shared_directory_of(user: str | None, *, prefix: str, within: Path | None = 
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _removers.append(remover)  # what is collected closes the pipe, on which the remover waits
+    _removers.append(remover)  # garbage collection would close the pipe that the remover waits for
     atexit.register(remover.communicate)
     return made
 
 
 def data_place(user: str | None = None) -> Path:
-    """Where servers keep their data: in memory where there is room, for they write a lot, and recover often.
+    """Return the directory for the servers' data: in memory if there is room, because they write a lot.
 
-    What a server wrote survives its end there as it does on a disk.
+    Data there survive the end of a server.
     """
     has_room = _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > _ENOUGH
     return _IN_MEMORY if has_room and _reaches(user, _IN_MEMORY) else _disk_place(user)
 
 
 def _disk_place(user: str | None) -> Path:
-    """The directory for temporary files, or another that the server's user can reach, too."""
+    """Return a directory for temporary files that the server's user can reach."""
     places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]
     for place in places:
         if _reaches(user, place):
@@ -243,7 +246,7 @@ def _reaches(user: str | None, place: Path) -> bool:
 
 
 def as_user(user: str | None) -> dict[str, Any]:
-    """What has a command run as a user (None: as whoever runs the tests)."""
+    """Return the arguments of `subprocess` that run a command as ``user``."""
     return {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 

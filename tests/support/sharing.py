@@ -1,15 +1,15 @@
-"""Where several processes share the tests (`-n 4`): together they run just what one would, and say so."""
+"""A check that the processes of `pytest -n 4` together run each test exactly once."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-TOLD = "tests were shared by {processes} processes: each had found the same, and each test ran once"
+TOLD = "tests ran in {processes} processes: all collected the same tests, and each test ran once"
 
 
 class Sharing:
-    """What each process has found, and what ran; in the process that hands the tests out."""
+    """The tests that each process collected, and those that ran. It is a plug-in of the main process."""
 
     def __init__(self) -> None:
         self.found: dict[str, Sequence[str]] = {}
@@ -17,10 +17,10 @@ class Sharing:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Each has its share in one piece, and so starts few of the servers; who is done helps others."""
-        if config.getoption("dist") != "load":  # somebody asks for another way
+        """Give each process one contiguous share, so that few processes start a server; then let it steal."""
+        if config.getoption("dist") != "load":  # another scheduler was chosen
             return None
-        from xdist.scheduler import WorkStealingScheduling  # only who shares needs it
+        from xdist.scheduler import WorkStealingScheduling  # installed only if tests are shared
 
         return WorkStealingScheduling(config, log)
 
@@ -38,21 +38,21 @@ class Sharing:
 
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         if self.found and exitstatus != pytest.ExitCode.INTERRUPTED:
-            told = self.trouble or TOLD.format(processes=len(self.found))
-            terminalreporter.write_line(f"{len(self.ran)} {told}")
+            summary = self.trouble or TOLD.format(processes=len(self.found))
+            terminalreporter.write_line(f"{len(self.ran)} {summary}")
 
     @property
     def trouble(self) -> str | None:
-        """In which way it differs from what one process would have run."""
+        """The difference from a run in one process, or None."""
         first, *others = self.found.values()
         if any(other != first for other in others):
-            return "tests ran, and the processes had not found the same"
+            return "tests ran, but the processes collected different tests"
         if sorted(self.ran) != sorted(first):
-            return f"tests ran, of {len(first)} that were found"
+            return f"tests ran, of {len(first)} that were collected"
         return None
 
 
 def watch(config: pytest.Config) -> None:
-    """Watch over the sharing, where this process hands the tests out."""
+    """Register the check in the main process."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Sharing())

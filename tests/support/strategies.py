@@ -1,4 +1,4 @@
-"""Hypothesis strategies for what the service, or anybody, may send, and for requests."""
+"""Hypothesis strategies for responses of the service, for arbitrary JSON, and for requests."""
 
 import string
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ _STRICT = {"id", "poster_currency", "matcher_currency", "transaction_fee_currenc
 
 
 def _loose(name: str, sample: Any) -> st.SearchStrategy[Any] | None:
-    """Other values that a loose field may well have; None to leave it as it is."""
+    """Return a strategy for other valid values of a lenient field, or None."""
     if name in _STRICT or name in {"role", "confirmedMatches", "extraOrderDetails"}:
         return None
     if name.endswith("_at") or name in _TIME_NAMES:
@@ -55,7 +55,7 @@ def _loose(name: str, sample: Any) -> st.SearchStrategy[Any] | None:
 
 
 def paths_of(tree: Any, path: str = "$") -> list[tuple[str, Any]]:
-    """Every JSON path in a tree and what is there, but not inside objects of unknown shape."""
+    """Return all JSON paths of a tree with their values, except those within objects of unknown shape."""
     if isinstance(tree, list):
         return [found for at, one in enumerate(tree) for found in paths_of(one, f"{path}[{at}]")]
     if not isinstance(tree, dict):
@@ -91,7 +91,7 @@ SOME_FLAGS = _some(samples.FLAGS, at_most=2)
 
 @st.composite
 def orders(draw: st.DrawFn) -> dict[str, Any]:
-    """Trees of orders, each readable in every field, with some of their values drawn."""
+    """Generate orders with valid fields, some of them drawn."""
     tree = samples.order_json(draw(st.integers(1, 50)))
     for path in draw(SOME_LOOSE):
         tree = samples.changed(tree, path, draw(CHOICES[path]))
@@ -103,7 +103,7 @@ def orders(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def amounts(*, places: int, up_to: int = 10**9) -> st.SearchStrategy[Decimal]:
-    """Amounts of more than zero with just so many places."""
+    """Generate amounts greater than 0 with this number of decimal places."""
     return st.integers(1, up_to * 10**places).map(lambda units: Decimal((0, _digits(units), -places)))
 
 
@@ -118,7 +118,7 @@ MAILS = st.from_regex(r"[a-z]{1,8}(\.[a-z]{1,8})?@[a-z]{1,8}\.[a-z]{2,5}", fullm
 
 @st.composite
 def new_order_fields(draw: st.DrawFn) -> dict[str, Any]:
-    """What a valid `NewOrder` is made from, but for ``poster_amount``."""
+    """Generate the arguments of a valid `NewOrder`, except ``poster_amount``."""
     return {
         "poster_username": draw(MAILS),
         "poster_recipient_username": draw(MAILS),

@@ -1,4 +1,4 @@
-"""Tables that are gone through within one test: each row is, and a failure says which."""
+"""The tables of `each`: every row runs, and a failure names its row."""
 
 import pytest
 

@@ -25,8 +25,8 @@ async def test_no_socket_is_left_open_for_any_turn_of_its_acceptance(after: int)
         await stop_listening(server)
     if after >= 2:  # it was accepted
         await ended.wait()
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         gc.collect()
 
-    assert [str(one.message) for one in heard] == []
+    assert [str(warning.message) for warning in recorded] == []

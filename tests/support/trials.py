@@ -1,12 +1,12 @@
-"""Trials: tests that have a size. `pytest` runs the small ones, `pytest --trials=long` all that there are.
+"""Trials: tests that have a size. `pytest` runs the small ones, `pytest --trials=long` runs all.
 
-A trial says how large it is at each of three levels, and takes its size as an argument::
+A trial has a size at each of three levels, and receives it as an argument::
 
     @pytest.mark.trial(short=20, ci=300, long=5000)
     def test_no_kill_makes_two_orders(size: int): ...
 
-At a level of which it says nothing it is left out. Modules of trials that are heavy to import are named
-`trial_*.py`: with short trials they are not even looked at.
+At a level without a size it is skipped. Modules of trials with slow imports are named `trial_*.py` and are
+not collected with short trials.
 """
 
 from typing import Any
@@ -30,11 +30,11 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 EXAMPLES = {"short": 50, "ci": 250, "long": 5_000}
-"""How many examples a property is tried with, unless it says so itself."""
+"""The number of examples of a property test."""
 
 
 def set_level(config: pytest.Config) -> None:
-    """Collect `trial_*.py`, too, unless trials are short; and try properties as often as is wanted."""
+    """Collect `trial_*.py` unless trials are short, and set the number of examples."""
     level = config.getoption(OPTION)
     if level != "short":
         config.addinivalue_line("python_files", "trial_*.py")
@@ -45,19 +45,19 @@ def set_level(config: pytest.Config) -> None:
 
 
 def size_of(item: Any, config: pytest.Config) -> int:
-    """How large a test is at the level that was asked for; 0: it is left out."""
+    """Return the size of a test at the chosen level; 0 if it is skipped."""
     marker = item.get_closest_marker("trial")
     return 1 if marker is None else marker.kwargs.get(config.getoption(OPTION), 0)
 
 
 def give_size(metafunc: pytest.Metafunc) -> None:
-    """The argument `size` of a trial; it shows in the test's id."""
+    """Give a trial its argument `size`, which is part of the test's id."""
     if "size" in metafunc.fixturenames:
         metafunc.parametrize("size", [size_of(metafunc.definition, metafunc.config)], scope="session")
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the trials that are none at this level."""
+    """Deselect the trials without a size at this level."""
     left_out = [item for item in items if not size_of(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

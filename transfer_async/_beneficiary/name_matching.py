@@ -4,7 +4,7 @@ A *match* means the same name. These differences do not count: case, accents, pu
 middle names on one side only, swapped first and last names, and the usual spellings of a letter in another
 alphabet. A *close match* has a small difference, and the customer decides: a typing error, an initial, a
 missing second surname or a missing particle. Words are scored by edit distance (rapidfuzz). The first and the
-last name each get a score. The mean of the two scores decides.
+last name, the two *halves* of a name, each get a score. The mean of the two scores decides.
 
 The comparison runs on the event loop and must be fast. So it limits the number of words, letters and
 readings, and caches its results.
@@ -142,7 +142,7 @@ def read_name(name: PersonName) -> NameParts:
 
     Raises:
         TooLong: the name exceeds `MAX_LENGTH` or `MAX_WORDS`.
-        UnreadableName: the name mixes scripts, or holds a character that is not a letter of a name.
+        UnreadableName: the name mixes scripts, or contains a character that is not a letter of a name.
     """
     first, middle, last = _texts(name.first or "", name.middle or "", name.last or "")
     _drop_titles(first, middle, last)
@@ -203,11 +203,11 @@ def _with_servants(texts: list[str]) -> Iterator[str]:
     """Convert Abd al-Rahman, Abdul Rahman, Abdelrahman and Abdurrahman to the same single word."""
     rest = iter(texts)
     for text in rest:
-        whom = next(rest, None) if _SERVANT_OF.fullmatch(text) else None
-        if whom == "al":
-            whom = next(rest, None)
-        if whom is not None:
-            yield "abdullah" if whom == "allah" else f"abdul{whom}"
+        served = next(rest, None) if _SERVANT_OF.fullmatch(text) else None
+        if served == "al":
+            served = next(rest, None)
+        if served is not None:
+            yield "abdullah" if served == "allah" else f"abdul{served}"
         else:
             found = _SERVANT.fullmatch(text)
             yield f"abdul{found[2]}" if found else text
@@ -216,7 +216,7 @@ def _with_servants(texts: list[str]) -> Iterator[str]:
 CLOSE_SCORE = 0.85
 """The minimum mean score of a close match. It allows one difference, but not two in short words."""
 
-SLIPS = ((12, 2), (4, 1))
+ALLOWED_EDITS = ((12, 2), (4, 1))
 """The edits allowed in a word: 2 from 12 letters, 1 from 4 letters, none in a shorter word.
 
 A word of 4 letters stays recognisable after one typing error. Shorter names that differ in one letter are
@@ -224,31 +224,31 @@ different names: Ada and Ade, Li and Lu, Obi and Oba. Two edits turn Chukwuemeka
 letters allow only one. A swap of two neighbouring letters is one edit.
 """
 
-INITIAL = 0.8
+INITIAL_SCORE = 0.8
 """The score of an initial or a short form. The names are close only if their other halves are the same."""
 
-SHORT_FORM = 4
+MIN_SHORT_FORM = 4
 """The minimum length of a short form (Tunde, Emeka, Alex), which is the start or the end of the full name."""
 
-SOUND = 0.88
+SOUND_SCORE = 0.88
 """The score of two spellings with the same sound (Mohammed, Muhammad): close even if both halves have it."""
 
-UNHEARD = 3
+SHORT_WORD = 3
 """The length of a word that may have one more letter, if it is silent. Longer words allow any one edit."""
 
-SKELETON = (5, 3)
+MIN_SKELETON = (5, 3)
 """The minimum numbers of sounds and of consonants in words that may differ in a vowel."""
 
-MISSING = 0.9
+MISSING_NAME_FACTOR = 0.9
 """The factor of a half's score if only one side has some name, such as a second surname."""
 
-MINOR = 0.95
+MINOR_FACTOR = 0.95
 """The factor of a half's score for a missing particle, a changed order of words, or contradicting accents.
 
 If both sides have middle names and these differ, it is also the factor of the whole score.
 """
 
-RESPACED = 7
+MIN_RESPACED_LENGTH = 7
 """The minimum length of a half whose words, written as one, may contain a typing error."""
 
 MAX_STEPS = 2_000
@@ -316,7 +316,7 @@ def _read(*names: PersonName) -> list[NameParts]:
 
 def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if one.rank and other.rank and one.rank != other.rank:
-        return NameMatch(MatchResult.NO_MATCH, 0.0, "the generations differ, as senior and junior do")
+        return NameMatch(MatchResult.NO_MATCH, 0.0, "the generations differ, such as senior and junior")
     comparison = _Comparison()
     if comparison.is_same(one, other):
         return NameMatch(MatchResult.MATCH, 1.0, "the names are the same")
@@ -331,13 +331,15 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
         return NameMatch(MatchResult.MATCH, score, "the names are the same")
     if score >= CLOSE_SCORE:
         return NameMatch(MatchResult.CLOSE_MATCH, score, "the names are close")
-    if one.is_single != other.is_single and comparison.share_a_word(one, other):
+    if one.is_single != other.is_single and any(
+        comparison.first_name_score(a, b) for a in one.words for b in other.words
+    ):
         return NameMatch(MatchResult.NOT_POSSIBLE, score, "one side has only half a name")
     return NameMatch(MatchResult.NO_MATCH, score, "the names differ")
 
 
 def _can_be_read_as(one: NameParts, other: NameParts) -> bool:
-    return all(any(_meet(ours.script, theirs.script) for theirs in other.words) for ours in one.words)
+    return all(any(_are_comparable(a.script, b.script) for b in other.words) for a in one.words)
 
 
 def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate[_Comparison, P], T]:
@@ -362,8 +364,8 @@ class _Comparison:
         self.known: dict[tuple[Any, ...], Any] = {}
         self.same = functools.cache(_same)
         self.joined = functools.cache(transliteration.joined)
-        self.surname_likeness = functools.cache(_likeness)
-        self.first_likeness = functools.cache(_first_likeness)
+        self.surname_score = functools.cache(_surname_score)
+        self.first_name_score = functools.cache(_first_name_score)
 
     # --- the same ---
 
@@ -412,17 +414,14 @@ class _Comparison:
 
     # --- close ---
 
-    def share_a_word(self, one: NameParts, other: NameParts) -> bool:
-        return any(self.first_likeness(a, b) for a in one.words for b in other.words)
-
     def score(self, a: NameParts, b: NameParts) -> float:
-        """Return the mean score of both halves. If they match only when swapped, multiply it by `MINOR`."""
+        """Return the mean score of both halves. If only swapped names match, apply `MINOR_FACTOR`."""
         straight = self.halves(a.first, a.last, b.first, b.last)
         swapped = max(
             self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
         )
-        score = max(straight, swapped if swapped == 1.0 else MINOR * swapped)
-        return score if not score or self.middles_agree(a.middle, b.middle) else MINOR * score
+        score = max(straight, swapped if swapped == 1.0 else MINOR_FACTOR * swapped)
+        return score if not score or self.middles_agree(a.middle, b.middle) else MINOR_FACTOR * score
 
     def halves(self, first: Words, last: Words, their_first: Words, their_last: Words) -> float:
         """Return the mean score of the first and the last name, or 0 if one of them differs."""
@@ -449,38 +448,36 @@ class _Comparison:
         """Return the similarity of two first names or two last names, from 0 (different) to 1 (the same)."""
         if self.aligned(ours, theirs):
             return 1.0
-        score = self._paired(ours, theirs, surname=surname)
+        score = self._pairing_score(ours, theirs, surname=surname)
         if len(ours) > 1 or len(theirs) > 1:
-            score = max(score, _respaced(self.joined(ours), self.joined(theirs)))
+            a, b = self.joined(ours), self.joined(theirs)
+            if min(len(a.plain), len(b.plain)) >= MIN_RESPACED_LENGTH:
+                score = max(score, _edit_score(a, b))
             if not surname and (_is_monogram(ours, theirs) or _is_monogram(theirs, ours)):
-                score = max(score, INITIAL)
-        return min(score, MINOR)
+                score = max(score, INITIAL_SCORE)
+        return min(score, MINOR_FACTOR)
 
-    def _paired(self, ours: Words, theirs: Words, *, surname: bool) -> float:
+    def _pairing_score(self, ours: Words, theirs: Words, *, surname: bool) -> float:
         """Pair the words, most similar first, and return their score. Unpaired words lower it."""
-        likeness_of = self.surname_likeness if surname else self.first_likeness
-        likenesses = [
-            (likeness, -i - j, -abs(i - j), i, j)
+        score_of = self.surname_score if surname else self.first_name_score
+        pairs = [
+            (score, -i - j, -abs(i - j), i, j)
             for i, a in enumerate(ours)
             for j, b in enumerate(theirs)
-            if (likeness := likeness_of(a, b))
+            if (score := score_of(a, b))
         ]
         left, right = dict(enumerate(ours)), dict(enumerate(theirs))
         light = PARTICLES if surname and len(ours) > 1 < len(theirs) else ()
         total = weight = 0.0
-        for likeness, _, _, i, j in sorted(likenesses, reverse=True):
+        for score, _, _, i, j in sorted(pairs, reverse=True):
             if i in left and j in right:
                 a, b = left.pop(i), right.pop(j)
                 size = 0 if a.plain in light and b.plain in light else max(len(a.plain), len(b.plain))
-                total, weight = total + likeness * size, weight + size
+                total, weight = total + score * size, weight + size
         if not weight:
             return 0.0
         particles = [_are_particles(left, len(ours), surname), _are_particles(right, len(theirs), surname)]
-        return total / weight * _lacking(*particles)
-
-
-def _respaced(a: Word, b: Word) -> float:
-    return _slip(a, b) if min(len(a.plain), len(b.plain)) >= RESPACED else 0.0
+        return total / weight * _missing_words_factor(*particles)
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
@@ -488,17 +485,17 @@ def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[boo
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 
-def _lacking(ours: list[bool], theirs: list[bool]) -> float:
+def _missing_words_factor(ours: list[bool], theirs: list[bool]) -> float:
     if not all(ours) and not all(theirs):
         return 0.0  # Each side has a name that the other lacks.
     names = not all(ours + theirs)
-    return (MISSING if names else 1.0) * (MINOR if any(ours + theirs) else 1.0)
+    return (MISSING_NAME_FACTOR if names else 1.0) * (MINOR_FACTOR if any(ours + theirs) else 1.0)
 
 
 # --- words --------------------------------------------------------------------------------------
 
 
-def _meet(a: str, b: str) -> bool:
+def _are_comparable(a: str, b: str) -> bool:
     """Return whether two scripts can be compared: they are equal, or one of them is Latin."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
@@ -506,7 +503,7 @@ def _meet(a: str, b: str) -> bool:
 def _same(a: Word, b: Word) -> bool:
     if a.native == b.native and a.script == b.script:
         return not _accents_contradict(a, b)
-    if LATIN not in (a.script, b.script) or not _meet(a.script, b.script):
+    if LATIN not in (a.script, b.script) or not _are_comparable(a.script, b.script):
         return False
     return (b.script == LATIN and a.can_be_spelt(b.plain)) or (a.script == LATIN and b.can_be_spelt(a.plain))
 
@@ -516,26 +513,26 @@ def _accents_contradict(a: Word, b: Word) -> bool:
     return any(not (x <= y or y <= x) for x, y in zip(a.marks, b.marks, strict=False))
 
 
-def _likeness(a: Word, b: Word) -> float:
+def _surname_score(a: Word, b: Word) -> float:
     """Return the similarity of two words of a surname, from 0 (different) to 1 (the same)."""
     if _same(a, b):
         return 1.0
-    if not _can_slip(a, b):
+    if not _may_contain_typing_error(a, b):
         return 0.0
     if a.script == b.script and a.native == b.native:
-        return MINOR  # They differ only in accents.
-    return max(_slip(a, b), _sounds_like(a, b), _is_heard_alike(a, b))
+        return MINOR_FACTOR  # They differ only in accents.
+    return max(_edit_score(a, b), _sound_score(a, b), _silent_letter_score(a, b))
 
 
-def _first_likeness(a: Word, b: Word) -> float:
+def _first_name_score(a: Word, b: Word) -> float:
     """Return the similarity of two words of a first name, which may be initials or short forms."""
-    stands_for = _can_slip(a, b) and (_stands_for(a, b) or _stands_for(b, a))
-    return max(_likeness(a, b), INITIAL if stands_for else 0.0)
+    stands_for = _may_contain_typing_error(a, b) and (_stands_for(a, b) or _stands_for(b, a))
+    return max(_surname_score(a, b), INITIAL_SCORE if stands_for else 0.0)
 
 
-def _can_slip(a: Word, b: Word) -> bool:
+def _may_contain_typing_error(a: Word, b: Word) -> bool:
     """Return whether the words can differ by a typing error. Only alphabets have errors of one letter."""
-    return a.script in ALPHABETS and _meet(a.script, b.script)
+    return a.script in ALPHABETS and _are_comparable(a.script, b.script)
 
 
 def _stands_for(a: Word, b: Word) -> bool:
@@ -552,41 +549,41 @@ def _is_monogram(ours: Words, theirs: Words) -> bool:
 
 
 def _is_short(a: Word, b: Word) -> bool:
-    long = SHORT_FORM <= len(a.plain) < len(b.plain)
+    long = MIN_SHORT_FORM <= len(a.plain) < len(b.plain)
     return long and (b.plain.startswith(a.plain) or b.plain.endswith(a.plain))
 
 
-def _slip(a: Word, b: Word) -> float:
+def _edit_score(a: Word, b: Word) -> float:
     x, y = (a.native, b.native) if a.script == b.script else (a.plain, b.plain)
     if not {a.script, b.script} <= ALPHABETS:
         return 0.0
-    edits = next((edits for least, edits in SLIPS if min(len(x), len(y)) >= least), 0)
+    edits = next((edits for least, edits in ALLOWED_EDITS if min(len(x), len(y)) >= least), 0)
     if not edits or OSA.distance(x, y, score_cutoff=edits) > edits:
         return 0.0
     return OSA.normalized_similarity(x, y)
 
 
-def _sounds_like(a: Word, b: Word) -> float:
-    """Return `SOUND` for two romanisations of one name, such as Mohammed and Muhammad, else 0."""
+def _sound_score(a: Word, b: Word) -> float:
+    """Return `SOUND_SCORE` for two romanisations of one name, such as Mohammed and Muhammad, else 0."""
     if LATIN not in (a.script, b.script):
         return 0.0
     x, y = a.sound, b.sound
     if x == y:
-        return SOUND if len(x) >= SHORT_FORM else 0.0
+        return SOUND_SCORE if len(x) >= MIN_SHORT_FORM else 0.0
     skeleton = a.skeleton
-    long = min(len(x), len(y)) >= SKELETON[0] and len(skeleton) >= SKELETON[1]
-    return SOUND if long and skeleton == b.skeleton and OSA.distance(x, y) <= 1 else 0.0
+    long = min(len(x), len(y)) >= MIN_SKELETON[0] and len(skeleton) >= MIN_SKELETON[1]
+    return SOUND_SCORE if long and skeleton == b.skeleton and OSA.distance(x, y) <= 1 else 0.0
 
 
-def _is_heard_alike(a: Word, b: Word) -> float:
-    """Return `SOUND` for two short words that differ in a silent letter, such as Jon and John, else 0."""
+def _silent_letter_score(a: Word, b: Word) -> float:
+    """Return `SOUND_SCORE` for short words that differ in a silent letter, such as Jon and John, else 0."""
     x, y = sorted((a.plain, b.plain), key=len)
-    return SOUND if len(x) == UNHEARD and transliteration.differ_unheard(x, y) else 0.0
+    return SOUND_SCORE if len(x) == SHORT_WORD and transliteration.differ_in_silent_letter(x, y) else 0.0
 
 
 def _abbreviates(a: Word, b: Word) -> bool:
     full = _ABBREVIATED.get(a.plain)
-    return full is not None and bool(_same(full, b) or _slip(full, b) or _sounds_like(full, b))
+    return full is not None and bool(_same(full, b) or _edit_score(full, b) or _sound_score(full, b))
 
 
 _ABBREVIATED = {short: transliteration.read_word(full) for short, full in ABBREVIATIONS.items()}

@@ -98,7 +98,7 @@ def joined(words: Sequence[Word]) -> Word:
 def is_spelling(units: Units, text: str) -> bool:
     """Return whether ``text`` is one of the spellings of ``units``.
 
-    It checks all spellings at the same time, so it takes one step for each letter of each spelling.
+    It checks all spellings at the same time, in one step for each letter of each spelling.
     """
     where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):
@@ -119,7 +119,7 @@ def is_spelling(units: Units, text: str) -> bool:
 # --- from text to words -------------------------------------------------------------------------
 
 _APOSTROPHES = dict.fromkeys(map(ord, "'’‘‛`´′ʹʼʻʽʾʿˈꞌ׳״"))
-# People interchange these marks: the Yoruba dot below and line below, and the cedilla and the comma.
+# These marks are used for each other: the Yoruba dot and line below, and the cedilla and the comma.
 _SAME_MARKS = {0x0329: 0x0323, 0x0331: 0x0323, 0x0326: 0x0327}
 
 
@@ -151,11 +151,13 @@ def read_word(text: str) -> Word:
     """Read one of the words that `words_of` returns.
 
     Raises:
-        UnreadableName: the word mixes scripts, or holds a character that is not a letter of a name.
+        UnreadableName: the word mixes scripts, or contains a character that is not a letter of a name.
     """
     scripts = {script for letter in text if (script := _script(letter))}
     if len(scripts) != 1:
-        raise UnreadableName("mixes letters of several scripts" if scripts else "holds what is no letter")
+        raise UnreadableName(
+            "mixes letters of several scripts" if scripts else "contains a character that is not a letter"
+        )
     script = scripts.pop()
     if script == LATIN:
         return _latin(text)
@@ -165,7 +167,7 @@ def read_word(text: str) -> Word:
         return _greek(text)
     native = _without_points(text) if script in _POINTED else unicodedata.normalize("NFC", text)
     if not native:
-        raise UnreadableName("holds what is no letter")
+        raise UnreadableName("contains a character that is not a letter")
     return Word(native=native, script=script, units=tuple((letter,) for letter in native))
 
 
@@ -178,7 +180,7 @@ def _script(letter: str) -> str | None:
     if kind[0] == "M":
         return None
     if kind[0] != "L":
-        raise UnreadableName("holds what is no letter")
+        raise UnreadableName("contains a character that is not a letter")
     script = unicodedata.name(letter, "UNNAMED").partition(" ")[0]
     return HAN if script in _HAN else script
 
@@ -216,7 +218,7 @@ def _latin(text: str) -> Word:
         native="".join(ways[0] for ways in units), script=LATIN, units=tuple(units), marks=tuple(marks)
     )
     if not word.plain.isascii() or not word.plain.isalpha():
-        raise UnreadableName("holds a letter that only looks like one of a name")
+        raise UnreadableName("contains a letter that only looks like one of a name")
     return word
 
 
@@ -261,7 +263,7 @@ def _romanised(native: str, text: str, script: str, table: dict[str, tuple[str, 
         if len(unit) < 2 or unit not in table:
             unit = text[place]
         if unit not in table:
-            raise UnreadableName("holds a letter that only looks like one of a name")
+            raise UnreadableName("contains a letter that only looks like one of a name")
         units.append(table[unit])
         place += len(unit)
     return Word(native=native, script=script, units=tuple(units))
@@ -289,8 +291,8 @@ _SOUNDS = (
 
 def sound(plain: str) -> str:
     """Return a plain Latin word in which each sound has only one spelling."""
-    for spelt, heard in _SOUNDS:
-        plain = plain.replace(spelt, heard)
+    for spelling, sound_spelling in _SOUNDS:
+        plain = plain.replace(spelling, sound_spelling)
     return re.sub(r"(.)\1+", r"\1", plain)
 
 
@@ -299,7 +301,7 @@ def consonants(sounds: str) -> str:
     return re.sub("[aiu]", "", sounds)
 
 
-_NOT_HEARD = tuple(
+_SILENT_LETTERS = tuple(
     re.compile(letter)
     for letter in (
         r"(?<=[aeiouy])h(?![aeiouy])",  # silent in John and Isah, but not between vowels
@@ -313,10 +315,10 @@ _NOT_HEARD = tuple(
 """Patterns of silent letters. Adding any other letter results in a different name."""
 
 
-def differ_unheard(shorter: str, longer: str) -> bool:
+def differ_in_silent_letter(shorter: str, longer: str) -> bool:
     """Return whether ``longer`` is ``shorter`` plus one silent letter. Both are plain Latin."""
     return len(longer) == len(shorter) + 1 and any(
         longer[: letter.start()] + longer[letter.end() :] == shorter
-        for unheard in _NOT_HEARD
-        for letter in unheard.finditer(longer)
+        for pattern in _SILENT_LETTERS
+        for letter in pattern.finditer(longer)
     )

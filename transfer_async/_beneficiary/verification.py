@@ -224,12 +224,12 @@ class BeneficiaryVerification:
     async def _verified(self, intent: OrderIntent) -> str:
         given = intent.beneficiary
         if given is None or not any(part and part.strip() for part in (given.first, given.last)):
-            raise _not(Reason.NO_NAME_GIVEN, "the beneficiary's name is missing")
+            raise _not_verified(Reason.NO_NAME_GIVEN, "the beneficiary's name is missing")
         user = await self._look_up(intent.order.poster_recipient_username)
         _check_account(user, intent.order.poster_recipient_username)
         match = self._compare(given, user)
         if match.result is MatchResult.NO_MATCH and self._accept[match.result] is None:
-            raise _not(Reason.OTHER_NAME, match.reason)
+            raise _not_verified(Reason.OTHER_NAME, match.reason)
         _check_payable(user, intent.order.matcher_currency)
         if match.result is not MatchResult.MATCH:
             await self._ask(match, intent, user)
@@ -243,25 +243,25 @@ class BeneficiaryVerification:
         if type(user) is Raised:
             cause = sanitize_exception(user.error)
             why = f"the look-up failed ({name_of(cause)})"
-            raise _not(Reason.LOOKUP_FAILED, why) from cause
+            raise _not_verified(Reason.LOOKUP_FAILED, why) from cause
         if user is None:
-            raise _not(Reason.NOT_REGISTERED, "the username is not registered")
+            raise _not_verified(Reason.NOT_REGISTERED, "the username is not registered")
         if not isinstance(user, User):
             why = f"the look-up returned a {type(user).__name__}, not a User"
-            raise _not(Reason.LOOKUP_UNREADABLE, why)
+            raise _not_verified(Reason.LOOKUP_UNREADABLE, why)
         return user
 
     def _compare(self, given: PersonName, user: User) -> NameMatch:
         parts = (user.firstname, user.middlename, user.lastname)
         unread = {"$.firstname", "$.middlename", "$.lastname"} & set(user.unread)
         if unread or not all(_is_text_or_none(part) for part in parts):
-            raise _not(Reason.LOOKUP_UNREADABLE, "the account's name cannot be read")
+            raise _not_verified(Reason.LOOKUP_UNREADABLE, "the account's name cannot be read")
         found = PersonName(first=user.firstname or "", middle=user.middlename, last=user.lastname or "")
         match = self._match_names(given, found)
         if match.is_deceptive:
-            raise _not(Reason.DECEPTIVE_NAME, match.reason)
+            raise _not_verified(Reason.DECEPTIVE_NAME, match.reason)
         if match.result is MatchResult.NOT_POSSIBLE:
-            raise _not(Reason.NOT_COMPARABLE, match.reason)
+            raise _not_verified(Reason.NOT_COMPARABLE, match.reason)
         return match
 
     async def _ask(self, match: NameMatch, intent: OrderIntent, user: User) -> None:
@@ -276,7 +276,7 @@ class BeneficiaryVerification:
                 cause = sanitize_exception(answer.error)
             else:
                 reason = Reason.DECLINED
-        raise _not(reason, f"{match.reason}, but this was not accepted", match.result) from cause
+        raise _not_verified(reason, f"{match.reason}, but this was not accepted", match.result) from cause
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
@@ -288,32 +288,33 @@ async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args
         return Raised(error)
 
 
-def _not(reason: Reason, why: str, result: MatchResult | None = None) -> BeneficiaryNotVerified:
+def _not_verified(reason: Reason, why: str, result: MatchResult | None = None) -> BeneficiaryNotVerified:
     if result is None:
         result = MatchResult.NO_MATCH if reason in _NO_MATCH else MatchResult.NOT_POSSIBLE
     return BeneficiaryNotVerified(f"the beneficiary is not verified: {why}", result=result, reason=reason)
 
 
 def _check_account(user: User, username: str) -> None:
-    """Check that ``user`` is the active account of ``username``."""
     if not user.username or not _is_text_or_none(user.username):
-        raise _not(Reason.LOOKUP_UNREADABLE, "the look-up returned an account without a username")
+        raise _not_verified(Reason.LOOKUP_UNREADABLE, "the look-up returned an account without a username")
     if ascii_lower(user.username) != ascii_lower(username):
-        raise _not(Reason.OTHER_USERNAME, "the look-up returned the account of another username")
+        raise _not_verified(Reason.OTHER_USERNAME, "the look-up returned the account of another username")
     if not isinstance(
         user.is_active, bool
     ):  # A bank's own look-up may return the string "false", which counts as true in Python.
-        raise _not(Reason.LOOKUP_UNREADABLE, "the look-up returned no is_active, true or false")
+        raise _not_verified(
+            Reason.LOOKUP_UNREADABLE, "the look-up returned an is_active that is neither true nor false"
+        )
     if not user.is_active:
-        raise _not(Reason.INACTIVE, "the account is not active")
+        raise _not_verified(Reason.INACTIVE, "the account is not active")
 
 
 def _check_payable(user: User, currency: str) -> None:
     """Check that the account can be paid in ``currency``, if the look-up returned currencies."""
     if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
-        raise _not(Reason.LOOKUP_UNREADABLE, "the account's currencies cannot be read")
+        raise _not_verified(Reason.LOOKUP_UNREADABLE, "the account's currencies cannot be read")
     if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):
-        raise _not(Reason.NOT_PAYABLE, "the account cannot be paid in the order's currency")
+        raise _not_verified(Reason.NOT_PAYABLE, "the account cannot be paid in the order's currency")
 
 
 def _pays(held: Currency, currency: str) -> bool:

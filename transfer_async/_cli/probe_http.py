@@ -38,7 +38,7 @@ from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import User
 from transfer_async._support.clock import Clock
 from transfer_async.sandbox import SeenAnswer, profile
-from transfer_async.sandbox.profile import NOT_KEPT, BodyKind, OrderSeen, rung
+from transfer_async.sandbox.profile import IGNORED_HEADERS, BodyKind, OrderSeen, time_step
 from transfer_async.sandbox.validation import decimal_of
 
 MAX_BODY = 1 << 20  # maximum bytes read from a response's body; the client has the same limit
@@ -375,7 +375,7 @@ def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_OR
         fields=tuple(sorted(FIELDS.intersection(document))) if isinstance(document, dict) else (),
         unauthorized=document == WRONG_TOKEN,
         headers=_kept_headers(response.headers),
-        within=rung(seconds),
+        within=time_step(seconds),
         order=found.order,
         unreadable=found.unreadable,
         amount=found.amount,
@@ -400,7 +400,7 @@ def _kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value if name in SHOWN_HEADERS and _SHOWABLE.fullmatch(value) else ""
         for name, value in sorted(names.items())
-        if name not in NOT_KEPT
+        if name not in IGNORED_HEADERS
     }
 
 

@@ -123,7 +123,7 @@ class PlannedOrder:
 
     def body(self, document: profile.Document) -> bytes:
         """Return the body to send instead of the client's own."""
-        return profile.written(document) if self.special is None else self.special.made(document)
+        return validation.write(document) if self.special is None else self.special.made(document)
 
 
 def key_of(name: str, attempt: int = 1) -> str:

@@ -121,15 +121,12 @@ class OrderCommand:
         for name, (read, _) in OPTIONAL_FIELDS.items():
             if (given := tree.get(name)) is not None:
                 values[name] = _read(read, given, name, problems)
-        try:
-            made = cls(**values) if not problems else None
-        except InvalidOrder as error:
-            problems += error.problems
-            made = None
-        if made is None:
-            may_exist = tree.get("key") is not None
-            raise InvalidOrder(problems, key=values["key"], order_may_exist=may_exist)
-        return made
+        if not problems:
+            try:
+                return cls(**values)
+            except InvalidOrder as error:
+                problems += error.problems
+        raise InvalidOrder(problems, key=values["key"], order_may_exist=tree.get("key") is not None)
 
     def to_json(self) -> bytes:
         """Return the command as JSON. Numbers keep all digits."""
@@ -150,7 +147,7 @@ def tree_of(data: bytes | str) -> Any:
     """Return decoded JSON, with numbers as `Decimal` or ``int``.
 
     Raises:
-        InvalidOrder: it is not JSON, or has a field twice.
+        InvalidOrder: it is not JSON, or has a duplicate field.
     """
     data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     try:
@@ -159,12 +156,12 @@ def tree_of(data: bytes | str) -> Any:
     except wire_format.Unreadable as error:
         raise InvalidOrder([(error.path, error.why)], order_may_exist=True) from None
     if has_duplicates:
-        raise InvalidOrder([("$", "has a field twice")], order_may_exist=True)
+        raise InvalidOrder([("$", "has a duplicate field")], order_may_exist=True)
     return tree
 
 
 def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:
-    # The unknown name may be personal data. Its position and the most similar known name suffice.
+    # The unknown name may be personal data, so the message gives its position and a similar known name.
     place = next((number for number, name in enumerate(tree, 1) if name not in known), None)
     if place is None:
         return []
@@ -214,12 +211,6 @@ def _read_name(value: object) -> PersonName:
     return PersonName(value["first"], value["last"], value.get("middle"))
 
 
-def _read_text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError("is not a string")
-
-
 def _write_name(name: PersonName) -> dict[str, str]:
     return {part: text for part in _NAME if (text := getattr(name, part)) is not None}
 
@@ -230,7 +221,7 @@ def _write_time(moment: datetime) -> str:
 
 _OF_KIND: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     PersonName: (_read_name, _write_name),
-    str: (_read_text, str),
+    str: (wire_format.LEAVES[str], str),
     datetime: (wire_format.read_time, _write_time),
 }
 OPTIONAL_FIELDS = {

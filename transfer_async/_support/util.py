@@ -118,11 +118,11 @@ _SERVER_AND_PORT = re.compile(r"([^:\[\]]*|\[.*\])(:[0-9]*)?")
 
 
 # --- callables ---------------------------------------------------------------------------------------
-# A bank's callables are checked when they are given, not when an order waits for them.
+# A bank's callables are checked when a client is created, not when the first order needs them.
 #
-# They may raise anything, so `try_call` returns an error as a value. Then no context manager, timer or future
-# of another package has to handle an error that refuses attributes, ends generators or is chained in a
-# circle.
+# They may raise anything, so `try_call` returns an error as a value. Otherwise a context manager, timer or
+# future of another package would have to handle errors that refuse attributes, end generators or are chained
+# in a circle.
 
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ def retrieve_exception(task: asyncio.Task[Any]) -> None:
 
 
 def is_async(given: object) -> bool:
-    """Return whether a call of ``given`` can be awaited, as far as is visible, also through decorators."""
+    """Return whether calling ``given`` returns an awaitable, as far as it and its decorators show."""
     if isinstance(given, functools.partial):
         return is_async(given.func)
     called = getattr(type(given), "__call__", None)  # noqa: B004 - its class is needed, not whether it is callable
@@ -205,7 +205,7 @@ def is_async(given: object) -> bool:
 
 
 def _is_marked(given: object) -> bool:
-    """Return whether it is marked as async, as Cython and `unittest.mock.create_autospec` do."""
+    """Return whether ``given`` has asyncio's mark of async functions, which Cython and `mock` set."""
     mark = getattr(asyncio.coroutines, "_is_coroutine", None)  # `asyncio.iscoroutinefunction` is deprecated.
     return mark is not None and getattr(given, "_is_coroutine", None) is mark
 
@@ -244,9 +244,8 @@ def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
 
 
 # --- validators --------------------------------------------------------------------------------------
-# Each rule of a setting stands here once, for arguments and for fields of attrs classes.
-#
-# Every refusal is a `ValueError` that begins with the name of the setting.
+# The rules of settings, for arguments and for fields of attrs classes. Each raises a `ValueError` that begins
+# with the name of the setting.
 
 
 Validator = Callable[[Any, "Attribute[Any]", Any], None]
@@ -327,7 +326,7 @@ def instance_of(kind: type) -> Validator:
 
 
 # --- version -----------------------------------------------------------------------------------------
-# The build reads the version from here; it stands nowhere else.
+# The build reads the version from here.
 
 
 VERSION = "0.1.0"

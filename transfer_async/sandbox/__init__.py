@@ -1,7 +1,7 @@
 """A small implementation of the transfer order service, for development and tests.
 
-It is written from the specification alone and shares no code with the client. So tests detect it if one of
-them misinterprets the specification.
+It is written from the specification alone and shares no code with the client. So if one of them misreads the
+specification, tests fail.
 
     async with Sandbox() as sandbox:
         sandbox.faults.add(CloseAfterProcessing())

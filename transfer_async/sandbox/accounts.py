@@ -125,17 +125,14 @@ def ascii_lower(username: str) -> str:
 def load_accounts(path: str | Path) -> tuple[Account, ...]:
     """Read accounts from a JSON file: an array of objects with the fields of `Account`.
 
+    Amounts are numbers, read exactly, or decimal strings.
+
     Raises:
         OSError: the file cannot be read.
         ValueError: the file has no such array. The message names the path and the rule.
     """
-    return accounts_from_json(Path(path).read_bytes())
-
-
-def accounts_from_json(document: bytes) -> tuple[Account, ...]:
-    """Read accounts from a JSON array of objects. Amounts are numbers, read exactly, or decimal strings."""
     try:
-        return msgspec.json.decode(document, type=tuple[Account, ...])
+        return msgspec.json.decode(Path(path).read_bytes(), type=tuple[Account, ...])
     except msgspec.MsgspecError as error:
         raise ValueError(f"accounts: {error}") from error
 
@@ -181,17 +178,19 @@ def currency_for(code: str, *, name: str, email: str) -> CurrencyAccount | None:
     return limits and evolve(limits, payment_types=default_payment_types(code, name=name, email=email))
 
 
-_NIGERIA = ("Nigeria", "NG", "Africa/Lagos")
-_UNITED_STATES = ("United States", "US", "America/New_York")
-_UNITED_KINGDOM = ("United Kingdom", "GB", "Europe/London")
-_KENYA = ("Kenya", "KE", "Africa/Nairobi")
-_FRANCE = ("France", "FR", "Europe/Paris")
+_COUNTRIES = {
+    "NG": ("Nigeria", "Africa/Lagos"),
+    "US": ("United States", "America/New_York"),
+    "GB": ("United Kingdom", "Europe/London"),
+    "KE": ("Kenya", "Africa/Nairobi"),
+    "FR": ("France", "Europe/Paris"),
+}
+"""The name and the time zone of each country, by its code."""
 
 
 def country_name(code: str) -> str:
     """Return the name of a country, or its code if the sandbox does not know it."""
-    known = (_NIGERIA, _UNITED_STATES, _UNITED_KINGDOM, _KENYA, _FRANCE)
-    return {country[1]: country[0] for country in known}.get(code, code)
+    return _COUNTRIES[code][0] if code in _COUNTRIES else code
 
 
 def _person(
@@ -199,7 +198,7 @@ def _person(
     last: str,
     *codes: str,
     middle: str | None = None,
-    country: tuple[str, str, str] = _NIGERIA,
+    country: str = "NG",
     active: bool = True,
     payable: bool = True,
 ) -> Account:
@@ -210,9 +209,9 @@ def _person(
         firstname=first,
         middlename=middle,
         lastname=last,
-        country=country[0],
-        country_abbreviation=country[1],
-        timezone=country[2],
+        country=country_name(country),
+        country_abbreviation=country,
+        timezone=_COUNTRIES[country][1],
         currencies=tuple(currency for currency in held if currency),
         active=active,
         payable=payable,
@@ -231,11 +230,11 @@ DEFAULT_ACCOUNTS = (
     ),
     _person("Ada", "Eze", "NGN", middle="Ngozi"),
     _person("Tunde", "Bello", "NGN", "USD"),
-    _person("Ben", "Okri", "USD", middle="Chukwuemeka", country=_UNITED_STATES),
-    _person("Maria", "Silva Santos", "GBP", "EUR", country=_UNITED_KINGDOM),
-    _person("Wanjiru", "Kamau", "KES", country=_KENYA),
+    _person("Ben", "Okri", "USD", middle="Chukwuemeka", country="US"),
+    _person("Maria", "Silva Santos", "GBP", "EUR", country="GB"),
+    _person("Wanjiru", "Kamau", "KES", country="KE"),
     _person("Chidi", "Obi", "NGN"),
-    _person("Noah", "Lind", "USD", country=_UNITED_STATES, payable=False),
-    _person("Lucie", "Moreau", "EUR", country=_FRANCE, active=False),
+    _person("Noah", "Lind", "USD", country="US", payable=False),
+    _person("Lucie", "Moreau", "EUR", country="FR", active=False),
 )
 """The default accounts of a sandbox."""

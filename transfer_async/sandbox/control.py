@@ -22,8 +22,6 @@ they show personal data.
 from __future__ import annotations
 
 import hmac
-import json
-import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
@@ -120,7 +118,7 @@ class Control:
         }
 
     def is_control_path(self, path: str) -> bool:
-        """Whether a path controls the sandbox. No fault applies to such a path."""
+        """Return whether a path controls the sandbox. No fault applies to such a path."""
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
@@ -227,57 +225,34 @@ def _show_fault(fault: Fault) -> validation.JsonObject:
 
 
 def settings_text(fault: Fault, rule: Rule | None = None) -> str:
-    """Return a fault's name and settings as text, and those of its rule that are not the default."""
+    """Return a fault's name and settings, and the settings of its rule that are not the defaults."""
     given = {name: getattr(fault, name) for name in attrs.fields_dict(type(fault))}
     options = ", ".join(f"{name} {_text(value)}" for name, value in given.items() if value not in (None, {}))
     parts = [f"{fault.name} ({options})" if options else fault.name]
     if rule is not None:
         if rule.times != 1:
             parts.append(f"{rule.times or 'any number of'} times")
-        for name, usual in (
-            ("probability", 1.0),
-            ("path", CREATE_ORDER_PATH),
-            ("username", None),
-            ("amount", None),
-        ):
-            if (value := getattr(rule, name)) != usual:
-                parts.append(f"{name} {value}")
+        parts += (
+            f"{item.name} {value}"
+            for item in attrs.fields(Rule)
+            if item.name not in ("fault", "times") and (value := getattr(rule, item.name)) != item.default
+        )
     return ", ".join(parts)
 
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {one}" for name, one in value.items())
+        return "; ".join(f"{name}: {item}" for name, item in value.items())
     return str(value)
 
 
-_PARTS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]\s*[\]}]|[\[\]{},:]|[^\s"\[\]{},:]+')
-
-
 def indented(body: bytes) -> str:
-    """Return the beginning of JSON with a member on each line; another body as it was sent."""
+    """Return JSON with a member on each line; another body as it was sent."""
     text = body.decode("utf-8", "replace")
     try:
-        if len(text) > MAX_INDENTED:
-            return text
-        json.loads(text)
-    except (ValueError, RecursionError):
+        return msgspec.json.format(text, indent=2) if len(text) <= MAX_INDENTED else text
+    except (msgspec.DecodeError, RecursionError):
         return text
-    made, depth = "", 0
-    for part in _PARTS.findall(text):
-        depth += (part in "[{") - (part in "]}")
-        line = "\n" + "  " * depth
-        if part in "]}":
-            made += line + part
-        elif part in "[{":
-            made += part + line
-        elif part[0] in "[{":  # an empty list or object
-            made += part[0] + part[-1]
-        else:
-            made += {",": "," + line, ":": ": "}.get(part, part)
-        if len(made) > MAX_BODY_CHARACTERS:
-            break
-    return made
 
 
 def _show(rule: Rule) -> validation.JsonObject:
@@ -357,7 +332,7 @@ class Page:
 
     @staticmethod
     def answers(path: str) -> bool:
-        """Whether a path belongs to the page."""
+        """Return whether a path belongs to the page."""
         return path in (HOME, LIVE, STYLE, ENTER) or path.startswith(FORMS)
 
     def answer(self, call: Call) -> Reply:
@@ -432,7 +407,7 @@ def _field(call: Call, name: str) -> str:
 
 
 def _is_own_form(call: Call) -> bool:
-    """Whether a form certainly came from the sandbox's own page."""
+    """Return whether a form certainly came from the sandbox's own page."""
     site = call.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site == "same-origin"

@@ -452,11 +452,11 @@ class Rule:
 
     @property
     def needs_body(self) -> bool:
-        """Whether the rule depends on the poster or the amount."""
+        """Whether the rule depends on the poster or the amount, which are in the body."""
         return self.username is not None or self.amount is not None
 
     def applies_to(self, record: RequestRecord) -> bool:
-        """Whether the rule applies to a request."""
+        """Return whether the rule applies to a request."""
         if self.path not in (EVERY_PATH, record.path):
             return False
         return record.is_for(username=self.username, amount=self.amount)
@@ -481,16 +481,14 @@ class Mix:
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:
-            self._drawn[record] = self._draw()
+            rest = self._random.random()
+            self._drawn[record] = None
+            for fault, share in self.shares.items():
+                rest -= share
+                if rest < 0:
+                    self._drawn[record] = fault
+                    break
         return self._drawn[record]
-
-    def _draw(self) -> Fault | None:
-        rest = self._random.random()
-        for fault, share in self.shares.items():
-            rest -= share
-            if rest < 0:
-                return fault
-        return None
 
 
 class Faults:
@@ -606,16 +604,12 @@ class Faults:
                 return None
             if rule.probability < 1 and self._random.random() >= rule.probability:
                 continue
-            self._count(rule)
+            if rule.times is not None:
+                rule.times -= 1
+                if rule.times == 0:
+                    self._rules.remove(rule)
             return rule.fault
         return None if drawn is not None and before_body and not drawn.before_body else drawn
-
-    def _count(self, rule: Rule) -> None:
-        if rule.times is None:
-            return
-        rule.times -= 1
-        if rule.times == 0:
-            self._rules.remove(rule)
 
 
 def _release(future: asyncio.Future[None]) -> None:
@@ -637,8 +631,8 @@ def _check_shares(shares: Mapping[Fault, float]) -> None:
             raise ValueError(f"{fault!r} is not a fault: create one, as in CloseAfterProcessing()")  # noqa: TRY004
         if not 0 <= share <= 1:
             raise ValueError(f"the share of {fault.name} must be from 0 to 1, not {share}")
-    if (together := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 has no exact binary form
-        raise ValueError(f"the shares of all faults must be at most 1 in total, not {together:g}")
+    if (total := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 has no exact binary form
+        raise ValueError(f"the shares of all faults must be at most 1 in total, not {total:g}")
 
 
 def _check(rule: Rule) -> None:

@@ -7,7 +7,7 @@ So it may be kept with the code.
 import os
 import re
 import secrets
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any, Literal
 import msgspec
 from attrs import evolve, field, frozen
 
-from transfer_async.sandbox import validation
 from transfer_async.sandbox.accounts import Account, currency_for
 from transfer_async.sandbox.service import (
     CREATE_ORDER_PATH,
@@ -27,17 +26,29 @@ from transfer_async.sandbox.service import (
     read_json,
     unprocessable,
 )
-from transfer_async.sandbox.validation import FIELDS, CreateOrder, Problems, decimal_of, filled, parse
+from transfer_async.sandbox.validation import (
+    EXAMPLE,
+    FIELDS,
+    BadJson,
+    CreateOrder,
+    JsonObject,
+    Problems,
+    decimal_of,
+    filled,
+    parse,
+    read,
+    write,
+)
 
 VERSION = 1
 
-WITHIN = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
-"""The steps in seconds to which response times are rounded up, since exact times differ in each run."""
+TIME_STEPS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+"""The times in seconds to which response times are rounded up, because exact times differ in each run."""
 
 IDLE = (1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 75.0, 90.0, 120.0, 180.0, 300.0)
 """The idle times in seconds after which the probe checks whether a connection is still open."""
 
-NOT_KEPT = frozenset(
+IGNORED_HEADERS = frozenset(
     {"date", "content-length", "content-type", "content-encoding", "transfer-encoding", "trailer", "upgrade"}
 )
 """Headers that differ in each response and do not characterise the service. They are not recorded."""
@@ -59,7 +70,7 @@ def _checked_status(_: object, __: object, status: int | None) -> None:
 
 def _checked_headers(_: object, __: object, headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name) or name in NOT_KEPT or not _HEADER_VALUE.fullmatch(value):
+        if not _HEADER_NAME.fullmatch(name) or name in IGNORED_HEADERS or not _HEADER_VALUE.fullmatch(value):
             raise ValueError("headers: must have lower-case names and printable ASCII values")
 
 
@@ -83,8 +94,8 @@ class SeenAnswer:
         body: the kind of the body.
         fields: the common field names in the JSON object, without values.
         unauthorized: whether the body was exactly the one in section 7 of the specification.
-        headers: the headers by lower-case name, without `NOT_KEPT`. A value that may be confidential is "".
-        within: seconds, one of `WITHIN`; None if no complete response arrived.
+        headers: the headers by lower-case name, without `IGNORED_HEADERS`. A value that may be secret is "".
+        within: seconds, one of `TIME_STEPS`; None if no complete response arrived.
         order: see `OrderSeen`; "none" also if the request asked for no order.
         unreadable: why the client cannot read the order in a successful response, without values.
         amount: the poster's amount in the response, if it is larger than the one sent.
@@ -185,28 +196,28 @@ def load_profile(path: str | Path) -> ServiceProfile:
         known: Any = msgspec.json.decode(document)
         version = known.get("version") if isinstance(known, dict) else None
         if version != VERSION:
-            raise ValueError(f"profile: must be of version {VERSION}: run transfer-async probe again")
+            raise ValueError(f"profile: must have version {VERSION}: run transfer-async probe again")
         return msgspec.json.decode(document, type=ServiceProfile)
     except msgspec.MsgspecError as error:
         raise ValueError(f"profile: {error}") from error
 
 
-def rung(seconds: float) -> float:
-    """Return the smallest limit of `WITHIN` that is not below `seconds`."""
-    return next((step for step in WITHIN if seconds <= step), WITHIN[-1])
+def time_step(seconds: float) -> float:
+    """Return the first of `TIME_STEPS` that is not below `seconds`, or the last one."""
+    return next((step for step in TIME_STEPS if seconds <= step), TIME_STEPS[-1])
 
 
-def amid(step: float, ladder: tuple[float, ...]) -> float:
-    """Return the mean of a limit and the limit below it, in seconds."""
-    below = next((low for low, high in pairwise((0.0, *ladder)) if high == step), 0.0)
+def midpoint(step: float, steps: tuple[float, ...]) -> float:
+    """Return the mean of one of `steps` and the step below it."""
+    below = next((low for low, high in pairwise((0.0, *steps)) if high == step), 0.0)
     return (below + step) / 2
 
 
-# --- ask cases ---------------------------------------------------------------------------------------
-# The requests and orders of the probe by name. For each: how to build it, and how to recognise it.
+# --- the probe's requests ----------------------------------------------------------------------------
+# Each request and order of the probe has a name, and functions that build and recognise it.
 
 WHO_AM_I = "who-am-i"
-WRONG_TOKEN = "wrong-token"  # noqa: S105 - the name of a question
+WRONG_TOKEN = "wrong-token"  # noqa: S105 - the name of a request
 NO_TOKEN = "no-token"  # noqa: S105 - the same
 UNKNOWN_PATH = "unknown-path"
 WRONG_METHOD = "wrong-method"
@@ -226,7 +237,7 @@ Document = dict[str, Any]
 
 
 def _changed(**changes: object) -> Callable[[Document], bytes]:
-    return lambda document: written({**document, **changes})
+    return lambda document: write({**document, **changes})
 
 
 def _without(*paths: str) -> Callable[[Document], bytes]:
@@ -235,18 +246,13 @@ def _without(*paths: str) -> Callable[[Document], bytes]:
         for path in paths:
             outer, _, inner = path.rpartition(".")
             (copy[outer] if outer else copy).pop(inner)
-        return written(copy)
+        return write(copy)
 
     return change
 
 
 def _lacks(*paths: str) -> Callable[[Document], bool]:
     return lambda document: all(_value(document, path) is None for path in paths)
-
-
-def written(document: Document) -> bytes:
-    """Return a document as a body, with the fields in the same order and all digits of numbers."""
-    return validation.write(document)
 
 
 def _value(document: Any, path: str) -> Any:
@@ -262,7 +268,7 @@ def _amount(document: Document) -> Decimal:
 
 def _halved(document: Document) -> bytes:
     # Smaller than the order's amount, so that an accepted order costs no more than planned.
-    return written({**document, "poster_amount": str(Decimal(document["poster_amount"]) / 2)})
+    return write({**document, "poster_amount": str(Decimal(document["poster_amount"]) / 2)})
 
 
 def _disagrees(document: Document) -> bool:
@@ -271,7 +277,7 @@ def _disagrees(document: Document) -> bool:
 
 
 def _to_self(document: Document) -> bytes:
-    return written({**document, "poster_recipient_username": document["poster_username"]})
+    return write({**document, "poster_recipient_username": document["poster_username"]})
 
 
 def _is_to_self(document: Document) -> bool:
@@ -349,52 +355,27 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def waived_field(name: str) -> frozenset[str]:
-    """Return the fields that a service evidently does not check if it creates the order with this name."""
+def waived_fields(name: str) -> frozenset[str]:
+    """Return the fields that a service does not check if it creates the order with this name."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
-@frozen(kw_only=True)
-class Situation:
-    """The state that is needed to recognise the probe's order in a body.
-
-    Args:
-        asked: the names of the orders in the profile.
-        limits: the smallest and largest amounts by currency code, if known.
-        taken: the bodies of the orders that were created.
-    """
-
-    asked: Container[str]
-    limits: Mapping[str, tuple[Decimal, Decimal]]
-    taken: Container[bytes]
-
-
-def name_of(body: bytes, situation: Situation) -> str:
-    """Return the name of the probe's order that a body matches; `ORDER` if it matches no special one."""
-    try:
-        document = validation.read(body)
-    except validation.BadJson:
-        document = None
-    return next((name for name in _fitting(body, document, situation) if name in situation.asked), ORDER)
-
-
-def _fitting(body: bytes, document: Any, situation: Situation) -> Iterator[str]:
+def _matching_names(document: Any, limits: Mapping[str, SeenLimits]) -> Iterator[str]:
+    """Yield the names of the probe's orders that a document matches."""
     if not isinstance(document, dict):
         yield NOT_JSON
         return
-    yield from (name for name, one in MUST_BE_REFUSED.items() if one.fits(document))
-    yield from (name for name, one in WITHOUT.items() if one.fits(document))
-    yield from _beyond(document, situation.limits)
-    if body in situation.taken:
-        yield SAME_AGAIN
+    yield from (name for name, special in MUST_BE_REFUSED.items() if special.fits(document))
+    yield from (name for name, special in WITHOUT.items() if special.fits(document))
+    yield from _limit_names(document, limits)
 
 
-def _beyond(document: Any, limits: Mapping[str, tuple[Decimal, Decimal]]) -> list[str]:
+def _limit_names(document: Any, limits: Mapping[str, SeenLimits]) -> list[str]:
     """Return the names of the limits that the order's amount reaches or exceeds."""
     amount, code = _amount(document), _value(document, "poster_currency")
     if not isinstance(code, str) or code not in limits or amount <= 0:
         return []
-    least, greatest = limits[code]
+    least, greatest = limits[code].least, limits[code].greatest
     rate = decimal_of(_value(document, "exchange_rate")) or Decimal(0)
     nearby = rate * NEAR
     if amount < least:
@@ -411,21 +392,21 @@ NEAR = Decimal("0.01")
 # --- imitation ---------------------------------------------------------------------------------------
 # The sandbox imitates another service: it responds as recorded in a profile.
 
-_GIVEN, _NOT_JSON = 200, 400
+_OK, _NOT_JSON = 200, 400
 """The sandbox's own statuses for success and for a body that is not JSON."""
 
 _KINDS = {"html": "text/html", "text": "text/plain", "json": "application/json"}
 
-_GOOD: validation.JsonObject = validation.read(
-    validation.write(
+_DEFAULTS: JsonObject = read(
+    write(
         {
-            **validation.EXAMPLE,
+            **EXAMPLE,
             "poster_username": "somebody@example.com",
             "poster_recipient_username": "somebody.else@example.com",
         }
     )
 )
-"""Default values for missing fields, if the profile says that such an order is created all the same."""
+"""The values of missing fields, if the profile says that an order without them is created."""
 
 
 class ImitatingService(Service):
@@ -438,7 +419,6 @@ class ImitatingService(Service):
     def __init__(self, profile: ServiceProfile, **settings: Any) -> None:
         super().__init__(**settings)
         self._profile = profile
-        self._limits = {code: (one.least, one.greatest) for code, one in profile.limits.items()}
         self._taken: dict[bytes, Reply] = {}
 
     def answer(self, call: Call) -> Reply:
@@ -447,13 +427,13 @@ class ImitatingService(Service):
         seen = self._profile.answers.get(name)
         if seen is None:
             return super().answer(call)
-        if name == WHO_AM_I and (status := _success(seen)) is not None:
+        if name == WHO_AM_I and (status := _success_status(seen)) is not None:
             own = super().answer(call)
-            return self._dressed(evolve(own, status=status), seen) if own.status == _GIVEN else own
+            return self._with_recorded_headers(evolve(own, status=status), seen) if own.status == _OK else own
         if name in READS or seen.order == "none":
-            return self._dressed(_as_seen(seen), seen)
-        reply = self._ordered(name, call, seen)
-        return reply if reply.order is None else self._dressed(reply, seen)
+            return self._with_recorded_headers(_as_seen(seen), seen)
+        reply = self._reply_to_order(name, call, seen)
+        return reply if reply.order is None else self._with_recorded_headers(reply, seen)
 
     def _name_of(self, call: Call) -> str:
         if call.path not in (CREATE_ORDER_PATH, WHO_AM_I_PATH):
@@ -466,23 +446,30 @@ class ImitatingService(Service):
             return WRONG_TOKEN
         if call.path == WHO_AM_I_PATH:
             return WHO_AM_I
-        asked = self._profile.answers
-        return name_of(call.body or b"", Situation(asked=asked, limits=self._limits, taken=self._taken))
+        body = call.body or b""
+        try:
+            document = read(body)
+        except BadJson:
+            document = None
+        names = [*_matching_names(document, self._profile.limits)]
+        if body in self._taken:
+            names.append(SAME_AGAIN)
+        return next((name for name in names if name in self._profile.answers), ORDER)
 
-    def _ordered(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
+    def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
         """Create the order, return the existing one for the same body, or refuse it as the sandbox does."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:
-            made = self._made_as(name, call)
+            made = self._create_as(name, call)
             if made.order is None:
                 return made
             self._taken[body] = made
-        if seen.order != "unknown" and (status := _success(seen)) is not None:
+        if seen.order != "unknown" and (status := _success_status(seen)) is not None:
             return evolve(made, status=status)
         return evolve(_as_seen(seen, order_id=made.order.id if made.order else ""), order=made.order)
 
-    def _made_as(self, name: str, call: Call) -> Reply:
+    def _create_as(self, name: str, call: Call) -> Reply:
         """Create the order. Skip only the checks that the recorded service does not make."""
         document = self.head_refusal(call) or read_json(call)
         if isinstance(document, Reply):
@@ -490,54 +477,57 @@ class ImitatingService(Service):
                 return document
             document = {}
         document = document if isinstance(document, dict) else {}
-        waived = waived_field(name)
+        waived = waived_fields(name)
         request, problems = parse(document)
-        if request is None and not _other(problems, waived):
+        if request is None and not _not_waived(problems, waived):
             # The default values and the amounts that were sent may contradict each other.
-            request, problems = parse(filled(document, problems, _GOOD))[0], {}
+            request, problems = parse(filled(document, problems, _DEFAULTS))[0], {}
         if name == DISAGREE:
             problems = {}
         if request is None or problems:
-            return unprocessable(_other(problems, waived) or problems)
-        if refused := _other(self._shown_limits(request) | self.problems(request), waived):
+            return unprocessable(_not_waived(problems, waived) or problems)
+        if refused := _not_waived(self._shown_limits(request) | self.problems(request), waived):
             return unprocessable(refused)
         beneficiary = self.accounts.get(request.poster_recipient_username)
         if beneficiary is None:
-            beneficiary = _registered(request.poster_recipient_username, request.matcher_currency)
+            username = request.poster_recipient_username
+            held = currency_for(request.matcher_currency, name=username, email=username)
+            currencies = (held,) if held else ()
+            beneficiary = Account(username=username, firstname="-", lastname="-", currencies=currencies)
         return self.create(request, beneficiary=beneficiary)
 
     def _shown_limits(self, request: CreateOrder) -> Problems:
         """Return a problem for each amount outside the profile's limits."""
-        amounts = {
-            "poster_amount": (request.poster_amount, request.poster_currency),
-            "matcher_amount": (request.matcher_amount, request.matcher_currency),
-        }
-        limits = {name: (amount, self._limits.get(code)) for name, (amount, code) in amounts.items()}
-        return {
-            name: [f"must be between {limit[0]} and {limit[1]}: see the limits of the profile"]
-            for name, (amount, limit) in limits.items()
-            if limit is not None and not limit[0] <= amount <= limit[1]
-        }
+        problems = {}
+        for name, amount, code in (
+            ("poster_amount", request.poster_amount, request.poster_currency),
+            ("matcher_amount", request.matcher_amount, request.matcher_currency),
+        ):
+            limits = self._profile.limits.get(code)
+            if limits and not limits.least <= amount <= limits.greatest:
+                rule = f"must be between {limits.least} and {limits.greatest}: see the limits of the profile"
+                problems[name] = [rule]
+        return problems
 
-    def _dressed(self, reply: Reply, seen: SeenAnswer) -> Reply:
-        """Return the reply with the recorded headers and delay. It is lost if no response was recorded."""
+    def _with_recorded_headers(self, reply: Reply, seen: SeenAnswer) -> Reply:
+        """Return the reply with the recorded headers and delay; a lost one if no response was recorded."""
         ids = self._profile.request_ids
         headers = {
             name: secrets.token_hex(8) if name in ids else value or "-"
             for name, value in seen.headers.items()
         }
-        late = seen.within is not None and seen.within > WITHIN[0]
-        seconds = amid(seen.within, WITHIN) if seen.within is not None and late else 0.0
+        late = seen.within is not None and seen.within > TIME_STEPS[0]
+        seconds = midpoint(seen.within, TIME_STEPS) if seen.within is not None and late else 0.0
         return evolve(
             reply, headers={**reply.headers, **headers}, seconds=seconds, is_lost=seen.status is None
         )
 
 
-def _other(problems: Problems, waived: frozenset[str]) -> Problems:
+def _not_waived(problems: Problems, waived: frozenset[str]) -> Problems:
     return {name: why for name, why in problems.items() if name not in waived}
 
 
-def _success(seen: SeenAnswer) -> int | None:
+def _success_status(seen: SeenAnswer) -> int | None:
     """Return the status of a successful JSON response, or None for any other response."""
     return seen.status if seen.body == "json" and (seen.status or 0) // 100 == 2 else None
 
@@ -555,12 +545,7 @@ def _body(seen: SeenAnswer, order_id: str) -> bytes:
     document: Mapping[str, object] = {name: {} for name in seen.fields}
     if "message" in seen.fields:
         document = {**document, "message": "Unauthorized" if seen.unauthorized else "Recorded response."}
-    return validation.write({**document, "id": order_id} if order_id else document)
-
-
-def _registered(username: str, code: str) -> Account:
-    held = currency_for(code, name=username, email=username)
-    return Account(username=username, firstname="-", lastname="-", currencies=(held,) if held else ())
+    return write({**document, "id": order_id} if order_id else document)
 
 
 def keep_alive_of(connection: SeenConnection | None, otherwise: float) -> float:
@@ -569,4 +554,4 @@ def keep_alive_of(connection: SeenConnection | None, otherwise: float) -> float:
         return otherwise
     if connection.closed_by is None:
         return max(otherwise, 2 * connection.open_after)
-    return amid(connection.closed_by, IDLE)
+    return midpoint(connection.closed_by, IDLE)

@@ -4,9 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
 
-import msgspec
 from attrs import evolve, field, frozen
 
 from transfer_async.sandbox import validation
@@ -50,10 +48,8 @@ def user_object(account: Account) -> JsonObject:
     }
 
 
-@lru_cache(maxsize=4096)
-def user_json(account: Account) -> msgspec.Raw:
-    """Return the user object of an account as JSON. It is cached because an order contains four of them."""
-    return validation.raw(user_object(account))
+_cached_user_object = lru_cache(maxsize=4096)(user_object)
+"""The user object, to be read only. An order contains four of them."""
 
 
 def who_am_i_object(account: Account) -> JsonObject:
@@ -221,19 +217,14 @@ class Order:
 
     def to_object(self) -> JsonObject:
         """Build the order object with every field of section 2.1."""
-        order = _render(self, user_object)
-        order["user"]["externalUser"] = _external_user(self, user_object)
-        return order
+        return _render(self, user_object)
 
     def to_json(self) -> bytes:
         """Return the order object as JSON. This is faster than writing the result of `to_object`."""
-        order = _render(self, user_json)
-        external = _external_user(self, user_json)
-        order["user"] = validation.extended(order["user"], "externalUser", external)
-        return validation.write(order)
+        return validation.write(_render(self, _cached_user_object))
 
 
-def _render(order: Order, user: Callable[[Account], Any]) -> JsonObject:
+def _render(order: Order, user: Callable[[Account], JsonObject]) -> JsonObject:
     return {
         "id": order.id,
         "user_id": order.poster.id,
@@ -245,7 +236,7 @@ def _render(order: Order, user: Callable[[Account], Any]) -> JsonObject:
         "probably_paid": None,
         "poster_payment_purpose": None,
         "matcher_payment_purpose": None,
-        "user": user(order.poster),
+        "user": {**user(order.poster), "externalUser": _external_user(order, user)},
         "postersBeneficiary": user(order.beneficiary),
         "confirmedMatches": [],
         "extraOrderDetails": [],
@@ -290,7 +281,7 @@ def _times(order: Order) -> JsonObject:
     }
 
 
-def _external_user(order: Order, user: Callable[[Account], Any]) -> JsonObject:
+def _external_user(order: Order, user: Callable[[Account], JsonObject]) -> JsonObject:
     registered = validation.timestamp(order.posted_at)
     return {
         "id": order.number,
@@ -304,7 +295,7 @@ def _external_user(order: Order, user: Callable[[Account], Any]) -> JsonObject:
     }
 
 
-def _external_order(order: Order, user: Callable[[Account], Any]) -> JsonObject:
+def _external_order(order: Order, user: Callable[[Account], JsonObject]) -> JsonObject:
     request = order.request
     return {
         "id": order.number,

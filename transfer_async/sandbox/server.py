@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 from weakref import WeakSet
 
 from aiohttp import StreamReader, web
@@ -113,7 +113,6 @@ class Sandbox:
             port=port,
             ssl=ssl,
             keep_alive=keep_alive_of(habits, keep_alive),
-            logger=logger,
         )
         self._bot: asyncio.Task[None] | None = None
 
@@ -190,6 +189,7 @@ class Sandbox:
             method=request.method, path=request.path, headers=request.headers, received_at=self._now()
         )
         self.requests.append(record)
+        served = cast("_Connection", request.protocol).served
         exchange = Exchange(
             request,
             record,
@@ -197,11 +197,15 @@ class Sandbox:
             new_id=self._service.new_id,
             stall=self.faults.hold,
             sleep=self._sleep,
-            is_last=self._last_on_connection is not None and served_on(request) >= self._last_on_connection,
+            is_last=self._last_on_connection is not None and served >= self._last_on_connection,
             announces=self._announces_last,
         )
         try:
-            await self._answer(exchange)
+            try:
+                await self._play(exchange)
+            except web.RequestPayloadError:
+                await exchange.send(message(400, "The body is not valid HTTP."))
+                exchange.close()
             exchange.end()
         except ConnectionError:
             exchange.close()
@@ -209,20 +213,17 @@ class Sandbox:
             self._finish(record)
         return exchange.answer
 
-    async def _answer(self, exchange: Exchange) -> None:
-        try:
-            await self._play(exchange)
-        except web.RequestPayloadError:
-            await exchange.send(message(400, "The body is not valid HTTP."))
-            exchange.close()
-
     async def _play(self, exchange: Exchange) -> None:
         record = exchange.record
-        record.fault = self._take_fault(record, before_body=True)
+        may_fail = not self._control.is_control_path(record.path)
+        if may_fail:
+            record.fault = self.faults.take(record, before_body=True)
         if record.fault is None:
             await exchange.read_body()
-            self._count_received(record)
-            record.fault = self._take_fault(record, before_body=False)
+            self._received += record.path == CREATE_ORDER_PATH
+            self._waiting.changed()
+            if may_fail:
+                record.fault = self.faults.take(record, before_body=False)
         if record.fault is None:
             await exchange.send(exchange.process())
         else:
@@ -232,15 +233,6 @@ class Sandbox:
         reply = self._control.answer(call)
         self._waiting.changed()
         return reply
-
-    def _take_fault(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
-        if self._control.is_control_path(record.path):
-            return None
-        return self.faults.take(record, before_body=before_body)
-
-    def _count_received(self, record: RequestRecord) -> None:
-        self._received += record.path == CREATE_ORDER_PATH
-        self._waiting.changed()
 
     def _finish(self, record: RequestRecord) -> None:
         record.finished = True
@@ -260,9 +252,9 @@ _GRACE = 1.0
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection, changed to answer invalid HTTP in JSON and not to log its bytes.
+    """aiohttp's connection. It responds to invalid HTTP with JSON, and does not log its bytes.
 
-    `body` is the body of the current request. `served` counts the requests so far.
+    `body` is the body of the current request. `served` is the number of requests so far.
     """
 
     body: StreamReader | None = None
@@ -307,11 +299,6 @@ class _Server(web.Server):
         return _Connection(self, loop=asyncio.get_running_loop(), **self._options)
 
 
-def served_on(request: web.BaseRequest) -> int:
-    """Return the number of requests so far on this request's connection, including this one."""
-    return request.protocol.served if isinstance(request.protocol, _Connection) else 1
-
-
 class Connections:
     """The connections of a sandbox and the requests in progress on them."""
 
@@ -323,7 +310,6 @@ class Connections:
         port: int,
         ssl: ssl_module.SSLContext | None,
         keep_alive: float,
-        logger: logging.Logger,
     ) -> None:
         self._handler = handler
         self._host, self._port, self._ssl = host, port, ssl
@@ -378,9 +364,9 @@ class Connections:
         # Keep both tasks of a request: aiohttp drops its own when the client closes the connection.
         tasks = {task for task in (asyncio.current_task(), request.task) if task is not None}
         self._tasks |= tasks
-        if isinstance(request.protocol, _Connection):
-            request.protocol.body = request.content
-            request.protocol.served += 1
+        connection = cast("_Connection", request.protocol)
+        connection.body = request.content
+        connection.served += 1
         try:
             return await self._handler(request)
         finally:

@@ -100,7 +100,7 @@ class Service:
         self.orders[order_id] = order.matched(match_id=self.new_id(), at=self._now())
 
     def has_token(self, call: Call) -> bool:
-        """Whether a call has the right token."""
+        """Return whether a call has the right token."""
         return _same_token(call.headers.get("Authorization", ""), self._token)
 
     def head_refusal(self, call: Call) -> Reply | None:
@@ -318,7 +318,7 @@ class RequestRecord:
         return document.get(name) if isinstance(document, dict) else None
 
     def is_for(self, *, username: str | None, amount: Decimal | None) -> bool:
-        """Whether the body has this poster and this `poster_amount`. `None` matches any value."""
+        """Return whether the body has this poster and this `poster_amount`. `None` matches any value."""
         if username is not None and self.field_of_body("poster_username") != username:
             return False
         return amount is None or _as_decimal(self.field_of_body("poster_amount")) == amount

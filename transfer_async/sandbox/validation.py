@@ -15,11 +15,10 @@ import msgspec
 from attrs import Attribute, field, fields, frozen
 
 # --- exact json --------------------------------------------------------------------------------------
-# Numbers keep all digits. Every body that cannot be read raises `BadJson`.
-# The standard library reads, because it can return every number as a `Decimal`. msgspec writes, because it
-# can write a `Decimal` as a JSON number.
+# Numbers keep all digits. The standard library reads, because it can return every number as a `Decimal`.
+# msgspec writes, because it can write a `Decimal` as a JSON number.
 
-# Longer numbers are an attack or an accident: Python itself takes quadratic time to read them.
+# Python takes quadratic time to read a number, so a longer one could block the sandbox.
 MAX_NUMBER_LENGTH = 100
 
 JsonObject = dict[str, Any]
@@ -43,32 +42,24 @@ def read(body: bytes) -> Any:
         value = json.loads(
             text, parse_float=_exact_number, parse_int=_exact_number, parse_constant=_refuse_constant
         )
+        if "\\u" in text:
+            write(value)  # Half of a surrogate pair has no UTF-8.
     except BadJson:
         raise
     except UnicodeDecodeError:
         raise BadJson("The body is not UTF-8.") from None
+    except UnicodeEncodeError:
+        raise BadJson("A string contains half of a surrogate pair.") from None
     except RecursionError:
         raise BadJson("The body is nested too deep.") from None
     except (ValueError, ArithmeticError):
         raise BadJson("The body is not valid JSON.") from None
-    if "\\u" in text:
-        _refuse_half_surrogates(value)
     return value
 
 
 def write(value: object) -> bytes:
     """Write a JSON document. A `Decimal` becomes a number with the same digits."""
     return _encode(value)
-
-
-def raw(value: object) -> msgspec.Raw:
-    """Write a value in advance, for use in several documents."""
-    return msgspec.Raw(write(value))
-
-
-def extended(written: msgspec.Raw, name: str, value: object) -> msgspec.Raw:
-    """Add a field to the JSON text of an object that is not empty."""
-    return msgspec.Raw(bytes(written)[:-1] + b"," + write({name: value})[1:])
 
 
 def timestamp(moment: datetime) -> str:
@@ -84,26 +75,6 @@ def _exact_number(text: str) -> Decimal:
 
 def _refuse_constant(_: str) -> NoReturn:
     raise BadJson("NaN and infinities are not JSON.")
-
-
-def _refuse_half_surrogates(value: object) -> None:
-    # A stack, not recursion: the JSON reader allows deeper nesting than our own recursion would.
-    pending = [value]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, str):
-            _refuse_half_surrogate(item)
-        elif isinstance(item, dict):
-            pending += [*item.keys(), *item.values()]
-        elif isinstance(item, list):
-            pending += item
-
-
-def _refuse_half_surrogate(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise BadJson("A string contains half of a surrogate pair.") from None
 
 
 # Enough for any amount of money; an amount with more digits could take seconds to print.
@@ -300,7 +271,7 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 
 
 def amounts_agree(request: CreateOrder) -> bool:
-    """Whether poster_amount equals matcher_amount times rate, to within half a unit of its last place."""
+    """Return whether `poster_amount` is `matcher_amount` times the rate, to half a unit of its last place."""
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))

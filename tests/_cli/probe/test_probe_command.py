@@ -173,7 +173,7 @@ async def test_it_stops_if_the_valid_order_is_refused(sandbox):
         (["--patience", "0"], "--patience: must be more than 0 seconds"),
         (["--base-url", "ftp://nowhere"], "probe: --base-url: is not an https address"),
         (["--token", "a\nb"], "probe: --token"),
-        (["--profile", "order.json", "--yes", "--idle", "0"], "probe: profile: must be of version 1"),
+        (["--profile", "order.json", "--yes", "--idle", "0"], "probe: profile: must have version 1"),
     ],
 )
 async def test_a_usage_error_is_one_line(sandbox, options, message):
