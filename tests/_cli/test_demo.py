@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from rich.console import Console
-from rich.live import Live
 
 from transfer_async._cli import demo
-from transfer_async._cli.demo import SENTENCES, LiveBoard, Narration, PlainBoard, live_or_plain
+from transfer_async._cli.demo import SENTENCES, Narration
 from transfer_async._cli.demo_bank import Ledger, money
 from transfer_async._models.errors import Outcome, Refused
 from transfer_async._models.events import Event, HookPassed, Resolved
@@ -223,21 +221,3 @@ def test_two_hundred_orders_end_as_the_table_says(story):
     assert refused[1:] == [0, 0, refused[0]]
     assert never_sent[1:] == [0, 0, 0]
     assert unknown[2:] == [unknown[0], 0]
-
-
-def test_a_live_board_shows_the_same_table():
-    console = Console(width=100, record=True)
-    with Live(console=console) as view:
-        shown = LiveBoard(view)
-        shown.show(1, 2, {"created": 1})
-        shown.table(demo.COLUMNS, [("created", "2", "2", "2", "0")])
-
-    text = console.export_text()
-    assert "outcomes" in text
-    assert "created" in text
-
-
-@pytest.mark.parametrize(("live", "kind"), [(False, PlainBoard), (True, LiveBoard)])
-def test_the_board_is_live_on_a_terminal_and_plain_elsewhere(live, kind):
-    with live_or_plain(print, live=live) as board:
-        assert isinstance(board, kind)

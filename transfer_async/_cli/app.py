@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -164,7 +163,7 @@ def demo() -> None:
     from transfer_async._cli import demo as tour  # brings the sandbox: 80 ms
 
     with failing("demo failed", {tour.Surprise: FAILED}):
-        run(tour.run(tell, live=sys.stdout.isatty()))
+        run(tour.run(tell))
 
 
 @app.command()

@@ -11,11 +11,10 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from decimal import Decimal
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define, field, frozen
 
@@ -50,10 +49,6 @@ from transfer_async.sandbox import (
     TruncatedBody,
 )
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
-
-if TYPE_CHECKING:
-    from rich.live import Live
-
 
 # --- narration ---------------------------------------------------------------------------------------
 
@@ -144,74 +139,6 @@ SENTENCES: dict[type[events.Event], Callable[[Any], str]] = {
     ),
 }
 """The text for each event; without `HookPassed`, because the hook prints a line itself."""
-
-
-# --- progress of many orders -------------------------------------------------------------------------
-
-Cells = tuple[str, ...]
-
-
-@frozen
-class PlainBoard:
-    """Prints a line for every 50 orders, and the table as text."""
-
-    _say: Say
-
-    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Print a line for every 50 orders."""
-        if done % 50 == 0:
-            outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-            self._say(f"{done:5} of {total} orders: {outcomes}")
-
-    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
-        """Write the table."""
-        for line in in_columns([columns, *rows], numbers_from=1):
-            self._say(f"  {line}")
-
-
-@frozen
-class LiveBoard:
-    """Shows a live table on a terminal, with rich."""
-
-    _live: Live
-
-    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Draw the number of orders, a bar, and the outcomes so far."""
-        from rich.console import Group  # loaded already by live_or_plain
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        table = Table("outcome so far", "orders", title=f"{done} of {total} orders", title_justify="left")
-        for outcome, number in counts.items():
-            table.add_row(outcome, str(number))
-        self._live.update(Group(ProgressBar(total=total, completed=done, width=40), table))
-
-    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
-        """Draw the final table."""
-        from rich.table import Table
-
-        table = Table(title="outcomes", title_justify="left")
-        for at, name in enumerate(columns):
-            table.add_column(name, justify="right" if at else "left")
-        for row in rows:
-            table.add_row(*row, style="bold" if row is rows[-1] else None)
-        self._live.update(table)
-
-
-Board = PlainBoard | LiveBoard
-"""Shows the progress and the outcomes of many orders."""
-
-
-@contextmanager
-def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
-    """Yield a live table if ``live``, and plain lines otherwise."""
-    if not live:
-        yield PlainBoard(say)
-        return
-    from rich.live import Live  # 20 ms, and only on a terminal
-
-    with Live(refresh_per_second=12) as view:
-        yield LiveBoard(view)
 
 
 # --- beneficiary check -------------------------------------------------------------------------------
@@ -340,12 +267,12 @@ async def within_limit(intent: OrderIntent) -> None:
 class Rush:
     """Sends many orders at once, and compares the results."""
 
-    _board: Board  # shows the progress
+    _say: Say  # writes a line
     _results: dict[Decimal, OrderResult] = field(factory=dict, init=False)
     _counts: dict[str, int] = field(factory=lambda: dict.fromkeys(NAMES.values(), 0), init=False)
 
     async def run(self) -> None:
-        """Create the orders, compare them, and show a row for each outcome.
+        """Create the orders, compare them, and print a row for each outcome.
 
         Raises:
             Surprise: the client's results differ from the sandbox or the ledger.
@@ -360,12 +287,17 @@ class Rush:
                 async for result in client.create_orders(_requests(), concurrency=AT_ONCE):
                     self._note(result)
             rows = self._compared(sandbox, quiet)
-        self._board.table(COLUMNS, [(name, *map(str, row)) for name, row in rows.items()])
+        table = [COLUMNS, *((name, *map(str, row)) for name, row in rows.items())]
+        for line in in_columns(table, numbers_from=1):
+            self._say(f"  {line}")
 
     def _note(self, result: OrderResult) -> None:
         self._results[result.request.order.poster_amount] = result
         self._counts[NAMES[_outcome(result)]] += 1
-        self._board.show(len(self._results), ORDERS, self._counts)
+        done = len(self._results)
+        if done % 50 == 0:
+            counts = ", ".join(f"{number} {outcome}" for outcome, number in self._counts.items())
+            self._say(f"{done:5} of {ORDERS} orders: {counts}")
 
     def _compared(self, sandbox: Sandbox, ledger: Ledger) -> dict[str, list[int]]:
         """Return, by outcome, how many orders there are, exist, have a hold, and had a hold released."""
@@ -423,7 +355,6 @@ class Scene:
     office: BackOffice
     client: TransferClient
     match_every: float
-    board: AbstractContextManager[Board]
     orders: dict[str, Order] = field(factory=dict)
     """The created orders, by key."""
 
@@ -440,9 +371,7 @@ class Scene:
         self.lines.check(key, f"the sandbox has it, as order {number} of {number}", last == [order.id])
 
 
-async def run(
-    say: Say, *, live: bool = False, match_every: float = MATCH_EVERY, patience: float = PATIENCE
-) -> None:
+async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:
     """Run the demo; it counts as failed after ``patience`` seconds.
 
     Raises:
@@ -450,7 +379,7 @@ async def run(
     """
     try:
         async with asyncio.timeout(patience):
-            await _play(Narration(say), live_or_plain(say, live=live), match_every=match_every)
+            await _play(Narration(say), match_every=match_every)
     except Surprise:
         raise
     except TimeoutError as error:
@@ -459,7 +388,7 @@ async def run(
         raise Surprise(in_one_line(error)) from error
 
 
-async def _play(lines: Narration, board: AbstractContextManager[Board], *, match_every: float) -> None:
+async def _play(lines: Narration, *, match_every: float) -> None:
     async with Sandbox(match_every=match_every) as sandbox:
         lines.plain("A bank, the transfer_async client, and a sandbox of the service, in one process.")
         ledger, office = Ledger(lines.tell), BackOffice(sandbox, lines.tell)
@@ -477,7 +406,6 @@ async def _play(lines: Narration, board: AbstractContextManager[Board], *, match
                 office=office,
                 client=client,
                 match_every=match_every,
-                board=board,
             )
             for number, (title, step) in enumerate(STEPS, 1):
                 lines.title(f"{number}. {title}")
@@ -581,8 +509,7 @@ async def _what_there_is(scene: Scene) -> None:
 
 
 async def _many_orders(scene: Scene) -> None:
-    with scene.board as board:
-        await Rush(board).run()
+    await Rush(scene.lines.plain).run()
 
 
 STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
