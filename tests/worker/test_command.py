@@ -100,10 +100,10 @@ def test_the_program_is_named_as_it_was_called(monkeypatch, tmp_path):
     program.touch()
     monkeypatch.chdir(program.parent)
     monkeypatch.setattr(sys, "argv", ["transfer-async"])
-    assert worker_process.called() == shlex.quote(str(program))
+    assert worker_process.program_name() == shlex.quote(str(program))
 
     monkeypatch.setattr(sys, "argv", ["/elsewhere/__main__.py"])
-    assert worker_process.called() == f"{shlex.quote(sys.executable)} -m transfer_async"
+    assert worker_process.program_name() == f"{shlex.quote(sys.executable)} -m transfer_async"
 
 
 def test_a_missing_nats_server_is_reported_with_what_to_install(monkeypatch):

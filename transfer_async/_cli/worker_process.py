@@ -83,14 +83,13 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
             )
             await _looked_at(journal, plan.journal)
             async with _served(health, plan) as address:
-                for item in announcement(plan, address, holds=side.places_hold):
-                    say(item)
+                for text in _announcement(plan, address, places_hold=side.places_hold):
+                    say(text)
                 await _until_stopped(worker, stop, beside)
     say("worker stopped")
 
 
-def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
-    """Return the lines that describe the worker; ``holds`` is whether one of its hooks holds funds."""
+def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[str]:
     settings = plan.settings
     lines = [
         f"worker of {public(plan.base_url)}, {settings.concurrency} commands at once, until Ctrl-C",
@@ -99,7 +98,9 @@ def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
         f"journal {public(plan.journal)}",
         f"health {health}/ready and /live",
     ]
-    return lines if holds else [*lines, 'no hook holds funds: a command without "held" is dead-lettered']
+    return (
+        lines if places_hold else [*lines, 'no hook holds funds: a command without "held" is dead-lettered']
+    )
 
 
 async def _looked_at(journal: Journal, address: str) -> None:
@@ -253,7 +254,7 @@ async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say
         await work(plan, say=say, log=log, beside=trial.beside)
 
 
-def called() -> str:
+def program_name() -> str:
     """Return the shell command of this program, for any directory and without a virtual environment."""
     program = Path(sys.argv[0]).absolute()
     if program.stem == "transfer-async" and program.is_file():
@@ -268,10 +269,7 @@ class _Trial:
         from transfer_async._cli.demo_bank import Ledger  # imports the sandbox, too
 
         self._broker, self._say = broker, say
-        self._ledger = Ledger(self._heard)
-
-    def _heard(self, who: str, key: str, text: str) -> None:
-        self._say(f"{who}: {key}: {text}")
+        self._ledger = Ledger(lambda source, key, text: say(f"{source}: {key}: {text}"))
 
     def hooks(self) -> BankSide:
         return BankSide(hooks=[FundsHold(self._ledger.place, self._ledger.release)])
@@ -286,24 +284,22 @@ class _Trial:
         self._say("")
         self._say(f"sent to {settings.commands}: {command.to_json().decode()}")
         await worker.line.order(command)
-        await self._tell_next(outcomes, settings)
+        await self._show_next(outcomes, settings)
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say(
             "Send another from a second terminal. Sent twice, it creates no second order. The second outcome"
         )
         self._say("is not shown, because NATS drops a copy of a message for two minutes:")
-        self._say(f"echo {shlex.quote(another)} | {self._sending(await asyncio.to_thread(called), settings)}")
+        program = await asyncio.to_thread(program_name)
+        is_default = settings.commands == WorkerSettings().commands
+        options = "" if is_default else f" --commands {shlex.quote(settings.commands)}"
+        self._say(f"echo {shlex.quote(another)} | {program} send --broker {self._broker}{options} -")
         self._say("")
         while True:
-            await self._tell_next(outcomes, settings)
+            await self._show_next(outcomes, settings)
 
-    def _sending(self, program: str, settings: WorkerSettings) -> str:
-        elsewhere = settings.commands != WorkerSettings().commands
-        options = f" --commands {shlex.quote(settings.commands)}" if elsewhere else ""
-        return f"{program} send --broker {self._broker}{options} -"
-
-    async def _tell_next(self, outcomes: Any, settings: WorkerSettings) -> None:
+    async def _show_next(self, outcomes: Any, settings: WorkerSettings) -> None:
         message = await outcomes.next_msg(timeout=None)
         await message.ack_sync()  # or the broker delivers it again
         outcome = OrderOutcome.from_json(message.data)
