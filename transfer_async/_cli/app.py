@@ -272,10 +272,10 @@ def whoami(
     Exit codes: 0 answered; 1 refused or not reachable; 2 a variable is missing or wrong.
     """
     with failing("whoami", {ValueError: USAGE}):
-        client = client_from_env(**network())
+        client = _client_from_env(network())
     with failing("whoami", {TransferError: FAILED}, words=_explained_failure):
-        user = run(ask(client))
-    tell(_account_as_json(user) if as_json else "\n".join(as_lines(user)))
+        user = run(_ask(client))
+    tell("\n".join(account_lines(user, as_json=as_json)))
 
 
 @app.command(name="verify-hooks")
@@ -331,20 +331,11 @@ def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[obje
 
 # --- who am i ----------------------------------------------------------------------------------------
 
-_ADVICE: dict[type[TransferError], str] = {
-    Unauthorized: "check that TRANSFER_API_TOKEN is the token of this service",
-    ConnectionFailed: "check that the service at TRANSFER_BASE_URL is up",
-}
-
-
 _VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
 
 
-def client_from_env(**network: Any) -> TransferClient:
+def _client_from_env(network: dict[str, Any]) -> TransferClient:
     """Return a client for reading, which does not open the journal in TRANSFER_JOURNAL.
-
-    Args:
-        network: the client's network settings.
 
     Raises:
         ValueError: a variable is missing or wrong; the message does not show the token.
@@ -356,42 +347,38 @@ def client_from_env(**network: Any) -> TransferClient:
     raise ValueError(f"{_VARIABLES.get(name, name)}{colon}{rest}")
 
 
-async def ask(client: TransferClient) -> User:
-    """Return the account that the token belongs to, and close the client."""
+async def _ask(client: TransferClient) -> User:
     async with client:
         return await client.who_am_i()
 
 
-def _account_as_json(user: User) -> str:
-    """Return ``id``, ``username``, ``role`` and ``active`` as one line of JSON; null if unknown."""
-    account = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
-    return json.dumps(account)
-
-
-def as_lines(user: User) -> list[str]:
-    """Return the same as four lines of text."""
+def account_lines(user: User, *, as_json: bool) -> list[str]:
+    """Return the account as one line of JSON, or as four lines of text."""
+    if as_json:
+        account = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
+        return [json.dumps(account)]
     active = {True: "yes", False: "no", None: "-"}[user.is_active]
-    return [
-        f"id        {shown(user.id)}",
-        f"username  {shown(user.username)}",
-        f"role      {shown(user.role)}",
-        f"active    {active}",
-    ]
-
-
-_NOT_THERE = "check TRANSFER_BASE_URL: it ends before /api/api/v1, and includes any path prefix"
-_NO_TLS = (
-    "the server answers, but without a usable TLS connection: check that the port in TRANSFER_BASE_URL is "
-    "one for https, and that this machine trusts the certificate"
-)
+    texts = {
+        "id": shown(user.id),
+        "username": shown(user.username),
+        "role": shown(user.role),
+        "active": active,
+    }
+    return [f"{name:<10}{text}" for name, text in texts.items()]
 
 
 def _explained_failure(error: Exception) -> str:
     """Return ``error`` in one line, followed by what to check if that is known."""
-    advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), None)
-    if getattr(error, "status", None) in (404, 405) and not isinstance(error, Unauthorized):
-        advice = _NOT_THERE
-    if isinstance(error.__cause__, aiohttp.ClientSSLError):
-        advice = _NO_TLS
     message = in_one_line(error)
-    return f"{message}; {advice}" if advice else message
+    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+        return (
+            f"{message}; the server answers, but without a usable TLS connection: check that the port in "
+            "TRANSFER_BASE_URL is one for https, and that this machine trusts the certificate"
+        )
+    if isinstance(error, Unauthorized):
+        return f"{message}; check that TRANSFER_API_TOKEN is the token of this service"
+    if isinstance(error, ConnectionFailed):
+        return f"{message}; check that the service at TRANSFER_BASE_URL is up"
+    if getattr(error, "status", None) in (404, 405):
+        return f"{message}; check TRANSFER_BASE_URL: it ends before /api/api/v1, and includes any path prefix"
+    return message
