@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typer import Typer
 
-NO_TYPER = 'transfer-async needs typer: pip install "transfer_async[cli]"\n'
-
 
 def main() -> None:
     """Run the command ``transfer-async``; it raises `SystemExit`, except for ``--version``."""
@@ -32,7 +30,7 @@ def main() -> None:
             raise
         from transfer_async._cli.process import USAGE
 
-        sys.stderr.write(NO_TYPER)
+        sys.stderr.write('transfer-async needs typer: pip install "transfer_async[cli]"\n')
         sys.exit(USAGE)
     from transfer_async._cli.app import app  # needs typer, and the whole client
 

@@ -43,28 +43,22 @@ OWED = 3
 
 # --- event loop --------------------------------------------------------------------------------------
 
-_GARBAGE_OF_ORDERS = 10_000
-"""New objects after which Python collects garbage; Python's own default is 700."""
+_GARBAGE_THRESHOLD = 10_000
+"""New objects after which Python collects garbage; Python's own default is 700.
+
+An order in flight has some hundred objects and leaves no reference cycle. With sixteen at once, Python would
+scan all of them after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` would also release the
+objects that other code froze.
+"""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` on a new event loop, and return its result."""
-    with _little_garbage(), asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(work)
-
-
-@contextmanager
-def _little_garbage() -> Iterator[None]:
-    """Collect garbage rarely.
-
-    An order in flight has some hundred objects and leaves no reference cycle. With sixteen at once, Python
-    would scan all of them after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` also frees
-    what other code froze.
-    """
     usual = gc.get_threshold()
-    gc.set_threshold(_GARBAGE_OF_ORDERS, *usual[1:])
+    gc.set_threshold(_GARBAGE_THRESHOLD, *usual[1:])
     try:
-        yield
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(work)
     finally:
         gc.set_threshold(*usual)
 
