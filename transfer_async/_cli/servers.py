@@ -60,20 +60,18 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
 
 
 def _fault_share(text: str) -> tuple[Fault, float]:
-    head, _, settings = text.partition(":")
+    head, _, rest = text.partition(":")
     name, _, share = head.partition("=")
-    fault = make_fault(name, _settings(settings))
+    if rest.startswith("{"):
+        settings = dict(json.loads(rest))
+    else:
+        pairs = (pair.partition("=") for pair in rest.split(",") if pair)
+        settings = {setting: _value(value) for setting, _, value in pairs}
+    fault = make_fault(name, settings)
     try:
         return fault, float(share)
     except ValueError:
         raise ValueError(f"the share of all orders is missing, as in {name}=0.05") from None
-
-
-def _settings(text: str) -> dict[str, Any]:
-    if text.startswith("{"):
-        return dict(json.loads(text))
-    pairs = (pair.partition("=") for pair in text.split(",") if pair)
-    return {name: _value(value) for name, _, value in pairs}
 
 
 def _value(text: str) -> Any:
