@@ -9,7 +9,6 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -169,9 +168,6 @@ LOOKED_AT_EVERY = 0.5
 """Seconds between two updates of the check's progress."""
 
 
-DRY = "no faults; this was a dry run: nothing was sent or written"
-
-
 class Failed(Exception):
     """The run could not finish; the message is one line."""
 
@@ -231,7 +227,8 @@ class CreateRun:
                 if not checking.records:
                     raise ValueError("FILE: contains no orders; nothing was sent")
                 if client is None or journal is None or self.dry_run:
-                    _write(self.tell, [*checking.summary(), DRY])
+                    _write(self.tell, checking.summary())
+                    self.tell("no faults; this was a dry run: nothing was sent or written")
                     return DONE
                 _write(self.progress.say, checking.summary())
                 if journal_is_new:
@@ -239,8 +236,10 @@ class CreateRun:
                         "the journal is new and has no keys: if this file was run before, check --journal"
                     )
                 async with _open(journal), client:
-                    made = partial(OutcomeFile, self.outcomes, protected=protected, clock=self._clock)
-                    with contextlib.closing(await asyncio.to_thread(made)) as outcomes:
+                    outcomes = await asyncio.to_thread(
+                        OutcomeFile, self.outcomes, protected=protected, clock=self._clock
+                    )
+                    with contextlib.closing(outcomes):
                         return await self._sent(client, orders, outcomes, total=checking.records)
 
     def _client(self, side: BankSide, journal: Journal | None) -> TransferClient | None:

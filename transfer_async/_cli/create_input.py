@@ -35,19 +35,13 @@ from transfer_async._models.requests import EXACT, NewExternalOrder, NewOrder, P
 # An empty cell means that the field is absent.
 
 
-def _columns() -> dict[str, str]:
-    placed = {"key": "key"}
-    placed |= {
-        field.name: f"order.{field.name}"
-        for field in attrs.fields(NewOrder)
-        if field.name != "external_order"
-    }
-    placed |= {field.name: f"order.external_order.{field.name}" for field in attrs.fields(NewExternalOrder)}
-    placed |= {f"beneficiary_{field.name}": f"beneficiary.{field.name}" for field in attrs.fields(PersonName)}
-    return placed | {name: name for name in OPTIONAL_FIELDS if name != "beneficiary"}
-
-
-COLUMNS = _columns()
+COLUMNS = {
+    "key": "key",
+    **{item.name: f"order.{item.name}" for item in attrs.fields(NewOrder) if item.name != "external_order"},
+    **{item.name: f"order.external_order.{item.name}" for item in attrs.fields(NewExternalOrder)},
+    **{f"beneficiary_{item.name}": f"beneficiary.{item.name}" for item in attrs.fields(PersonName)},
+    **{name: name for name in OPTIONAL_FIELDS if name != "beneficiary"},
+}
 """The place of each column in a command."""
 
 OPTIONAL = frozenset(
@@ -69,14 +63,25 @@ class Layout:
     named: Mapping[str, str] = {}  # the columns of fields that have another name
 
 
-def _order(header: Sequence[str], cells: Sequence[str]) -> OrderCommand:
-    return OrderCommand.from_tree(_tree(header, cells))
+def _command(header: Sequence[str], cells: Sequence[str]) -> OrderCommand:
+    external: dict[str, Any] = {}
+    order: dict[str, Any] = {"external_order": external}
+    beneficiary: dict[str, Any] = {}
+    tree: dict[str, Any] = {"version": VERSION, "order": order}
+    parts = {"": tree, "order": order, "order.external_order": external, "beneficiary": beneficiary}
+    for name, cell in zip(header, cells, strict=True):
+        if cell:
+            part, _, field = COLUMNS[name].rpartition(".")
+            parts[part][field] = cell
+    if beneficiary:
+        tree["beneficiary"] = beneficiary
+    return OrderCommand.from_tree(tree)
 
 
 ORDERS = Layout(
     columns=COLUMNS,
     optional=OPTIONAL,
-    from_cells=_order,
+    from_cells=_command,
     from_json=OrderCommand.from_json,
     named={place: name for name, place in COLUMNS.items()},
 )
@@ -148,21 +153,6 @@ def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: 
         faults = tuple((layout.named.get(place, place), why) for place, why in error.problems)
         return Record(line=line, key=error.key, faults=faults)
     return Record(line=line, key=command.key, command=command)
-
-
-def _tree(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
-    external: dict[str, Any] = {}
-    order: dict[str, Any] = {"external_order": external}
-    beneficiary: dict[str, Any] = {}
-    tree: dict[str, Any] = {"version": VERSION, "order": order}
-    parts = {"": tree, "order": order, "order.external_order": external, "beneficiary": beneficiary}
-    for name, cell in zip(header, cells, strict=True):
-        if cell:
-            part, _, field = COLUMNS[name].rpartition(".")
-            parts[part][field] = cell
-    if beneficiary:
-        tree["beneficiary"] = beneficiary
-    return tree
 
 
 # --- JSON Lines --------------------------------------------------------------------------------------

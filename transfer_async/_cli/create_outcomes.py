@@ -66,26 +66,22 @@ _encode = msgspec.json.Encoder().encode
 
 def outcome_line(line: int, key: str, result: Order | Exception) -> bytes:
     """Return the outcome of the order on ``line`` as a line of JSON."""
-    fields: dict[str, Any] = {"line": line, "key": key}
+    fields = {"line": line, "key": key, "outcome": outcome_of(result).value, "order_may_exist": True}
     if isinstance(result, Order):
-        fields |= {**_CREATED, "order_id": result.id, "state": result.state.value}
+        fields |= {"order_id": result.id, "state": result.state.value}
         for name in ORDER_FIELDS:
             value = getattr(result, name)
             fields[name] = plain(value) if isinstance(value, Decimal) else value
     elif isinstance(result, AlreadyCreated):
-        fields |= {**_CREATED, "order_id": result.order_id}
+        fields["order_id"] = result.order_id
     else:
-        fields |= _of_error(result)
+        fields |= _error_fields(result)
     return _encode(fields) + b"\n"
 
 
-_CREATED = {"outcome": Outcome.CREATED.value, "order_may_exist": True}
-
-
-def _of_error(error: Exception) -> dict[str, Any]:
+def _error_fields(error: Exception) -> dict[str, Any]:
     known = isinstance(error, TransferError)
     fields = {
-        "outcome": outcome_of(error).value,
         "order_may_exist": error.order_may_exist if isinstance(error, TransferError) else True,
         "order_id": getattr(getattr(error, "order", None), "id", None) or getattr(error, "order_id", None),
         "error": type(error).__name__,
