@@ -245,7 +245,7 @@ def test_the_demo_prints_its_lines_and_a_surprise_fails_it(monkeypatch, surprise
     async def played(say, **_options: object) -> None:
         say("told")
         if surprise:
-            raise demo.Surprise("the sky is green")
+            raise demo.FalseClaim("the sky is green")
 
     monkeypatch.setattr(demo, "run", played)
     result = invoke("demo")

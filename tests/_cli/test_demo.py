@@ -119,7 +119,7 @@ def test_no_line_shows_the_token(story):
 # --- it does not claim what is not so -------------------------------------------------------------
 
 
-ORDER_OF, NOTED = demo.usd_order, demo.Rush._note
+ORDER_OF, NOTED = demo.usd_order, demo.ManyOrders._note
 
 
 async def forget(*_: object) -> None: ...
@@ -129,8 +129,8 @@ def broken(*_: object) -> None:
     raise LookupError("what\nis this")
 
 
-def confused(rush: demo.Rush, result: OrderResult) -> None:
-    NOTED(rush, evolve(result, order=None, error=Refused()) if result.order is not None else result)
+def confused(many: demo.ManyOrders, result: OrderResult) -> None:
+    NOTED(many, evolve(result, order=None, error=Refused()) if result.order is not None else result)
 
 
 NOT_SO = {
@@ -151,7 +151,7 @@ NOT_SO = {
         "who cannot be paid was created",
     ),
     "an order that is there was never sent": (
-        (demo.Rush, "_note", confused),
+        (demo.ManyOrders, "_note", confused),
         "refused or never sent does not exist",
     ),
     "an error nobody thought of is none": ((demo, "_reason", broken), r"^LookupError: what\?is this$"),
@@ -162,7 +162,7 @@ NOT_SO = {
 async def test_it_does_not_claim_that(change, told, monkeypatch):
     monkeypatch.setattr(*change)
 
-    with pytest.raises(demo.Surprise, match=told):
+    with pytest.raises(demo.FalseClaim, match=told):
         await played()
 
 
@@ -170,14 +170,14 @@ async def test_two_orders_that_fit_leave_the_doubt_open(monkeypatch):
     monkeypatch.setattr(demo, "usd_order", lambda *_: ORDER_OF("ada.eze", "ben.okri", "100.00"))
     lines: list[str] = []
 
-    with pytest.raises(demo.Surprise, match="recover"):
+    with pytest.raises(demo.FalseClaim, match="recover"):
         await demo.run(lines.append)
 
     assert "the back office sees 2 orders that fit: not known" in lines[-1]
 
 
 async def test_a_demo_that_takes_too_long_fails():
-    with pytest.raises(demo.Surprise, match="not finished after 0 s"):
+    with pytest.raises(demo.FalseClaim, match="not finished after 0 s"):
         await played(patience=0)
 
 

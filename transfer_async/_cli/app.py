@@ -1,6 +1,6 @@
 """The commands of ``transfer-async``: their options, help texts and exit codes.
 
-What a command runs is imported when it runs, so that help texts appear quickly.
+A command imports its implementation when it runs, so that help texts appear quickly.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def desk(
     may: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ROLE", help="What the operator may do beside viewing; repeat for several roles."
+            metavar="ROLE", help="What the operator may do besides viewing; repeat for several roles."
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
@@ -76,13 +76,15 @@ def desk(
     ] = None,
     zone: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Your time zone, such as Africa/Lagos; times are in UTC, too."),
+        typer.Option(
+            metavar="NAME", help="Your time zone, such as Africa/Lagos; times are also shown in UTC."
+        ),
     ] = None,
     settle_after: options.SettleAfter = SETTLE_AFTER,
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
 
-    The page shows the pending keys of a journal and, with the role for it, the actions that end them. It
+    The page shows the pending keys of a journal and, if your role allows it, the actions that end them. It
     sends nothing to the service. The command prints an address that admits one browser, once. Other browsers
     and other machines have no access.
 
@@ -148,21 +150,21 @@ def common_options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Read the options that come before a command; the help text is the app's."""
+    """Handle the options that come before a command."""
 
 
 @app.command()
 def demo() -> None:
     """Show the client at work, against a sandbox.
 
-    One order is created, the response to another is lost and its doubt ended, one is refused, orders are
-    matched, beneficiaries' names are compared, and many orders are sent at once while faults occur. All of
-    it runs in this process, in a few seconds. The demo checks what it prints: if all of it is true, the last
-    line begins with "demo ok" and the exit code is 0; otherwise the exit code is 1.
+    One order is created. The response to another is lost, and its doubt is resolved. A third is refused.
+    Then orders are matched, beneficiaries' names are compared, and many orders are sent at once while faults
+    occur. All of it runs in this process, in a few seconds. The demo checks what it prints: if all of it is
+    true, the last line begins with "demo ok" and the exit code is 0; otherwise the exit code is 1.
     """
     from transfer_async._cli import demo as tour  # brings the sandbox: 80 ms
 
-    with failing("demo failed", {tour.Surprise: FAILED}):
+    with failing("demo failed", {tour.FalseClaim: FAILED}):
         run(tour.run(tell))
 
 
@@ -296,7 +298,7 @@ def verify_hooks(
 ) -> None:
     """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 
-    The hooks place and release some hundreds of holds: connect them to a test ledger with room for six holds.
+    The hooks place and release some hundreds of holds, up to six at a time: connect them to a test ledger.
     They are called twice, concurrently and by a new worker, cancelled at each await, and interrupted by
     timeouts and lost connections. They are undone without a receipt, twice, and when there is nothing to
     undo. After each step, the command compares held(intent_id) and, if the factory returns it, balance().
@@ -316,7 +318,7 @@ def verify_hooks(
 
 
 def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Return ``factory`` with its errors reported as a `ValueError` of one line."""
+    """Wrap ``factory`` so that it raises any error as a `ValueError` of one line."""
 
     @functools.wraps(factory)  # verify_hooks imports it by its name in another process
     async def make() -> object:

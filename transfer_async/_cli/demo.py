@@ -53,7 +53,7 @@ from transfer_async.sandbox.service import CREATE_ORDER_PATH
 # --- narration ---------------------------------------------------------------------------------------
 
 
-class Surprise(Exception):
+class FalseClaim(Exception):
     """A claim of the demo is not true."""
 
 
@@ -61,10 +61,10 @@ def expect(claim: str, truth: bool, *, key: str = "") -> None:
     """Continue if ``truth`` is true.
 
     Raises:
-        Surprise: it is false; the message quotes ``claim``.
+        FalseClaim: it is false; the message quotes ``claim``.
     """
     if not truth:
-        raise Surprise(f"{key or 'the demo'}: this is not true: {claim}")
+        raise FalseClaim(f"{key or 'the demo'}: this is not true: {claim}")
 
 
 @frozen
@@ -92,7 +92,7 @@ class Narration:
         """Print ``claim`` if it is true.
 
         Raises:
-            Surprise: it is false.
+            FalseClaim: it is false.
         """
         expect(claim, truth, key=key)
         self.tell("checked", key, claim)
@@ -264,7 +264,7 @@ async def within_limit(intent: OrderIntent) -> None:
 
 
 @define(slots=False)
-class Rush:
+class ManyOrders:
     """Sends many orders at once, and compares the results."""
 
     _say: Say  # writes a line
@@ -275,7 +275,7 @@ class Rush:
         """Create the orders, compare them, and print a row for each outcome.
 
         Raises:
-            Surprise: the client's results differ from the sandbox or the ledger.
+            FalseClaim: the client's results differ from the sandbox or the ledger.
         """
         quiet = Ledger(lambda *_: None)
         async with Sandbox(seed=0, faults=FAULTS) as sandbox:
@@ -375,17 +375,17 @@ async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = P
     """Run the demo; it counts as failed after ``patience`` seconds.
 
     Raises:
-        Surprise: a claim is not true, or the demo broke off; the message is one line.
+        FalseClaim: a claim is not true, or the demo broke off; the message is one line.
     """
     try:
         async with asyncio.timeout(patience):
             await _play(Narration(say), match_every=match_every)
-    except Surprise:
+    except FalseClaim:
         raise
     except TimeoutError as error:
-        raise Surprise(f"it was not finished after {patience:g} s") from error
+        raise FalseClaim(f"it was not finished after {patience:g} s") from error
     except Exception as error:
-        raise Surprise(in_one_line(error)) from error
+        raise FalseClaim(in_one_line(error)) from error
 
 
 async def _play(lines: Narration, *, match_every: float) -> None:
@@ -446,7 +446,7 @@ async def _a_lost_answer(scene: Scene) -> None:
         kept = doubt.receipts == {"funds_hold": ledger.kept.get(LOST)}
         lines.check(LOST, f"its hold is kept: {ledger.kept.get(LOST)}", kept)
     else:
-        raise Surprise("an order whose answer was lost was reported as created")
+        raise FalseClaim("an order whose answer was lost was reported as created")
 
 
 async def _the_doubt_ends(scene: Scene) -> None:
@@ -472,7 +472,7 @@ async def _a_refusal(scene: Scene) -> None:
         lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
         lines.check(REFUSED, "the error says that no order exists", not no.order_may_exist)
     else:
-        raise Surprise("an order to a beneficiary who cannot be paid was created")
+        raise FalseClaim("an order to a beneficiary who cannot be paid was created")
     lines.check(REFUSED, "its hold is released", REFUSED in scene.ledger.released)
     record = await scene.client.known(REFUSED)
     free = record is not None and record.state is KeyState.FREE
@@ -509,7 +509,7 @@ async def _what_there_is(scene: Scene) -> None:
 
 
 async def _many_orders(scene: Scene) -> None:
-    await Rush(scene.lines.plain).run()
+    await ManyOrders(scene.lines.plain).run()
 
 
 STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (

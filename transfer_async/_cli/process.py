@@ -27,19 +27,19 @@ USAGE = 2
 """Wrong usage: an option, an environment variable, or a missing extra."""
 
 REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
-"""Of `create`, if not every order is created: the highest code of all orders."""
+"""`create`: not all orders are created; the highest code that applies to an order."""
 
 DIFFERENT = 3
-"""Of `journal reconcile`: the journal and the export differ."""
+"""`journal reconcile`: the journal and the export differ."""
 
 ROWS_REFUSED = 3
-"""Of the `journal` commands with `--from`: some rows were refused, and all others are decided."""
+"""The `journal` commands with `--from`: some rows were refused, and all others are decided."""
 
 OTHER_SCOPE = 4
-"""Of the `journal` commands: the journal has keys of other scopes only."""
+"""The `journal` commands: the journal only has keys of other scopes."""
 
 OWED = 3
-"""Of `journal recover`: an undo is still pending, or a record is corrupt."""
+"""`journal recover`: an undo is still pending, or a record is corrupt."""
 
 # --- event loop --------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_signals(do: Callable[[int], object]) -> Iterator[None]:
-    """Within the block, SIGINT and SIGTERM make the running loop call ``do`` with the signal's number."""
+    """Call ``do`` on the running loop, with the signal's number, for each SIGINT or SIGTERM in the block."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int, _frame: object) -> None:

@@ -43,7 +43,7 @@ def worker(
     ] = "transfer.parked",
     concurrency: Annotated[int, typer.Option(help="The most commands in progress at once.")] = 16,
     max_deliveries: Annotated[
-        int, typer.Option(help="Deliveries of a command that is never sent, until it is dead-lettered.")
+        int, typer.Option(help="Deliveries after which a command that was never sent is dead-lettered.")
     ] = 50,
     ack_wait: Annotated[
         float, typer.Option(help="Seconds without a heartbeat until another worker takes over a command.")
@@ -138,7 +138,8 @@ def send(
     All lines are checked first: if one of them is not a command, nothing is sent. You may send a command
     again: its key has at most one order.
 
-    Exit codes: 0 the broker has them all; 1 it does not, send again; 2 wrong usage, nothing was sent.
+    Exit codes: 0 the broker has accepted all of them; 1 it has not, send them again; 2 wrong usage, nothing
+    was sent.
     """
     with _usage("send"):
         where = _given(options.BROKER, broker)
@@ -161,16 +162,16 @@ def _try(settings: dict[str, Any]) -> None:
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
-    """Refuse options that --try would ignore; variables of the environment are ignored silently.
+    """Refuse options that --try would ignore; environment variables are ignored silently.
 
     Raises:
-        ValueError: names the options.
+        ValueError: there are such options; the message names them.
     """
-    ours = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
+    allowed = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
     beside = [
         param.opts[0]
         for param in context.command.params
-        if param.name and param.name not in ours
+        if param.name and param.name not in allowed
         if (source := context.get_parameter_source(param.name)) and source.name == "COMMANDLINE"
     ]
     if beside:
@@ -226,7 +227,7 @@ def commands_in(file: Path) -> list[OrderCommand]:
 
 
 async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSettings) -> None:
-    """Send ``commands`` in the order given; return when the broker has them all.
+    """Send ``commands`` in the order given; return when the broker has accepted all of them.
 
     Raises:
         ValueError: the address is invalid.
