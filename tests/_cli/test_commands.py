@@ -12,9 +12,8 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.commands import asked, invoke, refused
-from transfer_async._cli import app as who_am_i
 from transfer_async._cli import demo, output, process, servers
-from transfer_async._cli.app import app
+from transfer_async._cli.app import _explained_failure, account_lines, app
 from transfer_async._cli.launcher import main, narrowed
 from transfer_async._models.errors import ServiceFailed
 from transfer_async._models.responses import User
@@ -219,21 +218,23 @@ def test_a_wrong_variable_is_reported_without_the_token(monkeypatch, base_url, t
 def test_what_the_service_did_not_say_is_a_dash_or_null():
     somebody = User(id="u-1")
 
-    assert who_am_i.as_lines(somebody) == ["id        u-1", "username  -", "role      -", "active    -"]
-    assert json.loads(who_am_i._account_as_json(somebody))["active"] is None
+    text = account_lines(somebody, as_json=False)
+    assert text == ["id        u-1", "username  -", "role      -", "active    -"]
+    assert json.loads(account_lines(somebody, as_json=True)[0])["active"] is None
 
 
 def test_text_from_the_service_is_printed_without_control_characters():
-    told = who_am_i.as_lines(User(id="u-1", username="a\x1b[2J\nid        u-2", is_active=False))
+    user = User(id="u-1", username="a\x1b[2J\nid        u-2", is_active=False)
 
-    assert told[1:] == ["username  a?[2J?id        u-2", "role      -", "active    no"]
+    assert account_lines(user, as_json=False)[1:] == [
+        "username  a?[2J?id        u-2",
+        "role      -",
+        "active    no",
+    ]
 
 
 def test_an_error_without_advice_is_reported_alone():
-    assert (
-        who_am_i._explained_failure(ServiceFailed(status=500))
-        == "ServiceFailed: no usable answer (status 500)"
-    )
+    assert _explained_failure(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
 
 
 # --- demo -----------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_the_demo_prints_its_lines_and_a_surprise_fails_it(monkeypatch, surprise
     async def played(say, **_options: object) -> None:
         say("told")
         if surprise:
-            raise demo.Surprise("the sky is green")
+            raise demo.FalseClaim("the sky is green")
 
     monkeypatch.setattr(demo, "run", played)
     result = invoke("demo")

@@ -18,19 +18,29 @@ RIGHT = """
         return {"hooks": [holds.hook], "held": holds.held, "balance": balance}
 """
 WRONG = """
+    import sqlite3
     from transfer_async import FundsHold
 
-    holds = []
+    db = sqlite3.connect("ledger.db", isolation_level=None, timeout=30)
+    db.execute("CREATE TABLE IF NOT EXISTS hold (id INTEGER PRIMARY KEY, intent TEXT)")
+    known = set()  # a new worker does not have it
+
+    def rows(intent_id):
+        found = db.execute("SELECT id FROM hold WHERE intent = ?", [intent_id])
+        return [f"hold-\\x1b[{row}" for (row,) in found]
 
     async def place(intent):
-        holds.append(intent.id)
-        return f"hold-\\x1b[{len(holds)}"
+        print("placing")
+        if intent.id not in known:
+            known.add(intent.id)
+            db.execute("INSERT INTO hold (intent) VALUES (?)", [intent.id])
+        return rows(intent.id)[0]
 
     async def release(intent, reference):
-        holds[:] = [known for known in holds if known != intent.id]
+        db.execute("DELETE FROM hold WHERE intent = ?", [intent.id])
 
     async def make():
-        return {"hooks": [FundsHold(place, release)], "held": lambda intent: ["H"] * holds.count(intent)}
+        return {"hooks": [FundsHold(place, release)], "held": rows, "balance": lambda: 0, "close": db.close}
 
     def fail():
         raise OSError("no ledger")
@@ -54,64 +64,25 @@ def verified(factory, *options, code):
     return result.output
 
 
-def test_right_hooks_end_well():
+def test_correct_hooks_keep_all_rules():
     told = verified("right_bank_on_trial:make", "--sequences", "5", "--seed", "7", code=0)
 
     assert told.splitlines()[-1].startswith("all rules kept, in ")
-    assert "no worker could be started in a new process (it finds another ledger)" in told
-    assert "note     place has no await, so it was not interrupted" in told
+    assert "no worker was started in a process of its own (it finds another ledger)" in told
+    assert "note     place has no await: it was not interrupted" in told
     assert told.endswith("(seed 7)\n")
 
 
-def test_broken_rules_are_listed_without_control_characters():
-    told = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
-
-    rule = "One intent.id has one hold. A second call of place returns the same hold"
-    assert told.startswith(f"BROKEN   {rule}")
-    assert "saw    2 holds are placed for A: H, H" in told
-    assert "\x1b" not in told
-
-
-IN_A_FILE = """
-    import sqlite3
-    from transfer_async import FundsHold
-
-    db = sqlite3.connect("ledger.db", isolation_level=None, timeout=30)
-    db.execute("CREATE TABLE IF NOT EXISTS hold (id INTEGER PRIMARY KEY, intent TEXT)")
-    known = {}
-
-    def rows(intent_id):
-        return [f"hold-{row}" for (row,) in db.execute("SELECT id FROM hold WHERE intent = ?", [intent_id])]
-
-    async def place(intent):
-        print("placing")
-        if intent.id not in known:
-            known[intent.id] = KNOWN or db.execute("INSERT INTO hold (intent) VALUES (?)", [intent.id])
-        return rows(intent.id)[0]
-
-    async def release(intent, reference):
-        db.execute("DELETE FROM hold WHERE intent = ?", [intent.id])
-
-    def make():
-        return {"hooks": [FundsHold(place, release)], "held": rows, "balance": lambda: 0, "close": db.close}
-"""
-
-
 @pytest.mark.usefixtures("blocking_bank")
-@pytest.mark.parametrize(("known", "code"), [("None", 1), ("rows(intent.id)", 0)])
-def test_what_a_module_keeps_in_memory_does_not_outlive_a_worker(tmp_path, known, code):
-    """A cache in the module: after a crash the money would be held a second time."""
-    module = f"bank_in_a_file_{code}"
-    (tmp_path / f"{module}.py").write_text(
-        textwrap.dedent(IN_A_FILE).replace("KNOWN", known), encoding="utf-8"
-    )
-    told = verified(f"{module}:make", "--sequences", "0", code=code)
+def test_a_rule_broken_by_a_new_worker_is_reported_without_control_characters():
+    """The module keeps the holds in memory, too: after a crash it would place a second one."""
+    report = verified("wrong_bank_on_trial:make", "--sequences", "0", code=1)
 
-    assert "in a new process" not in told
-    if code:
-        assert "BROKEN   A restarted worker finds the holds of the previous worker." in told
-        assert "saw    2 holds are placed for A: " in told
-        assert told.splitlines()[-1].startswith("1 rule broken")
+    assert "in a new process" not in report
+    assert "BROKEN   A restarted worker finds the holds of the previous worker." in report
+    assert "saw    2 holds are placed for A: hold-?[" in report
+    assert "\x1b" not in report
+    assert report.splitlines()[-1].startswith("1 rule broken")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +99,7 @@ def test_a_wrong_factory_is_reported(factory, said):
     assert said in verified(factory, code=2)
 
 
-def test_patience_is_some_time():
+def test_a_patience_of_0_is_refused():
     assert "--patience: must be a finite number" in verified(
         "right_bank_on_trial:make", "--patience", "0", code=2
     )

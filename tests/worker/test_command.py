@@ -101,10 +101,10 @@ def test_the_program_is_named_as_it_was_called(monkeypatch, tmp_path):
     program.touch()
     monkeypatch.chdir(program.parent)
     monkeypatch.setattr(sys, "argv", ["transfer-async"])
-    assert worker_process.called() == shlex.quote(str(program))
+    assert worker_process.program_name() == shlex.quote(str(program))
 
     monkeypatch.setattr(sys, "argv", ["/elsewhere/__main__.py"])
-    assert worker_process.called() == f"{shlex.quote(sys.executable)} -m transfer_async"
+    assert worker_process.program_name() == f"{shlex.quote(sys.executable)} -m transfer_async"
 
 
 def test_a_missing_nats_server_is_reported_with_what_to_install(monkeypatch):
@@ -213,7 +213,7 @@ def test_help_describes_both_commands():
         help_ = invoke(name, "--help").output
         assert f"Usage: transfer-async {name}" in help_
         assert "--broker" in help_
-    assert "Exit codes: 0 the broker has them all; 1 it does not" in help_
+    assert "Exit codes: 0 the broker has accepted all of them; 1 it has not" in help_
 
 
 # --- wrong uses -------------------------------------------------------------------------------------
@@ -466,9 +466,9 @@ class Journal:
     ],
 )
 async def test_an_unreachable_database_is_logged_and_does_not_stop_the_start(error, why, monkeypatch, caplog):
-    monkeypatch.setattr(worker_process, "PATIENCE", 0.01)
+    monkeypatch.setattr(worker_process, "JOURNAL_TIMEOUT", 0.01)
 
-    await worker_process._looked_at(Journal(error), "postgresql://host/db")
+    await worker_process._check_journal(Journal(error), "postgresql://host/db")
 
     assert caplog.messages == [f"the journal cannot be used yet ({why}); trying again"]
 

@@ -1,6 +1,6 @@
 """The commands of ``transfer-async``: their options, help texts and exit codes.
 
-What a command runs is imported when it runs, so that help texts appear quickly.
+A command imports its implementation when it runs, so that help texts appear quickly.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,7 +60,7 @@ def desk(
     may: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ROLE", help="What the operator may do beside viewing; repeat for several roles."
+            metavar="ROLE", help="What the operator may do besides viewing; repeat for several roles."
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
@@ -77,13 +76,15 @@ def desk(
     ] = None,
     zone: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Your time zone, such as Africa/Lagos; times are in UTC, too."),
+        typer.Option(
+            metavar="NAME", help="Your time zone, such as Africa/Lagos; times are also shown in UTC."
+        ),
     ] = None,
     settle_after: options.SettleAfter = SETTLE_AFTER,
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
 
-    The page shows the pending keys of a journal and, with the role for it, the actions that end them. It
+    The page shows the pending keys of a journal and, if your role allows it, the actions that end them. It
     sends nothing to the service. The command prints an address that admits one browser, once. Other browsers
     and other machines have no access.
 
@@ -149,22 +150,22 @@ def common_options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Read the options that come before a command; the help text is the app's."""
+    """Handle the options that come before a command."""
 
 
 @app.command()
 def demo() -> None:
     """Show the client at work, against a sandbox.
 
-    One order is created, the response to another is lost and its doubt ended, one is refused, orders are
-    matched, beneficiaries' names are compared, and many orders are sent at once while faults occur. All of
-    it runs in this process, in a few seconds. The demo checks what it prints: if all of it is true, the last
-    line begins with "demo ok" and the exit code is 0; otherwise the exit code is 1.
+    One order is created. The response to another is lost, and its doubt is resolved. A third is refused.
+    Then orders are matched, beneficiaries' names are compared, and many orders are sent at once while faults
+    occur. All of it runs in this process, in a few seconds. The demo checks what it prints: if all of it is
+    true, the last line begins with "demo ok" and the exit code is 0; otherwise the exit code is 1.
     """
     from transfer_async._cli import demo as tour  # brings the sandbox: 80 ms
 
-    with failing("demo failed", {tour.Surprise: FAILED}):
-        run(tour.run(tell, live=sys.stdout.isatty()))
+    with failing("demo failed", {tour.FalseClaim: FAILED}):
+        run(tour.run(tell))
 
 
 @app.command()
@@ -273,10 +274,10 @@ def whoami(
     Exit codes: 0 answered; 1 refused or not reachable; 2 a variable is missing or wrong.
     """
     with failing("whoami", {ValueError: USAGE}):
-        client = client_from_env(**network())
+        client = _client_from_env(network())
     with failing("whoami", {TransferError: FAILED}, words=_explained_failure):
-        user = run(ask(client))
-    tell(_account_as_json(user) if as_json else "\n".join(as_lines(user)))
+        user = run(_ask(client))
+    tell("\n".join(account_lines(user, as_json=as_json)))
 
 
 @app.command(name="verify-hooks")
@@ -297,7 +298,7 @@ def verify_hooks(
 ) -> None:
     """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 
-    The hooks place and release some hundreds of holds: connect them to a test ledger with room for six holds.
+    The hooks place and release some hundreds of holds, up to six at a time: connect them to a test ledger.
     They are called twice, concurrently and by a new worker, cancelled at each await, and interrupted by
     timeouts and lost connections. They are undone without a receipt, twice, and when there is nothing to
     undo. After each step, the command compares held(intent_id) and, if the factory returns it, balance().
@@ -317,7 +318,7 @@ def verify_hooks(
 
 
 def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Return ``factory`` with its errors reported as a `ValueError` of one line."""
+    """Wrap ``factory`` so that it raises any error as a `ValueError` of one line."""
 
     @functools.wraps(factory)  # verify_hooks imports it by its name in another process
     async def make() -> object:
@@ -332,20 +333,11 @@ def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[obje
 
 # --- who am i ----------------------------------------------------------------------------------------
 
-_ADVICE: dict[type[TransferError], str] = {
-    Unauthorized: "check that TRANSFER_API_TOKEN is the token of this service",
-    ConnectionFailed: "check that the service at TRANSFER_BASE_URL is up",
-}
-
-
 _VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
 
 
-def client_from_env(**network: Any) -> TransferClient:
+def _client_from_env(network: dict[str, Any]) -> TransferClient:
     """Return a client for reading, which does not open the journal in TRANSFER_JOURNAL.
-
-    Args:
-        network: the client's network settings.
 
     Raises:
         ValueError: a variable is missing or wrong; the message does not show the token.
@@ -357,42 +349,38 @@ def client_from_env(**network: Any) -> TransferClient:
     raise ValueError(f"{_VARIABLES.get(name, name)}{colon}{rest}")
 
 
-async def ask(client: TransferClient) -> User:
-    """Return the account that the token belongs to, and close the client."""
+async def _ask(client: TransferClient) -> User:
     async with client:
         return await client.who_am_i()
 
 
-def _account_as_json(user: User) -> str:
-    """Return ``id``, ``username``, ``role`` and ``active`` as one line of JSON; null if unknown."""
-    account = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
-    return json.dumps(account)
-
-
-def as_lines(user: User) -> list[str]:
-    """Return the same as four lines of text."""
+def account_lines(user: User, *, as_json: bool) -> list[str]:
+    """Return the account as one line of JSON, or as four lines of text."""
+    if as_json:
+        account = {"id": user.id, "username": user.username, "role": user.role, "active": user.is_active}
+        return [json.dumps(account)]
     active = {True: "yes", False: "no", None: "-"}[user.is_active]
-    return [
-        f"id        {shown(user.id)}",
-        f"username  {shown(user.username)}",
-        f"role      {shown(user.role)}",
-        f"active    {active}",
-    ]
-
-
-_NOT_THERE = "check TRANSFER_BASE_URL: it ends before /api/api/v1, and includes any path prefix"
-_NO_TLS = (
-    "the server answers, but without a usable TLS connection: check that the port in TRANSFER_BASE_URL is "
-    "one for https, and that this machine trusts the certificate"
-)
+    texts = {
+        "id": shown(user.id),
+        "username": shown(user.username),
+        "role": shown(user.role),
+        "active": active,
+    }
+    return [f"{name:<10}{text}" for name, text in texts.items()]
 
 
 def _explained_failure(error: Exception) -> str:
     """Return ``error`` in one line, followed by what to check if that is known."""
-    advice = next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), None)
-    if getattr(error, "status", None) in (404, 405) and not isinstance(error, Unauthorized):
-        advice = _NOT_THERE
-    if isinstance(error.__cause__, aiohttp.ClientSSLError):
-        advice = _NO_TLS
     message = in_one_line(error)
-    return f"{message}; {advice}" if advice else message
+    if isinstance(error.__cause__, aiohttp.ClientSSLError):
+        return (
+            f"{message}; the server answers, but without a usable TLS connection: check that the port in "
+            "TRANSFER_BASE_URL is one for https, and that this machine trusts the certificate"
+        )
+    if isinstance(error, Unauthorized):
+        return f"{message}; check that TRANSFER_API_TOKEN is the token of this service"
+    if isinstance(error, ConnectionFailed):
+        return f"{message}; check that the service at TRANSFER_BASE_URL is up"
+    if getattr(error, "status", None) in (404, 405):
+        return f"{message}; check TRANSFER_BASE_URL: it ends before /api/api/v1, and includes any path prefix"
+    return message

@@ -9,7 +9,6 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,8 +77,8 @@ def create(
     """Create the orders of a file, each at most once, however often you run it.
 
     Every line is checked before the first is sent. If there are faults, all of them are listed by line, and
-    nothing is sent. Every line has its own key. An order that the journal has recorded is never sent again,
-    so after Ctrl-C, kill or a power failure run the same command again.
+    nothing is sent. Every line has its own key. An order that the journal has recorded is never sent again:
+    after Ctrl-C, kill or a power failure, run the same command again.
 
     CSV: the first line names the columns: key; poster_username, poster_recipient_username and the other
     fields of an order; current_account_balance, transaction_fee, transaction_fee_currency; and, if needed,
@@ -147,14 +146,14 @@ def create(
 
 
 def _complain(line: str) -> None:
-    """Write to stderr; a run continues when stderr fails."""
+    """Write to stderr; an error of stderr does not end the run."""
     with contextlib.suppress(OSError):
         output.complain(line)
 
 
 @contextlib.contextmanager
 def _afterwards(say: Say) -> Iterator[Say]:
-    """Keep lines until the block ends, because a progress bar would overwrite them."""
+    """Write lines when the block ends, because a progress bar would overwrite them."""
     kept: list[str] = []
     try:
         yield kept.append
@@ -165,11 +164,8 @@ def _afterwards(say: Say) -> Iterator[Say]:
 
 # --- job ---------------------------------------------------------------------------------------------
 
-LOOKED_AT_EVERY = 0.5
+UPDATED_EVERY = 0.5
 """Seconds between two updates of the check's progress."""
-
-
-DRY = "no faults; this was a dry run: nothing was sent or written"
 
 
 class Failed(Exception):
@@ -178,15 +174,15 @@ class Failed(Exception):
 
 @frozen(kw_only=True)
 class CreateRun:
-    """One run of the command: its options, in the types that the steps take, and where it writes."""
+    """One run of the command: its parsed options, and where it writes."""
 
     path: Path
     form: Format
     outcomes: Path
     factory: Callable[[], object] | None  # returns the bank's hooks
-    base_url: str | None  # optional in a dry run, as is the journal's address
+    base_url: str | None  # optional in a dry run
     token: str | None = field(repr=False)  # optional in a dry run, or if the factory returns one
-    journal: str | None
+    journal: str | None  # its address; optional in a dry run
     settings: dict[str, Any]  # the other settings of the client, which the factory's settings override
     concurrency: int
     dry_run: bool
@@ -231,7 +227,8 @@ class CreateRun:
                 if not checking.records:
                     raise ValueError("FILE: contains no orders; nothing was sent")
                 if client is None or journal is None or self.dry_run:
-                    _write(self.tell, [*checking.summary(), DRY])
+                    _write(self.tell, checking.summary())
+                    self.tell("no faults; this was a dry run: nothing was sent or written")
                     return DONE
                 _write(self.progress.say, checking.summary())
                 if journal_is_new:
@@ -239,8 +236,10 @@ class CreateRun:
                         "the journal is new and has no keys: if this file was run before, check --journal"
                     )
                 async with _open(journal), client:
-                    made = partial(OutcomeFile, self.outcomes, protected=protected, clock=self._clock)
-                    with contextlib.closing(await asyncio.to_thread(made)) as outcomes:
+                    outcomes = await asyncio.to_thread(
+                        OutcomeFile, self.outcomes, protected=protected, clock=self._clock
+                    )
+                    with contextlib.closing(outcomes):
                         return await self._sent(client, orders, outcomes, total=checking.records)
 
     def _client(self, side: BankSide, journal: Journal | None) -> TransferClient | None:
@@ -273,7 +272,7 @@ class CreateRun:
         checking = Checking(needs_held=needs_held, now=now, is_stopped=self.stopping.asked.is_set)
         work = asyncio.ensure_future(asyncio.to_thread(checking.run, orders.records()))
         while not work.done():
-            await asyncio.wait([work], timeout=LOOKED_AT_EVERY)
+            await asyncio.wait([work], timeout=UPDATED_EVERY)
             self.progress.show("checking", checking.records, None, "")
         try:
             work.result()
@@ -299,24 +298,24 @@ class CreateRun:
             concurrency=self.concurrency,
             clock=self._clock,
         )
-        broken = await _run(bulk, orders, outcomes)
-        is_whole = bulk.is_whole and broken is None
+        failure = await _send(bulk, orders, outcomes)
+        is_complete = bulk.is_complete and failure is None
         took = self._clock.now() - began
-        self.tell(self._how_it_ended(total, took, is_whole=is_whole, gave_up=broken or bulk.gave_up))
-        if not is_whole:
+        self.tell(self._how_it_ended(total, took, is_complete=is_complete, gave_up=failure or bulk.gave_up))
+        if not is_complete:
             self.tell("run the same command again: it continues, and sends no order twice")
-        where = f"outcomes: {outcomes.path}" if is_whole else f"outcomes so far: {outcomes.part}"
+        where = f"outcomes: {outcomes.path}" if is_complete else f"outcomes so far: {outcomes.part}"
         _write(self.tell, [shown(where), *self._tally.advice()])
-        if is_whole:  # also if it gave up or was stopped at the last line
+        if is_complete:  # also if it gave up or was stopped at the last line
             return self._tally.exit_code
-        if broken or bulk.gave_up:
-            raise Failed(broken or f"given up: {bulk.gave_up}")
+        if failure or bulk.gave_up:
+            raise Failed(failure or f"given up: {bulk.gave_up}")
         return self.stopping.exit_code or FAILED
 
-    def _how_it_ended(self, total: int, took: float, *, is_whole: bool, gave_up: str | None) -> str:
+    def _how_it_ended(self, total: int, took: float, *, is_complete: bool, gave_up: str | None) -> str:
         tally, by = self._tally, self.stopping.by
         pace = f"{duration(took)}, {tally.done / took:,.0f} a second" if took > 0 else "0 s"
-        if is_whole:
+        if is_complete:
             return f"{total:,} orders in {pace}: {tally.counted()}"
         why = f"stopped by {by.name}" if by is not None and gave_up is None else "given up"
         return f"{why} after {tally.done:,} of {total:,} orders in {pace}: {tally.counted()}"
@@ -345,12 +344,12 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
         await journal.close()
 
 
-async def _run(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
-    """Send the orders and complete the file of outcomes; return what failed, if something did."""
+async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
+    """Send the orders and complete the file of outcomes; return the reason if that fails."""
     failed = "FILE cannot be read, or --outcomes not written"
     try:
         await bulk.run(orders.records())
-        if bulk.is_whole:
+        if bulk.is_complete:
             failed = "--outcomes: the .part file cannot be completed or renamed"
             await asyncio.to_thread(outcomes.finish)
     except Changed as changed:
@@ -364,7 +363,7 @@ async def _run(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str |
 
 
 def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, ...]]:
-    """Return the journal, not yet open, and the files that it may consist of.
+    """Return the journal, not yet open, and the paths of its files, which may not exist yet.
 
     Raises:
         ValueError: the address is invalid, or the journal is not durable.
@@ -390,5 +389,5 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
 
 
 def files_of(address: str) -> tuple[Path, ...]:
-    """Return the files that the journal at ``address`` may consist of."""
+    """Return the paths of the files of the journal at ``address``; some of them may not exist."""
     return () if "://" in address else tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))

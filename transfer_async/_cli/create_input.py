@@ -2,10 +2,10 @@
 
 `ORDERS` is the layout of such a file; files of another layout are read in the same way.
 
-The file is read twice because nothing may be sent before its last line is checked, and memory must not grow
-with it. The alternative is a copy of the checked orders on the disk. To write and read that copy takes longer
-than to read the file again (60 against 51 microseconds a line), and it is a second copy of customers' data.
-`UnchangedFile` compares the content, because a file's time and size may stay the same when it changes.
+The file is read twice, because nothing may be sent before the last line is checked, and memory must not grow
+with the file. A copy of the checked orders on the disk would take longer than reading the file again (60
+instead of 51 microseconds a line), and would be a second copy of customers' data. `UnchangedFile` compares
+the content of both readings, because a file may change without a change of its time and size.
 """
 
 from __future__ import annotations
@@ -35,19 +35,13 @@ from transfer_async._models.requests import EXACT, NewExternalOrder, NewOrder, P
 # An empty cell means that the field is absent.
 
 
-def _columns() -> dict[str, str]:
-    placed = {"key": "key"}
-    placed |= {
-        field.name: f"order.{field.name}"
-        for field in attrs.fields(NewOrder)
-        if field.name != "external_order"
-    }
-    placed |= {field.name: f"order.external_order.{field.name}" for field in attrs.fields(NewExternalOrder)}
-    placed |= {f"beneficiary_{field.name}": f"beneficiary.{field.name}" for field in attrs.fields(PersonName)}
-    return placed | {name: name for name in OPTIONAL_FIELDS if name != "beneficiary"}
-
-
-COLUMNS = _columns()
+COLUMNS = {
+    "key": "key",
+    **{item.name: f"order.{item.name}" for item in attrs.fields(NewOrder) if item.name != "external_order"},
+    **{item.name: f"order.external_order.{item.name}" for item in attrs.fields(NewExternalOrder)},
+    **{f"beneficiary_{item.name}": f"beneficiary.{item.name}" for item in attrs.fields(PersonName)},
+    **{name: name for name in OPTIONAL_FIELDS if name != "beneficiary"},
+}
 """The place of each column in a command."""
 
 OPTIONAL = frozenset(
@@ -69,14 +63,25 @@ class Layout:
     named: Mapping[str, str] = {}  # the columns of fields that have another name
 
 
-def _order(header: Sequence[str], cells: Sequence[str]) -> OrderCommand:
-    return OrderCommand.from_tree(_tree(header, cells))
+def _command(header: Sequence[str], cells: Sequence[str]) -> OrderCommand:
+    external: dict[str, Any] = {}
+    order: dict[str, Any] = {"external_order": external}
+    beneficiary: dict[str, Any] = {}
+    tree: dict[str, Any] = {"version": VERSION, "order": order}
+    parts = {"": tree, "order": order, "order.external_order": external, "beneficiary": beneficiary}
+    for name, cell in zip(header, cells, strict=True):
+        if cell:
+            part, _, field = COLUMNS[name].rpartition(".")
+            parts[part][field] = cell
+    if beneficiary:
+        tree["beneficiary"] = beneficiary
+    return OrderCommand.from_tree(tree)
 
 
 ORDERS = Layout(
     columns=COLUMNS,
     optional=OPTIONAL,
-    from_cells=_order,
+    from_cells=_command,
     from_json=OrderCommand.from_json,
     named={place: name for name, place in COLUMNS.items()},
 )
@@ -85,7 +90,7 @@ ORDERS = Layout(
 def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
     """Yield a record for each row; if the header has faults, only a record of those.
 
-    ``known`` are the records of the first rows, if an earlier reading kept them.
+    ``known`` yields the records of the first rows that an earlier reading kept.
     """
     header: list[str] | None = None
     for line, row in csv_rows(lines):
@@ -104,9 +109,9 @@ def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDE
         yield Record(line=1, faults=(("", "is missing: the first line must name the columns"),))
 
 
-_OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-_SHOWN = 40
-"""The longest part of an unknown column's name that is shown."""
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_NAME_LENGTH = 40
+"""The characters of an unknown column's name that are shown."""
 
 
 def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]:
@@ -115,7 +120,7 @@ def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]
         return
     for number, name in enumerate(header, 1):
         if name not in layout.columns:
-            short = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+            short = name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…"
             yield f"column {number}, '{shown(short)}'", "is unknown: correct or remove it"
     for name in layout.columns:
         if header.count(name) > 1:
@@ -125,14 +130,14 @@ def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]
 
 
 def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
-    """Explain a header without known columns, but do not quote it: it may be an order of a person."""
-    for mark, marks in _OTHER_MARKS.items():
-        if len(set(",".join(header).split(mark)) & set(columns)) > 1:
-            return f"separates the columns with {marks}: use commas, and a point in amounts"
+    """Explain a header without known columns, without quoting it: it may be an order with personal data."""
+    for separator, plural in _OTHER_SEPARATORS.items():
+        if len(set(",".join(header).split(separator)) & set(columns)) > 1:
+            return f"separates the columns with {plural}: use commas, and a point in amounts"
     return "names no known column: the first line must be the header"
 
 
-_LINES = "contains a line break: check that every quote is closed"
+_LINE_BREAK = "contains a line break: check that every quote is closed"
 
 
 def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: Layout = ORDERS) -> Record:
@@ -141,28 +146,13 @@ def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: 
         return Record(line=line, faults=(("", f"has {more} cells than the header has columns"),))
     if broken := [name for name, cell in zip(header, cells, strict=True) if {"\n", "\r"} & set(cell)]:
         # No field may contain a line break: an unclosed quote would swallow the orders up to the next quote.
-        return Record(line=line, faults=tuple((name, _LINES) for name in broken))
+        return Record(line=line, faults=tuple((name, _LINE_BREAK) for name in broken))
     try:
         command = layout.from_cells(header, cells)
     except InvalidOrder as error:
         faults = tuple((layout.named.get(place, place), why) for place, why in error.problems)
         return Record(line=line, key=error.key, faults=faults)
     return Record(line=line, key=command.key, command=command)
-
-
-def _tree(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
-    external: dict[str, Any] = {}
-    order: dict[str, Any] = {"external_order": external}
-    beneficiary: dict[str, Any] = {}
-    tree: dict[str, Any] = {"version": VERSION, "order": order}
-    parts = {"": tree, "order": order, "order.external_order": external, "beneficiary": beneficiary}
-    for name, cell in zip(header, cells, strict=True):
-        if cell:
-            part, _, field = COLUMNS[name].rpartition(".")
-            parts[part][field] = cell
-    if beneficiary:
-        tree["beneficiary"] = beneficiary
-    return tree
 
 
 # --- JSON Lines --------------------------------------------------------------------------------------
@@ -216,7 +206,7 @@ def format_of(path: Path, given: Format | None) -> Format:
 
 
 class OrderFile:
-    """A file of orders, which every reading finds unchanged."""
+    """A file of orders; every reading but the first fails if the file was changed."""
 
     def __init__(self, file: UnchangedFile, form: Format, layout: Layout = ORDERS) -> None:
         self._file, self._form, self._layout = file, form, layout
@@ -254,7 +244,7 @@ def opened(path: Path, form: Format, layout: Layout = ORDERS) -> Iterator[OrderF
     """Open the file, and close it at the end of the block.
 
     Raises:
-        ValueError: it does not exist, or cannot be read, or not twice.
+        ValueError: it does not exist, cannot be read, or is not a regular file.
     """
     try:
         # Opening a pipe would wait for its writer.
@@ -272,17 +262,17 @@ def opened(path: Path, form: Format, layout: Layout = ORDERS) -> Iterator[OrderF
 # --- record ------------------------------------------------------------------------------------------
 
 LineFault = tuple[str, str]
-"""The fault of a line: the field (empty for the line itself), and the rule it breaks; never a value."""
+"""The name of a field (empty for the whole line), and the rule that it breaks; never the field's value."""
 
 
 @frozen(kw_only=True)
 class Record:
-    """What was read from a line, or from a row of several lines."""
+    """The content of a line, or of a CSV row that spans several lines."""
 
     line: int  # the number of the first line
     key: str | None = None  # the order's key, if it is valid
-    command: Any = None  # what the layout reads from it, such as an `OrderCommand`, if it has no faults
-    faults: tuple[LineFault, ...] = ()  # the faults otherwise
+    command: Any = None  # the result of the layout, such as an `OrderCommand`; None if there are faults
+    faults: tuple[LineFault, ...] = ()
 
 
 # --- unchanged file ----------------------------------------------------------------------------------
@@ -297,7 +287,7 @@ class Changed(Exception):
 
 
 class UnchangedFile:
-    """A file whose first reading stores a digest of every block, with which later readings compare it."""
+    """A file whose first reading stores a digest of every block; later readings compare the digests."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -357,16 +347,16 @@ class Checking:
 
     Args:
         needs_held: whether every order must give its hold, because no hook holds the funds.
-        now: the current time, to report orders whose time limit has passed; None not to report them,
-            because a key that has its order already still returns it.
-        is_stopped: called from time to time; true stops the check.
+        now: the current time, to report orders whose time limit has passed. None reports none, because a
+            key that has its order already still returns it.
+        is_stopped: called before every 64th line; true stops the check.
 
     Attributes:
         records: the number of orders, with or without faults.
         faulty: the number of orders with faults.
         faults: the number of faults.
         listed: the first faults, one per line.
-        sums: the amounts sent and to arrive, by currency, of the orders without faults.
+        sums: the total amounts of the orders without faults, by direction and currency.
     """
 
     one_each = "give each order its own key"
@@ -434,7 +424,7 @@ class Checking:
         return lines
 
     def complaint(self) -> list[str]:
-        """Return the listed faults and their number, as lines."""
+        """Return the listed faults and the number of all faults, as lines."""
         more = f"; the first {len(self.listed):,} are shown" if self.faults > len(self.listed) else ""
         faults = "1 fault" if self.faults == 1 else f"{self.faults:,} faults"
         records = "1 line" if self.faulty == 1 else f"{self.faulty:,} lines"
@@ -442,7 +432,7 @@ class Checking:
 
 
 _TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOUT ROWID;"
-# Neighbouring lines mostly have similar keys, so an index of digests would be slower.
+# Neighbouring lines mostly have similar keys. That makes this index faster than one of digests.
 
 
 class Keys(TemporaryDatabase):

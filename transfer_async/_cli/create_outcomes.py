@@ -56,36 +56,32 @@ except ImportError:  # pragma: no cover - Windows has none: two runs at once are
 MODE = 0o600
 PART, OLD = ".part", ".old"
 KEPT = 512
-"""Lines in memory after which they are written."""
+"""The number of lines in memory that makes a write due."""
 
 EVERY = 1.0
-"""Seconds after which lines in memory are written in any case."""
+"""Seconds since the last write that make the next one due."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def outcome_line(line: int, key: str, result: Order | Exception) -> bytes:
     """Return the outcome of the order on ``line`` as a line of JSON."""
-    fields: dict[str, Any] = {"line": line, "key": key}
+    fields = {"line": line, "key": key, "outcome": outcome_of(result).value, "order_may_exist": True}
     if isinstance(result, Order):
-        fields |= {**_CREATED, "order_id": result.id, "state": result.state.value}
+        fields |= {"order_id": result.id, "state": result.state.value}
         for name in ORDER_FIELDS:
             value = getattr(result, name)
             fields[name] = plain(value) if isinstance(value, Decimal) else value
     elif isinstance(result, AlreadyCreated):
-        fields |= {**_CREATED, "order_id": result.order_id}
+        fields["order_id"] = result.order_id
     else:
-        fields |= _of_error(result)
+        fields |= _error_fields(result)
     return _encode(fields) + b"\n"
 
 
-_CREATED = {"outcome": Outcome.CREATED.value, "order_may_exist": True}
-
-
-def _of_error(error: Exception) -> dict[str, Any]:
+def _error_fields(error: Exception) -> dict[str, Any]:
     known = isinstance(error, TransferError)
     fields = {
-        "outcome": outcome_of(error).value,
         "order_may_exist": error.order_may_exist if isinstance(error, TransferError) else True,
         "order_id": getattr(getattr(error, "order", None), "id", None) or getattr(error, "order_id", None),
         "error": type(error).__name__,
@@ -126,7 +122,7 @@ class OutcomeFile:
         self._written_at = self._now()
         check_place(path, protected=protected, option=option)
         try:
-            self._file = _open_alone(self.part, option)
+            self._file = _open_locked(self.part, option)
         except OSError as error:
             raise ValueError(f"{option}: cannot write {shown(str(self.part))} ({error.strerror})") from None
         try:
@@ -139,12 +135,12 @@ class OutcomeFile:
             ) from None
 
     def add(self, line: bytes) -> None:
-        """Add a line, which `write` writes."""
+        """Add a line; the next `write` writes it."""
         self._kept.append(line)
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to write."""
+        """Whether `write` should be called now."""
         return len(self._kept) >= KEPT or self._now() - self._written_at >= EVERY
 
     def write(self) -> None:
@@ -186,7 +182,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
     """Check that an `OutcomeFile` may be written at ``path``.
 
     Raises:
-        ValueError: there is no such directory, or a file in the way; the message says which.
+        ValueError: the directory does not exist, or the name is in use; the message says which.
     """
     if not path.parent.is_dir():
         raise ValueError(f"{option}: the directory {shown(str(path.parent))} does not exist")
@@ -205,8 +201,8 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.absolute() == other.absolute()
 
 
-def _open_alone(path: Path, option: str) -> int:
-    """Return the file, empty, and locked until this process ends.
+def _open_locked(path: Path, option: str) -> int:
+    """Open an empty file, and lock it until this process ends.
 
     Raises:
         ValueError: another run has locked it.
@@ -228,7 +224,7 @@ def _open_alone(path: Path, option: str) -> int:
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # the other run has renamed it since it was opened here
+        os.close(file)  # another run has renamed it since it was opened here
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -243,15 +239,15 @@ def _is_at(file: int, path: Path) -> bool:
 PROGRESS_EVERY = 5.0
 """Seconds between two lines of progress."""
 
-LOOKED_AT_EVERY = 0.1
+UPDATED_EVERY = 0.1
 """Seconds between two updates, because drawing a bar takes longer than an order."""
 
 SPAN = 30.0
-"""Seconds that the rate is measured over: lines that are done already pass quickly when a run is repeated."""
+"""Seconds over which the rate is measured. A longer span would count the lines that a repeated run skips."""
 
 
 class Pace:
-    """The rate over the last seconds."""
+    """The rate over the last `SPAN` seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -281,12 +277,12 @@ def duration(seconds: float) -> str:
 
 @define(eq=False, slots=False)
 class Progress:
-    """Progress as a line every few seconds."""
+    """Shows progress as a line every few seconds."""
 
     say: Say  # writes a line
     _clock: Clock = field(factory=Clock, kw_only=True)
     _what: str | None = field(default=None, init=False)
-    _looked: float = field(default=0.0, init=False)
+    _updated: float = field(default=0.0, init=False)
     _shown_at: float = field(default=0.0, init=False)
     _pace: Pace = field(factory=Pace, init=False)
 
@@ -303,9 +299,9 @@ class Progress:
         if what != self._what:
             self._what, self._shown_at, self._pace = what, now, Pace()
             self._begin()
-        elif done != total and now - self._looked < LOOKED_AT_EVERY:
+        elif done != total and now - self._updated < UPDATED_EVERY:
             return
-        self._looked = now
+        self._updated = now
         self._pace.note(now, done)
         self._draw(_progress_line(what, done, total, counts, rate=self._pace.rate), done, total)
 
@@ -313,13 +309,13 @@ class Progress:
         pass
 
     def _draw(self, line: str, _done: int, _total: int | None) -> None:
-        if self._looked - self._shown_at >= PROGRESS_EVERY:
-            self._shown_at = self._looked
+        if self._updated - self._shown_at >= PROGRESS_EVERY:
+            self._shown_at = self._updated
             self.say(line)
 
 
 class BarProgress(Progress):
-    """Progress as a bar, by rich's display on a terminal; messages appear above it."""
+    """Shows progress as a bar on a terminal, drawn by rich; messages appear above it."""
 
     def __init__(self, bars: progress.Progress, say: Say, *, clock: Clock) -> None:
         super().__init__(say, clock=clock)
@@ -423,7 +419,7 @@ class Tally:
         return ", ".join(counts).replace("_", " ") or "none"
 
     def advice(self) -> Iterator[str]:
-        """Yield what the user should know and do, as lines."""
+        """Yield what the user should know and do next, as lines."""
         if (before := self.counts[Outcome.CREATED] - self.made) > 0:
             yield f"created before this run, and not again: {before:,}. To pay once more, use another key"
         if count := self._reasons[process.UNKNOWN].total():

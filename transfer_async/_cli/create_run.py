@@ -1,13 +1,13 @@
-"""The sending of a file's orders: each order is created, and its outcome is written when it is known.
+"""Create the orders of a file, and write the outcome of each as soon as it is known.
 
 A run ends when every line has an outcome, when a signal stops it, or when it gives up. In all cases the
 journal has recorded what was done, and another run continues from there.
 
-It gives up when further lines would fail, too: after a number of failures in a row that are not the order's,
-but those of the service, the base URL, the token, the journal or a hook. Every further line would place a
-hold only to release it, or end in doubt.
+A run gives up after a number of failures in a row that are not caused by the orders, but by the service, the
+base URL, the token, the journal or a hook. Every further line would place a hold only to release it, or end
+in doubt.
 
-A key with another worker's lease (mostly that of a run that was killed) is tried again after all other lines,
+A key that another worker has a lease on (mostly a run that was killed) is retried after all other lines,
 until the lease has ended.
 """
 
@@ -37,20 +37,21 @@ from transfer_async._support.clock import Clock
 from transfer_async.worker.disposition import Action, disposition
 
 AHEAD = 64
-"""Lines that are read at a time, in a thread."""
+"""The number of lines that a thread reads at a time."""
 
 NOT_READY = 10
-"""Failures in a row, caused by the token or the base URL, that end the run."""
+"""The failures in a row that end the run, if they are caused by the token or the base URL."""
 
 AT_LEAST = 20
-"""Failures in a row, not caused by the order, that end the run; or twice the concurrency, if that is more."""
+"""The failures in a row that end the run, if they are not caused by the orders. With a high concurrency the
+limit is twice the concurrency."""
 
-PUT_OFF = 10_000
+MOST_POSTPONED = 10_000
 """The most lines that wait for another worker's lease; further ones are not sent in this run."""
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
-"""Seconds until they are retried, doubled each time, because a live worker may finish a key long before its
-lease ends. The last retry comes when all leases have ended."""
+"""Seconds until postponed lines are retried. The wait doubles each time, because a live worker may finish a
+key long before its lease ends. The last retry comes when all leases have ended."""
 
 MARGIN = 0.05
 """Seconds to wait beyond the end of a lease."""
@@ -80,14 +81,14 @@ def request_of(record: Record) -> LineRequest:
 
 @define(kw_only=True)
 class CircuitBreaker:
-    """Counts failures in a row that are not the order's."""
+    """Counts the failures in a row that are not caused by the orders."""
 
     concurrency: int  # the number of orders in flight
     _in_a_row: int = field(default=0, init=False)
     _not_ready: int = field(default=0, init=False)
 
-    def met(self, result: Order | Exception) -> str | None:
-        """Count a result; return the reason to give up, if there is one."""
+    def count(self, result: Order | Exception) -> str | None:
+        """Count a result, and return the reason to give up, if there is one."""
         if isinstance(result, KeyBusy):  # another worker is active, so the service is
             return None
         fate = disposition(result)
@@ -98,8 +99,8 @@ class CircuitBreaker:
             return None
         self._in_a_row += 1
         # A network recovers without help, unlike a token: a short interruption is no reason to give up.
-        waits = fate.ready or isinstance(result, ConnectionFailed)
-        self._not_ready = 0 if waits else self._not_ready + 1
+        may_recover = fate.ready or isinstance(result, ConnectionFailed)
+        self._not_ready = 0 if may_recover else self._not_ready + 1
         limit = max(AT_LEAST, 2 * self.concurrency)
         for count, most in ((self._not_ready, NOT_READY), (self._in_a_row, limit)):
             if count >= most:
@@ -109,7 +110,7 @@ class CircuitBreaker:
 
 @define(slots=False)
 class BulkRun:
-    """One run.
+    """Sends the orders of one run.
 
     Attributes:
         gave_up: the reason, if the run gave up.
@@ -123,15 +124,15 @@ class BulkRun:
     _total: int = field(kw_only=True)  # the number of lines
     _concurrency: int = field(kw_only=True)  # the number of orders in flight
     _clock: Clock = field(factory=Clock, kw_only=True)  # for tests
-    _put_off: list[LineRequest] = field(factory=list, init=False)
-    _until: float = field(default=0.0, init=False)
+    _postponed: list[LineRequest] = field(factory=list, init=False)
+    _last_lease_ends: float = field(default=0.0, init=False)
     gave_up: str | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._trouble = CircuitBreaker(concurrency=self._concurrency)
+        self._breaker = CircuitBreaker(concurrency=self._concurrency)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every line has its outcome."""
         return self._tally.done == self._total
 
@@ -144,33 +145,33 @@ class BulkRun:
         """
         cutting = asyncio.ensure_future(self._cut_off_when_asked())
         try:
-            await self._round(self._requests(map(request_of, records)), may_put_off=True)
-            await self._try_again()
+            await self._round(self._requests(map(request_of, records)), may_postpone=True)
+            await self._retry_postponed()
         finally:
             cutting.cancel()
             await asyncio.gather(cutting, return_exceptions=True)
             await asyncio.to_thread(self._outcomes.write)
 
-    async def _try_again(self) -> None:
+    async def _retry_postponed(self) -> None:
         """Retry the lines that wait for a lease, until they are done or the leases have ended."""
-        if self._put_off and not self._is_over:
-            lines = "1 line waits" if len(self._put_off) == 1 else f"{len(self._put_off):,} lines wait"
-            longest = duration(max(0.0, self._until - self._clock.now()))
+        if self._postponed and not self._is_over:
+            lines = "1 line waits" if len(self._postponed) == 1 else f"{len(self._postponed):,} lines wait"
+            longest = duration(max(0.0, self._last_lease_ends - self._clock.now()))
             self._progress.say(f"{lines} for another worker's lease, up to {longest}")
-        until, wait = self._until + MARGIN, FIRST_WAIT
-        while self._put_off and not self._is_over:
+        until, wait = self._last_lease_ends + MARGIN, FIRST_WAIT
+        while self._postponed and not self._is_over:
             left = max(0.0, until - self._clock.now())
             await self._stopping.unless_asked(self._clock.sleep(min(wait, left)))
-            waiting, self._put_off = self._put_off, []
-            await self._round(self._requests(iter(waiting)), may_put_off=wait < left)
+            waiting, self._postponed = self._postponed, []
+            await self._round(self._requests(iter(waiting)), may_postpone=wait < left)
             wait = min(2 * wait, LONGEST_WAIT)
 
-    async def _round(self, requests: AsyncIterable[OrderRequest], *, may_put_off: bool) -> None:
+    async def _round(self, requests: AsyncIterable[OrderRequest], *, may_postpone: bool) -> None:
         results = self._client.create_orders(requests, concurrency=self._concurrency, once=True)
         async with aclosing(results):
             async for result in results:
-                if not (may_put_off and self._is_put_off(result)):
-                    self._note(result)
+                if not (may_postpone and self._postpone_if_busy(result)):
+                    self._record(result)
                 if self._outcomes.is_due:
                     await asyncio.to_thread(self._outcomes.write)
 
@@ -181,7 +182,7 @@ class BulkRun:
         return self._stopping.asked.is_set() or self.gave_up is not None
 
     async def _requests(self, requests: Iterator[LineRequest]) -> AsyncIterator[LineRequest]:
-        """Yield the orders, until it is time to stop; then orders in flight still end."""
+        """Yield the requests until the run is stopped or gives up."""
         while ahead := await asyncio.to_thread(list, islice(requests, AHEAD)):
             for request in ahead:
                 if self._is_over:
@@ -190,26 +191,28 @@ class BulkRun:
 
     # --- results --------------------------------------------------------------------------------
 
-    def _note(self, result: OrderResult) -> None:
-        request, ended = result.request, result.order or result.error
-        assert isinstance(request, LineRequest) and request.key is not None and ended is not None  # noqa: S101, PT018 - for the type checker
-        if isinstance(ended, ClientClosed):  # cut off: another run will report its outcome
+    def _record(self, result: OrderResult) -> None:
+        request, order_or_error = result.request, result.order or result.error
+        assert isinstance(request, LineRequest) and request.key is not None and order_or_error is not None  # noqa: S101, PT018 - for the type checker
+        if isinstance(order_or_error, ClientClosed):  # cut off: another run will report its outcome
             return
-        self._tally.add(ended)
-        self._outcomes.add(outcome_line(request.line, request.key, ended))
+        self._tally.add(order_or_error)
+        self._outcomes.add(outcome_line(request.line, request.key, order_or_error))
         self._progress.show("creating", self._tally.done, self._total, self._tally.counted())
         if self.gave_up is None and not self._stopping.asked.is_set():
-            self.gave_up = self._trouble.met(ended)
+            self.gave_up = self._breaker.count(order_or_error)
             if self.gave_up is not None:
                 self._progress.say(f"giving up: {self.gave_up}; finishing the orders in flight")
 
-    def _is_put_off(self, result: OrderResult) -> bool:
+    def _postpone_if_busy(self, result: OrderResult) -> bool:
+        """Postpone the line if another worker has a lease on its key; return whether it was postponed."""
         request, error = result.request, result.error
-        if not isinstance(error, KeyBusy) or len(self._put_off) >= PUT_OFF or self._is_over:
+        if not isinstance(error, KeyBusy) or len(self._postponed) >= MOST_POSTPONED or self._is_over:
             return False
         assert isinstance(request, LineRequest)  # noqa: S101 - for the type checker
-        self._put_off.append(request)
-        self._until = max(self._until, self._clock.now() + (error.retry_after or 0.0))
+        self._postponed.append(request)
+        lease_ends = self._clock.now() + (error.retry_after or 0.0)
+        self._last_lease_ends = max(self._last_lease_ends, lease_ends)
         return True
 
     async def _cut_off_when_asked(self) -> None:
@@ -229,14 +232,14 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Stopping:
-    """The signals that were received."""
+    """The signals that the run has received."""
 
     asked: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the first signal
     cut: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the second signal
     by: signal.Signals | None = field(default=None, init=False)  # the first signal
 
     def ask(self, number: int) -> None:
-        """Receive a signal."""
+        """Handle a signal."""
         if self.by is None:
             self.by = signal.Signals(number)
             self.asked.set()
@@ -249,7 +252,7 @@ class Stopping:
         return None if self.by is None else 128 + self.by
 
     async def unless_asked(self, work: Awaitable[T], *, twice: bool = False) -> T | None:
-        """Return the result of ``work``; if a signal comes first, cancel it and return None.
+        """Return the result of ``work``; if a signal comes first, cancel ``work`` and return None.
 
         With ``twice``, only the second signal cancels it.
         """
@@ -265,7 +268,7 @@ class Stopping:
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
-        """Receive SIGINT and SIGTERM within the block."""
+        """Handle SIGINT and SIGTERM within the block."""
         if threading.current_thread() is not threading.main_thread():  # Python delivers signals only there
             yield
             return

@@ -11,11 +11,10 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from decimal import Decimal
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define, field, frozen
 
@@ -51,14 +50,10 @@ from transfer_async.sandbox import (
 )
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
-if TYPE_CHECKING:
-    from rich.live import Live
-
-
 # --- narration ---------------------------------------------------------------------------------------
 
 
-class Surprise(Exception):
+class FalseClaim(Exception):
     """A claim of the demo is not true."""
 
 
@@ -66,10 +61,10 @@ def expect(claim: str, truth: bool, *, key: str = "") -> None:
     """Continue if ``truth`` is true.
 
     Raises:
-        Surprise: it is false; the message quotes ``claim``.
+        FalseClaim: it is false; the message quotes ``claim``.
     """
     if not truth:
-        raise Surprise(f"{key or 'the demo'}: this is not true: {claim}")
+        raise FalseClaim(f"{key or 'the demo'}: this is not true: {claim}")
 
 
 @frozen
@@ -97,7 +92,7 @@ class Narration:
         """Print ``claim`` if it is true.
 
         Raises:
-            Surprise: it is false.
+            FalseClaim: it is false.
         """
         expect(claim, truth, key=key)
         self.tell("checked", key, claim)
@@ -144,74 +139,6 @@ SENTENCES: dict[type[events.Event], Callable[[Any], str]] = {
     ),
 }
 """The text for each event; without `HookPassed`, because the hook prints a line itself."""
-
-
-# --- progress of many orders -------------------------------------------------------------------------
-
-Cells = tuple[str, ...]
-
-
-@frozen
-class PlainBoard:
-    """Prints a line for every 50 orders, and the table as text."""
-
-    _say: Say
-
-    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Print a line for every 50 orders."""
-        if done % 50 == 0:
-            outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-            self._say(f"{done:5} of {total} orders: {outcomes}")
-
-    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
-        """Write the table."""
-        for line in in_columns([columns, *rows], numbers_from=1):
-            self._say(f"  {line}")
-
-
-@frozen
-class LiveBoard:
-    """Shows a live table on a terminal, with rich."""
-
-    _live: Live
-
-    def show(self, done: int, total: int, counts: Mapping[str, int]) -> None:
-        """Draw the number of orders, a bar, and the outcomes so far."""
-        from rich.console import Group  # loaded already by live_or_plain
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-
-        table = Table("outcome so far", "orders", title=f"{done} of {total} orders", title_justify="left")
-        for outcome, number in counts.items():
-            table.add_row(outcome, str(number))
-        self._live.update(Group(ProgressBar(total=total, completed=done, width=40), table))
-
-    def table(self, columns: Cells, rows: Sequence[Cells]) -> None:
-        """Draw the final table."""
-        from rich.table import Table
-
-        table = Table(title="outcomes", title_justify="left")
-        for at, name in enumerate(columns):
-            table.add_column(name, justify="right" if at else "left")
-        for row in rows:
-            table.add_row(*row, style="bold" if row is rows[-1] else None)
-        self._live.update(table)
-
-
-Board = PlainBoard | LiveBoard
-"""Shows the progress and the outcomes of many orders."""
-
-
-@contextmanager
-def live_or_plain(say: Say, *, live: bool) -> Iterator[Board]:
-    """Yield a live table if ``live``, and plain lines otherwise."""
-    if not live:
-        yield PlainBoard(say)
-        return
-    from rich.live import Live  # 20 ms, and only on a terminal
-
-    with Live(refresh_per_second=12) as view:
-        yield LiveBoard(view)
 
 
 # --- beneficiary check -------------------------------------------------------------------------------
@@ -337,18 +264,18 @@ async def within_limit(intent: OrderIntent) -> None:
 
 
 @define(slots=False)
-class Rush:
+class ManyOrders:
     """Sends many orders at once, and compares the results."""
 
-    _board: Board  # shows the progress
+    _say: Say  # writes a line
     _results: dict[Decimal, OrderResult] = field(factory=dict, init=False)
     _counts: dict[str, int] = field(factory=lambda: dict.fromkeys(NAMES.values(), 0), init=False)
 
     async def run(self) -> None:
-        """Create the orders, compare them, and show a row for each outcome.
+        """Create the orders, compare them, and print a row for each outcome.
 
         Raises:
-            Surprise: the client's results differ from the sandbox or the ledger.
+            FalseClaim: the client's results differ from the sandbox or the ledger.
         """
         quiet = Ledger(lambda *_: None)
         async with Sandbox(seed=0, faults=FAULTS) as sandbox:
@@ -360,12 +287,17 @@ class Rush:
                 async for result in client.create_orders(_requests(), concurrency=AT_ONCE):
                     self._note(result)
             rows = self._compared(sandbox, quiet)
-        self._board.table(COLUMNS, [(name, *map(str, row)) for name, row in rows.items()])
+        table = [COLUMNS, *((name, *map(str, row)) for name, row in rows.items())]
+        for line in in_columns(table, numbers_from=1):
+            self._say(f"  {line}")
 
     def _note(self, result: OrderResult) -> None:
         self._results[result.request.order.poster_amount] = result
         self._counts[NAMES[_outcome(result)]] += 1
-        self._board.show(len(self._results), ORDERS, self._counts)
+        done = len(self._results)
+        if done % 50 == 0:
+            counts = ", ".join(f"{number} {outcome}" for outcome, number in self._counts.items())
+            self._say(f"{done:5} of {ORDERS} orders: {counts}")
 
     def _compared(self, sandbox: Sandbox, ledger: Ledger) -> dict[str, list[int]]:
         """Return, by outcome, how many orders there are, exist, have a hold, and had a hold released."""
@@ -423,7 +355,6 @@ class Scene:
     office: BackOffice
     client: TransferClient
     match_every: float
-    board: AbstractContextManager[Board]
     orders: dict[str, Order] = field(factory=dict)
     """The created orders, by key."""
 
@@ -440,26 +371,24 @@ class Scene:
         self.lines.check(key, f"the sandbox has it, as order {number} of {number}", last == [order.id])
 
 
-async def run(
-    say: Say, *, live: bool = False, match_every: float = MATCH_EVERY, patience: float = PATIENCE
-) -> None:
+async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:
     """Run the demo; it counts as failed after ``patience`` seconds.
 
     Raises:
-        Surprise: a claim is not true, or the demo broke off; the message is one line.
+        FalseClaim: a claim is not true, or the demo broke off; the message is one line.
     """
     try:
         async with asyncio.timeout(patience):
-            await _play(Narration(say), live_or_plain(say, live=live), match_every=match_every)
-    except Surprise:
+            await _play(Narration(say), match_every=match_every)
+    except FalseClaim:
         raise
     except TimeoutError as error:
-        raise Surprise(f"it was not finished after {patience:g} s") from error
+        raise FalseClaim(f"it was not finished after {patience:g} s") from error
     except Exception as error:
-        raise Surprise(in_one_line(error)) from error
+        raise FalseClaim(in_one_line(error)) from error
 
 
-async def _play(lines: Narration, board: AbstractContextManager[Board], *, match_every: float) -> None:
+async def _play(lines: Narration, *, match_every: float) -> None:
     async with Sandbox(match_every=match_every) as sandbox:
         lines.plain("A bank, the transfer_async client, and a sandbox of the service, in one process.")
         ledger, office = Ledger(lines.tell), BackOffice(sandbox, lines.tell)
@@ -477,7 +406,6 @@ async def _play(lines: Narration, board: AbstractContextManager[Board], *, match
                 office=office,
                 client=client,
                 match_every=match_every,
-                board=board,
             )
             for number, (title, step) in enumerate(STEPS, 1):
                 lines.title(f"{number}. {title}")
@@ -518,7 +446,7 @@ async def _a_lost_answer(scene: Scene) -> None:
         kept = doubt.receipts == {"funds_hold": ledger.kept.get(LOST)}
         lines.check(LOST, f"its hold is kept: {ledger.kept.get(LOST)}", kept)
     else:
-        raise Surprise("an order whose answer was lost was reported as created")
+        raise FalseClaim("an order whose answer was lost was reported as created")
 
 
 async def _the_doubt_ends(scene: Scene) -> None:
@@ -544,7 +472,7 @@ async def _a_refusal(scene: Scene) -> None:
         lines.tell("client", REFUSED, f"the call ends: refused, status {no.status}: {_reason(no)}")
         lines.check(REFUSED, "the error says that no order exists", not no.order_may_exist)
     else:
-        raise Surprise("an order to a beneficiary who cannot be paid was created")
+        raise FalseClaim("an order to a beneficiary who cannot be paid was created")
     lines.check(REFUSED, "its hold is released", REFUSED in scene.ledger.released)
     record = await scene.client.known(REFUSED)
     free = record is not None and record.state is KeyState.FREE
@@ -581,8 +509,7 @@ async def _what_there_is(scene: Scene) -> None:
 
 
 async def _many_orders(scene: Scene) -> None:
-    with scene.board as board:
-        await Rush(board).run()
+    await ManyOrders(scene.lines.plain).run()
 
 
 STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (

@@ -12,7 +12,7 @@ from transfer_async._models.requests import NewExternalOrder, NewOrder, OrderInt
 from transfer_async._models.responses import Order
 from transfer_async.sandbox import Sandbox, rendering
 
-Tell = Callable[[str, str, str], None]
+Tell = Callable[[str, str, str], object]
 """Prints one event: its source, its key, and a text."""
 
 

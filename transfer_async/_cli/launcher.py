@@ -1,6 +1,6 @@
 """The entry point of the command ``transfer-async``.
 
-It answers ``--version`` before it imports the command line, and works without typer, which is an extra.
+It prints ``--version`` without importing the command line, and reports a missing typer, which is an extra.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typer import Typer
 
-NO_TYPER = 'transfer-async needs typer: pip install "transfer_async[cli]"\n'
-
 
 def main() -> None:
-    """Run the command ``transfer-async``; it raises `SystemExit`, except for ``--version``."""
+    """Run the command ``transfer-async``, which raises `SystemExit`, except for ``--version``."""
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # 20 ms that no other command needs
 
@@ -32,7 +30,7 @@ def main() -> None:
             raise
         from transfer_async._cli.process import USAGE
 
-        sys.stderr.write(NO_TYPER)
+        sys.stderr.write('transfer-async needs typer: pip install "transfer_async[cli]"\n')
         sys.exit(USAGE)
     from transfer_async._cli.app import app  # needs typer, and the whole client
 
@@ -41,7 +39,7 @@ def main() -> None:
 
 
 def _make_streams_safe() -> None:
-    """Prevent a closed or ASCII-only stream from breaking a command off after it has done its work."""
+    """Replace closed streams and escape unprintable characters, so that printing a result cannot fail."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
@@ -53,9 +51,9 @@ def _make_streams_safe() -> None:
 
 
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:
-    """Return the app with only the command that ``words[0]`` names: typer would build all commands.
+    """Return the app with only the command that ``words[0]`` names, because typer would build all commands.
 
-    If it names no command (an option, a typing error, nothing), the app keeps all commands for the help.
+    If ``words[0]`` is missing or names no command, return the whole app, for its help text.
     """
     from typer.main import get_command_name
 

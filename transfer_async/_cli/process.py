@@ -27,44 +27,38 @@ USAGE = 2
 """Wrong usage: an option, an environment variable, or a missing extra."""
 
 REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
-"""Of `create`, if not every order is created: the highest code of all orders."""
+"""`create`: not all orders are created; the highest code that applies to an order."""
 
 DIFFERENT = 3
-"""Of `journal reconcile`: the journal and the export differ."""
+"""`journal reconcile`: the journal and the export differ."""
 
 ROWS_REFUSED = 3
-"""Of the `journal` commands with `--from`: some rows were refused, and all others are decided."""
+"""The `journal` commands with `--from`: some rows were refused, and all others are decided."""
 
 OTHER_SCOPE = 4
-"""Of the `journal` commands: the journal has keys of other scopes only."""
+"""The `journal` commands: the journal only has keys of other scopes."""
 
 OWED = 3
-"""Of `journal recover`: an undo is still pending, or a record is corrupt."""
+"""`journal recover`: an undo is still pending, or a record is corrupt."""
 
 # --- event loop --------------------------------------------------------------------------------------
 
-_GARBAGE_OF_ORDERS = 10_000
-"""New objects after which Python collects garbage; Python's own default is 700."""
+_GARBAGE_THRESHOLD = 10_000
+"""New objects after which Python collects garbage; Python's own default is 700.
+
+An order in flight has some hundred objects and leaves no reference cycle. With sixteen at once, Python would
+scan all of them after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` would also release the
+objects that other code froze.
+"""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` on a new event loop, and return its result."""
-    with _little_garbage(), asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(work)
-
-
-@contextmanager
-def _little_garbage() -> Iterator[None]:
-    """Collect garbage rarely.
-
-    An order in flight has some hundred objects and leaves no reference cycle. With sixteen at once, Python
-    would scan all of them after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` also frees
-    what other code froze.
-    """
     usual = gc.get_threshold()
-    gc.set_threshold(_GARBAGE_OF_ORDERS, *usual[1:])
+    gc.set_threshold(_GARBAGE_THRESHOLD, *usual[1:])
     try:
-        yield
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(work)
     finally:
         gc.set_threshold(*usual)
 
@@ -85,7 +79,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_signals(do: Callable[[int], object]) -> Iterator[None]:
-    """Within the block, SIGINT and SIGTERM make the running loop call ``do`` with the signal's number."""
+    """Call ``do`` on the running loop, with the signal's number, for each SIGINT or SIGTERM in the block."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int, _frame: object) -> None:

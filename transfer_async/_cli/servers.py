@@ -60,20 +60,18 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
 
 
 def _fault_share(text: str) -> tuple[Fault, float]:
-    head, _, settings = text.partition(":")
+    head, _, rest = text.partition(":")
     name, _, share = head.partition("=")
-    fault = make_fault(name, _settings(settings))
+    if rest.startswith("{"):
+        settings = dict(json.loads(rest))
+    else:
+        pairs = (pair.partition("=") for pair in rest.split(",") if pair)
+        settings = {setting: _value(value) for setting, _, value in pairs}
+    fault = make_fault(name, settings)
     try:
         return fault, float(share)
     except ValueError:
         raise ValueError(f"the share of all orders is missing, as in {name}=0.05") from None
-
-
-def _settings(text: str) -> dict[str, Any]:
-    if text.startswith("{"):
-        return dict(json.loads(text))
-    pairs = (pair.partition("=") for pair in text.split(",") if pair)
-    return {name: _value(value) for name, _, value in pairs}
 
 
 def _value(text: str) -> Any:
@@ -139,7 +137,7 @@ def announcement(sandbox: Sandbox) -> list[str]:
 
 HOST = "127.0.0.1"
 
-IDLE_END = 1_800.0
+IDLE_TIMEOUT = 1_800.0
 """Seconds without a request after which the browser is signed out."""
 
 _NEW_ADDRESS = "The terminal that runs the command desk shows a new address."
@@ -149,7 +147,7 @@ _USED = (
 
 
 class Entrance:
-    """Exchanges the one-time token of the printed address for a cookie, until sign-out or the idle end."""
+    """Admits one browser: it exchanges the one-time token in the printed address for a session cookie."""
 
     def __init__(self, operator: Operator, *, clock: Clock | None = None, say: Say = lambda _: None) -> None:
         self._operator = operator
@@ -164,7 +162,7 @@ class Entrance:
         self._cookie = f"transfer_desk_{self.mount[1:]}"  # one person may run two desks at once
 
     def opened(self, port: int) -> str:
-        """Return the address to print, and accept requests for ``port`` under these host names only."""
+        """Accept requests for this machine's ``port``, and return the address to print."""
         # Any other host name may belong to a page that resolves it to this machine (DNS rebinding).
         self._hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
         self._port = port
@@ -175,7 +173,7 @@ class Entrance:
         return f"http://{HOST}:{self._port}/enter?token={self._token}"
 
     def _begin_session(self) -> None:
-        """Make another token and another session; those before are invalid from now on."""
+        """Make a new token and a new session; the previous ones become invalid."""
         self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._used_at = self._clock.now()
 
@@ -202,18 +200,18 @@ class Entrance:
     def who(self, request: web.Request) -> Operator | None:
         """Return the operator if the request has the cookie, and None otherwise.
 
-        A list that refreshes itself does not prolong the session, because nobody may be there.
+        A page that reloads itself does not prolong the session, because nobody may be watching it.
 
         Raises:
             HTTPUnauthorized: the session was idle for too long, and has ended.
         """
         given = request.cookies.get(self._cookie, "")
-        is_let_in = request.host in self._hosts and _is_same(given, self._session)
-        if not is_let_in:
+        is_admitted = request.host in self._hosts and _is_same(given, self._session)
+        if not is_admitted:
             return None
         now = self._clock.now()
-        if now - self._used_at >= IDLE_END:
-            why = self.end(f"signed out after {IDLE_END / 60:.0f} minutes without use")
+        if now - self._used_at >= IDLE_TIMEOUT:
+            why = self.end(f"signed out after {IDLE_TIMEOUT / 60:.0f} minutes without use")
             raise web.HTTPUnauthorized(reason=why)
         if "1" not in (request.query.get("live"), request.query.get("wall")):
             self._used_at = now
@@ -225,7 +223,7 @@ def _is_same(given: str, wanted: str) -> bool:
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Add the security headers to every response, also to a 404."""
+    """Add the security headers to every response, including a 404."""
     response.headers.update(HEADERS)
 
 

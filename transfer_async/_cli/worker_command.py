@@ -43,7 +43,7 @@ def worker(
     ] = "transfer.parked",
     concurrency: Annotated[int, typer.Option(help="The most commands in progress at once.")] = 16,
     max_deliveries: Annotated[
-        int, typer.Option(help="Deliveries of a command that is never sent, until it is dead-lettered.")
+        int, typer.Option(help="Deliveries after which a command that was never sent is dead-lettered.")
     ] = 50,
     ack_wait: Annotated[
         float, typer.Option(help="Seconds without a heartbeat until another worker takes over a command.")
@@ -138,7 +138,8 @@ def send(
     All lines are checked first: if one of them is not a command, nothing is sent. You may send a command
     again: its key has at most one order.
 
-    Exit codes: 0 the broker has them all; 1 it does not, send again; 2 wrong usage, nothing was sent.
+    Exit codes: 0 the broker has accepted all of them; 1 it has not, send them again; 2 wrong usage, nothing
+    was sent.
     """
     with _usage("send"):
         where = _given(options.BROKER, broker)
@@ -147,7 +148,7 @@ def send(
             read = commands_in(file)
         except OSError as error:
             raise ValueError(f"{file}: cannot be read ({error.strerror or error})") from None
-    _run("send", publish(where, read, settings, patience=SEND_TIMEOUT))
+    _run("send", publish(where, read, settings))
     tell(f"{len(read)} sent to {commands}")
 
 
@@ -161,16 +162,16 @@ def _try(settings: dict[str, Any]) -> None:
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
-    """Refuse options that --try would ignore; variables of the environment are ignored silently.
+    """Refuse options that --try would ignore; environment variables are ignored silently.
 
     Raises:
-        ValueError: names the options.
+        ValueError: there are such options; the message names them.
     """
-    ours = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
+    allowed = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
     beside = [
         param.opts[0]
         for param in context.command.params
-        if param.name and param.name not in ours
+        if param.name and param.name not in allowed
         if (source := context.get_parameter_source(param.name)) and source.name == "COMMANDLINE"
     ]
     if beside:
@@ -215,23 +216,18 @@ def commands_in(file: Path) -> list[OrderCommand]:
         OSError: the file cannot be read.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    lines = data.removeprefix(BOM_UTF8).splitlines()
-    return [_command(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    commands = []
+    for number, line in enumerate(data.removeprefix(BOM_UTF8).splitlines(), 1):
+        if line.strip():
+            try:
+                commands.append(OrderCommand.from_json(line))
+            except InvalidOrder as error:
+                raise ValueError(f"line {number}: {error}") from None
+    return commands
 
 
-def _command(number: int, line: bytes) -> OrderCommand:
-    try:
-        return OrderCommand.from_json(line)
-    except InvalidOrder as error:
-        raise ValueError(f"line {number}: {error}") from None
-
-
-async def publish(
-    broker: str, commands: list[OrderCommand], settings: WorkerSettings, *, patience: float = SEND_TIMEOUT
-) -> None:
-    """Send ``commands`` in the order given; return when the broker has them all.
-
-    The broker may take ``patience`` seconds to connect, and to accept one command.
+async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSettings) -> None:
+    """Send ``commands`` in the order given; return when the broker has accepted all of them.
 
     Raises:
         ValueError: the address is invalid.
@@ -239,9 +235,9 @@ async def publish(
     """
     line = broker_at(broker, settings)
     try:
-        await _within(patience, line.open(only_to_send=True))
+        await _with_timeout(line.open(only_to_send=True))
         for command in commands:
-            await _within(patience, line.order(command))
+            await _with_timeout(line.order(command))
     except TooLarge as error:
         why = f"the command {command.key!r}: {error}; the commands before it are sent, the others are not"
         raise ConnectionError(why) from error
@@ -250,17 +246,17 @@ async def publish(
         raise ConnectionError(why) from error
     finally:
         with contextlib.suppress(Exception):  # the connection is lost already, or is given up
-            await _within(patience, line.close())
+            await _with_timeout(line.close())
 
 
-async def _within(patience: float, work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work`` with a timeout, because a broker's driver retries for ever."""
+async def _with_timeout(work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work`` for at most `SEND_TIMEOUT` seconds, because a broker's driver retries for ever."""
     try:
-        async with asyncio.timeout(patience) as limit:
+        async with asyncio.timeout(SEND_TIMEOUT) as limit:
             await work
     except TimeoutError as error:
         if limit.expired():
-            raise TimeoutError(f"no response within {patience:g} s") from error
+            raise TimeoutError(f"no response within {SEND_TIMEOUT:g} s") from error
         raise
 
 

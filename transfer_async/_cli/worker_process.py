@@ -33,16 +33,16 @@ from transfer_async.journal.protocol import Journal
 from transfer_async.worker.consumer import Health
 from transfer_async.worker.handler import Handler
 
-PATIENCE = 5.0
-"""Seconds that the journal may take to answer at the start; after that, the worker starts without it."""
+JOURNAL_TIMEOUT = 5.0
+"""Seconds that the worker waits for the journal before it starts; it also starts if the journal is down."""
 
 Beside = Callable[[OrderWorker], Awaitable[object]]
-"""Runs beside a worker, from the moment when the worker can receive messages."""
+"""Runs concurrently with a worker, as soon as the worker can receive messages."""
 
 
 @frozen(kw_only=True)
 class WorkerPlan:
-    """The options of a worker, in the types that its parts take."""
+    """The parsed options of a worker."""
 
     broker: str
     journal: str
@@ -57,13 +57,13 @@ class WorkerPlan:
 
 
 async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
-    """Run a worker until SIGINT or SIGTERM, and finish the commands in progress, unless a second one comes.
+    """Run a worker until SIGINT or SIGTERM, then finish the commands in progress; a second signal stops it.
 
     ``log`` receives the log lines, ``say`` the others; an error in ``beside`` stops the worker.
 
     Raises:
         ValueError: an option is invalid, or the journal can never be used.
-        OSError: the address of the health endpoints cannot be listened on.
+        OSError: the worker cannot listen on the address of the health endpoints.
         ConnectionError: the broker closed the connection for good.
         asyncio.CancelledError: a second signal came.
     """
@@ -81,16 +81,15 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
                 health=health,
                 **headers,
             )
-            await _looked_at(journal, plan.journal)
+            await _check_journal(journal, plan.journal)
             async with _served(health, plan) as address:
-                for item in announcement(plan, address, holds=side.places_hold):
-                    say(item)
+                for text in _announcement(plan, address, places_hold=side.places_hold):
+                    say(text)
                 await _until_stopped(worker, stop, beside)
     say("worker stopped")
 
 
-def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
-    """Return the lines that describe the worker; ``holds`` is whether one of its hooks holds funds."""
+def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[str]:
     settings = plan.settings
     lines = [
         f"worker of {public(plan.base_url)}, {settings.concurrency} commands at once, until Ctrl-C",
@@ -99,22 +98,24 @@ def announcement(plan: WorkerPlan, health: str, *, holds: bool) -> list[str]:
         f"journal {public(plan.journal)}",
         f"health {health}/ready and /live",
     ]
-    return lines if holds else [*lines, 'no hook holds funds: a command without "held" is dead-lettered']
+    return (
+        lines if places_hold else [*lines, 'no hook holds funds: a command without "held" is dead-lettered']
+    )
 
 
-async def _looked_at(journal: Journal, address: str) -> None:
-    """Open ``journal``, which is at ``address``, so that a lasting error is reported at the start.
+async def _check_journal(journal: Journal, address: str) -> None:
+    """Read from ``journal``, which is at ``address``; if it is only down now, log that.
 
     Raises:
-        ValueError: it can never be used. If it is only down now, that is logged, and the worker starts.
+        ValueError: it can never be used.
     """
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(JOURNAL_TIMEOUT):
             await journal.read("-", "-")
     except TimeoutError:
-        why = f"no response within {PATIENCE:g} s"
+        why = f"no response within {JOURNAL_TIMEOUT:g} s"
     except Exception as error:
-        if _is_for_ever(error, address):
+        if _is_permanent(error, address):
             raise ValueError(f"--journal: {public(address)}: {_error_text(error)}") from error
         why = _error_text(error)
     else:
@@ -122,13 +123,13 @@ async def _looked_at(journal: Journal, address: str) -> None:
     logger.warning("the journal cannot be used yet (%s); trying again", why)
 
 
-def _is_for_ever(error: Exception, address: str) -> bool:
+def _is_permanent(error: Exception, address: str) -> bool:
     """Return whether waiting is useless: a library or directory is missing, or the file is not a journal."""
     if isinstance(error, JournalFailed):
         return not str(error).startswith("the database server ")  # such as a standby, which may be promoted
-    in_a_file = "://" not in address
+    is_file = "://" not in address
     cannot_open = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
-    return isinstance(error, ValueError) or (in_a_file and (isinstance(error, OSError) or cannot_open))
+    return isinstance(error, ValueError) or (is_file and (isinstance(error, OSError) or cannot_open))
 
 
 def _error_text(error: Exception) -> str:
@@ -163,7 +164,7 @@ async def _beside(worker: OrderWorker, beside: Beside) -> None:
 
 
 async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> None:
-    """Run ``work`` until it ends or one of ``ends`` is done, whichever comes first."""
+    """Run ``work``; cancel it when one of ``ends`` is done."""
     doing = asyncio.create_task(work)
     await asyncio.wait([doing, *ends], return_when=asyncio.FIRST_COMPLETED)
     if doing.done():
@@ -184,17 +185,17 @@ async def _client(
     client = client_of(plan.base_url, plan.token, side, journal=journal, observers=observers, **plan.client)
     if telemetry is not None:
         telemetry.watch(client)
-    patience = 0.0  # if the worker fails, there is nothing to wait for
+    timeout = 0.0  # if the worker fails, there is nothing to wait for
     try:
         yield client, journal
-        patience = plan.settings.patience
+        timeout = plan.settings.patience
     finally:
-        await client.close(timeout=patience)
+        await client.close(timeout=timeout)
         await journal.close()
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry that ``plan`` asks for, if any, and the worker's arguments for it.
+    """Return the telemetry, or None if ``plan`` has none, and the worker's arguments for it.
 
     Raises:
         ValueError: OpenTelemetry is not installed.
@@ -215,7 +216,7 @@ def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Within the block, the first SIGINT or SIGTERM sets ``stop``; a second one cancels the task."""
+    """Set ``stop`` at the first SIGINT or SIGTERM in the block; cancel the task at the second."""
     task = asyncio.current_task()
 
     def stop_or_cancel(_number: int) -> None:
@@ -253,7 +254,7 @@ async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say
         await work(plan, say=say, log=log, beside=trial.beside)
 
 
-def called() -> str:
+def program_name() -> str:
     """Return the shell command of this program, for any directory and without a virtual environment."""
     program = Path(sys.argv[0]).absolute()
     if program.stem == "transfer-async" and program.is_file():
@@ -262,16 +263,13 @@ def called() -> str:
 
 
 class _Trial:
-    """A bank that sends a command, and prints its outcome and all other outcomes."""
+    """A bank that sends a command and prints every outcome."""
 
     def __init__(self, broker: str, say: Say) -> None:
         from transfer_async._cli.demo_bank import Ledger  # imports the sandbox, too
 
         self._broker, self._say = broker, say
-        self._ledger = Ledger(self._heard)
-
-    def _heard(self, who: str, key: str, text: str) -> None:
-        self._say(f"{who}: {key}: {text}")
+        self._ledger = Ledger(lambda source, key, text: say(f"{source}: {key}: {text}"))
 
     def hooks(self) -> BankSide:
         return BankSide(hooks=[FundsHold(self._ledger.place, self._ledger.release)])
@@ -286,29 +284,27 @@ class _Trial:
         self._say("")
         self._say(f"sent to {settings.commands}: {command.to_json().decode()}")
         await worker.line.order(command)
-        await self._tell_next(outcomes, settings)
+        await self._show_next(outcomes, settings)
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say(
             "Send another from a second terminal. Sent twice, it creates no second order. The second outcome"
         )
         self._say("is not shown, because NATS drops a copy of a message for two minutes:")
-        self._say(f"echo {shlex.quote(another)} | {self._sending(await asyncio.to_thread(called), settings)}")
+        program = await asyncio.to_thread(program_name)
+        is_default = settings.commands == WorkerSettings().commands
+        options = "" if is_default else f" --commands {shlex.quote(settings.commands)}"
+        self._say(f"echo {shlex.quote(another)} | {program} send --broker {self._broker}{options} -")
         self._say("")
         while True:
-            await self._tell_next(outcomes, settings)
+            await self._show_next(outcomes, settings)
 
-    def _sending(self, program: str, settings: WorkerSettings) -> str:
-        elsewhere = settings.commands != WorkerSettings().commands
-        options = f" --commands {shlex.quote(settings.commands)}" if elsewhere else ""
-        return f"{program} send --broker {self._broker}{options} -"
-
-    async def _tell_next(self, outcomes: Any, settings: WorkerSettings) -> None:
+    async def _show_next(self, outcomes: Any, settings: WorkerSettings) -> None:
         message = await outcomes.next_msg(timeout=None)
-        await message.ack_sync()  # or the broker delivers it again
+        await message.ack_sync()  # otherwise the broker delivers it again
         outcome = OrderOutcome.from_json(message.data)
-        became = f"{outcome.outcome.value}, {outcome.order_id or outcome.error}"
-        self._say(shown(f"outcome: {outcome.key}: {became}"))
+        result = f"{outcome.outcome.value}, {outcome.order_id or outcome.error}"
+        self._say(shown(f"outcome: {outcome.key}: {result}"))
         self._say(f"published to {settings.outcomes}: {shown_json(message.data.decode())}")
 
 

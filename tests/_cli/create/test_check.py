@@ -111,6 +111,6 @@ def test_memory_stays_flat_over_a_long_file():
         assert checking.records == count
         return seen
 
-    few = most(2000)
+    few = most(500)
 
-    assert most(10_000) < few + 100_000
+    assert most(3_000) < few + 100_000

@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from tests.support.bank import Time
 from tests.support.cases import each
 from transfer_async._cli.create_outcomes import (
-    LOOKED_AT_EVERY,
     PROGRESS_EVERY,
+    UPDATED_EVERY,
     BarProgress,
     duration,
     shown_progress,
@@ -124,7 +124,7 @@ def test_a_bar_is_not_updated_for_every_order(time):
     with Progress(disable=True, get_time=time.now) as bars:
         progress, moved = BarProgress(bars, print, clock=time.clock), []
         for number in range(1, 101):
-            time.pass_(LOOKED_AT_EVERY / 9.5)
+            time.pass_(UPDATED_EVERY / 9.5)
             progress.show("creating", number, 100, "")
             moved.append(bars.tasks[0].completed)
 

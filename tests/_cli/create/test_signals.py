@@ -54,26 +54,35 @@ async def bench(directory: Path) -> AsyncIterator[Bench]:
 STOPPING = "stopping: no new line is started"
 
 
-async def test_a_signal_lets_those_in_flight_come_to_their_end_and_the_next_run_goes_on(bench):
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        bench.sandbox.faults.add(StallAfterProcessing(), times=4)
-        async with bench.started("--concurrency", "4") as command:
-            await bench.sandbox.stalled(4)
-            command.process.send_signal(number)
-            await command.line(STOPPING)
-            bench.sandbox.faults.release()
-            ended, said = await command.end()
-        part = await asyncio.to_thread(told, bench.outcomes.with_name(bench.outcomes.name + ".part"))
+async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twice(bench):
+    options = ("--concurrency", "4", "--lease", "1.5", "--deadline", "1")
+    bench.sandbox.faults.add(StallAfterProcessing(), times=4)
+    async with bench.started(*options) as command:
+        await bench.sandbox.stalled(4)
+        command.process.send_signal(signal.SIGINT)
+        await command.line(STOPPING)
+        bench.sandbox.faults.release()
+        stopped, output = await command.end()
+    part = await asyncio.to_thread(told, bench.outcomes.with_name(bench.outcomes.name + ".part"))
+    bench.sandbox.faults.add(StallAfterProcessing(), times=3)
+    async with bench.started("--concurrency", "3", *options[2:]) as command:
+        await bench.sandbox.stalled(3)
+        command.process.kill()
+        await command.end()
+    bench.sandbox.faults.release()
+    completed, summary = await bench.ran(*options)
 
-        assert ended == code
-        assert f"stopped by {number.name} after " in said
-        assert "run the same command again" in said
-        assert {one["outcome"] for one in part} == {"created"}
-    assert len(bench.sandbox.orders) == 8
+    assert stopped == 130
+    assert "stopped by SIGINT after " in output
+    assert "run the same command again" in output
+    assert [item["outcome"] for item in part] == ["created"] * 4
+    assert completed == 5
+    assert "57 created, 3 unknown" in summary
+    assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
 
 
 @pytest.mark.trial(ci=1, long=1)
-async def test_a_second_ctrl_c_cuts_off_what_is_in_flight_and_leaves_it_in_doubt(bench):
+async def test_a_second_ctrl_c_cuts_off_orders_in_flight_and_leaves_them_in_doubt(bench):
     bench.sandbox.faults.add(StallAfterProcessing(), times=2)
     async with bench.started("--concurrency", "2") as command:
         await bench.sandbox.stalled(2)
@@ -91,32 +100,17 @@ async def test_a_second_ctrl_c_cuts_off_what_is_in_flight_and_leaves_it_in_doubt
     assert len(bench.sandbox.orders) == LINES  # the two exist, and were not sent again
 
 
-async def test_a_run_that_is_killed_is_gone_on_with(bench):
-    bench.sandbox.faults.add(StallAfterProcessing(), times=3)
-    options = ("--concurrency", "3", "--lease", "1.5", "--deadline", "1")
-    async with bench.started(*options) as command:
-        await bench.sandbox.stalled(3)
-        command.process.kill()
-        await command.end()
-    bench.sandbox.faults.release()
-    code, said = await bench.ran(*options)
-
-    assert code == 5
-    assert "57 created, 3 unknown" in said
-    assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
-
-
 @pytest.mark.trial(ci=1, long=1)
-async def test_two_runs_at_once_with_outcome_files_of_their_own_create_no_order_twice(bench):
+async def test_two_concurrent_runs_create_no_order_twice(bench):
     other = str(bench.directory / "other")
     first, second = await asyncio.gather(bench.ran(), bench.ran("--outcomes", other))
 
-    assert {first[0], second[0]} <= {0, 4}  # what the other is at work on is tried again, and mostly done
+    assert {first[0], second[0]} <= {0, 4}  # a key that the other run holds is retried, and mostly created
     assert len(bench.sandbox.orders) == LINES
 
 
 @pytest.mark.trial(ci=1, long=1)
-async def test_on_a_terminal_there_is_a_bar_and_the_result_is_where_it_belongs(bench):
+async def test_a_terminal_shows_a_bar_and_the_result_goes_to_stdout(bench):
     ours, theirs = os.openpty()
     async with bench.started(stderr=theirs) as command:
         os.close(theirs)
@@ -139,7 +133,7 @@ def all_of(terminal: int) -> bytes:
     return seen
 
 
-async def test_it_goes_on_when_nobody_listens_any_more(bench):
+async def test_a_run_continues_when_its_output_is_closed(bench):
     read, write = os.pipe()
     os.close(read)
     async with bench.started(stdout=write, stderr=write) as command:

@@ -213,9 +213,9 @@ async def test_a_browser_that_is_not_used_is_signed_out(served: Served):
     desk, pass_ = await served.enters(), served.world.time.pass_
     used = []
     for _ in range(3):
-        pass_(servers.IDLE_END - 1)
+        pass_(servers.IDLE_TIMEOUT - 1)
         used.append((await served.get(desk))[0])
-    pass_(servers.IDLE_END)
+    pass_(servers.IDLE_TIMEOUT)
     ended, after = await served.get(desk), await served.get(desk)
     said = await served.lines.get()
     await new_address(served)
@@ -232,7 +232,7 @@ async def test_a_list_that_refreshes_itself_does_not_prolong_the_session(served:
     desk, pass_ = await served.enters(), served.world.time.pass_
     statuses = []
     for _ in range(2):
-        pass_(servers.IDLE_END / 2)
+        pass_(servers.IDLE_TIMEOUT / 2)
         statuses.append((await served.get(f"{desk}{query}"))[0])
     said = [await served.lines.get(), await served.lines.get()]
 
@@ -241,7 +241,7 @@ async def test_a_list_that_refreshes_itself_does_not_prolong_the_session(served:
 
 
 async def test_the_address_is_valid_however_late_it_is_opened(served: Served):
-    served.world.time.pass_(10 * servers.IDLE_END)
+    served.world.time.pass_(10 * servers.IDLE_TIMEOUT)
 
     assert (await served.get(await served.enters()))[0] == 200
 
