@@ -32,19 +32,18 @@ from transfer_async._cli.journal_session import (
     usage,
     warn_of_sender,
 )
-from transfer_async._cli.options import factory_named
 from transfer_async._cli.output import PlainUsage, complain, fail, show_table, shown, somebody_is_there, tell
 from transfer_async._cli.process import FAILED, OWED, USAGE
 from transfer_async._pipeline.call import RECOVER_CONCURRENCY
 from transfer_async._pipeline.decisions import DECISIONS, approval, proposed_row, row_of, rows_of
 from transfer_async._pipeline.key_views import (
-    FourEyes,
     KeyChanged,
     KeyView,
     checked_order_id,
     checked_settle_after,
 )
 from transfer_async._pipeline.operators import Operators
+from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.durable import DurableJournal
 from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.protocol import KEPT, KeyRecord
@@ -60,7 +59,7 @@ app = typer.Typer(
 
 # --- options that several commands share --------------------------------------------------------------
 
-_SHARED: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, Any]]]] = {
+_GROUPS: dict[str, tuple[Callable[..., Any], options.Options]] = {
     "target": (
         named,
         {
@@ -70,9 +69,8 @@ _SHARED: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, Any]]]] = {
         },
     ),
     "person": (Person, {"by": (By, None), "reason": (Reason, None)}),
-    "network": (options.network_given, options.NETWORK),
 }
-"""Parameters that stand for several options: what makes the parameter, and from which options."""
+"""The parameters that stand for several options, see `options.expanded`."""
 
 OrderId = Annotated[str | None, typer.Option(help="The order's id, tx-…")]
 Candidate = Annotated[
@@ -106,7 +104,7 @@ FileFormat = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --from: decide nothing, show every row.")]
 
-_FROM: dict[str, tuple[Any, Any]] = {
+_FROM: options.Options = {
     "path": (From, None),
     "results": (Results, None),
     "form": (FileFormat, None),
@@ -122,37 +120,31 @@ def _command(
     name: str | None = None,
     *,
     cls: Any = None,
-    more: dict[str, Any] | None = None,
+    more: options.Options | None = None,
     from_file: Sequence[Decision] = (),
 ) -> None:
-    """Register ``work`` as a command, with the options that its parameters stand for.
+    """Register ``work`` as a command.
 
     Args:
-        work: the command's function.
+        work: the command's function. Its parameters without a type for Typer are options only if ``more``
+            names them.
         name: the command's name; by default the function's.
         cls: the class of the command, if it has an argument.
-        more: further options, by name: their type and their default.
-        from_file: the decisions that it makes from a file, too.
+        more: further options.
+        from_file: the decisions that the command can also make for the rows of a file.
     """
-    parameters: list[Parameter] = []
-    for parameter in signature(work, eval_str=True).parameters.values():
-        if parameter.name in _SHARED:
-            parameters += _options(_SHARED[parameter.name][1])
-        elif get_origin(parameter.annotation) is Annotated:  # others get their options from ``more``, if any
-            parameters.append(parameter)
-    parameters += _options((more or {}) | (_FROM if from_file else {}))
+    command = options.expanded(work, _GROUPS)
+    parameters = [
+        item for item in signature(command).parameters.values() if get_origin(item.annotation) is Annotated
+    ]
+    parameters += options.parameters_of({**(more or {}), **(_FROM if from_file else {})})
     if from_file:
         parameters = [_optional(parameter) for parameter in parameters]
 
     def run(**given: Any) -> None:
-        if from_file and _is_from_file(name or work.__name__, from_file, parameters, given):
-            return
-        for wanted in shared:
-            make, fields = _SHARED[wanted]
-            given[wanted] = make(*(given.pop(field) for field in fields))
-        work(**given)
+        if not (from_file and _is_from_file(name or work.__name__, from_file, parameters, given)):
+            command(**given)
 
-    shared = [item for item in signature(work).parameters if item in _SHARED]
     run.__doc__ = work.__doc__
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # as `inspect.signature` reads it
     app.command(name or work.__name__, cls=cls)(run)
@@ -191,13 +183,6 @@ def _is_from_file(
     return True
 
 
-def _options(found: dict[str, tuple[Any, Any]]) -> list[Parameter]:
-    return [
-        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-        for name, (kind, default) in found.items()
-    ]
-
-
 # --- upgrade ----------------------------------------------------------------------------------------
 
 
@@ -209,7 +194,7 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     contents and asks before it changes anything. It does nothing if the format is already right.
     """
     plan = _with(journal, lambda store: store.planned_upgrade())
-    if _is_needed(plan):
+    if plan.found != plan.version:
         complain(_plan_text(plan))
         confirmed(
             "Programs of an earlier version, running ones too, can never use the journal again, and there is "
@@ -217,7 +202,17 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
             yes=yes,
         )
         plan = _with(journal, lambda store: store.upgrade(plan))
-    tell(journal_output.as_json(_as_json(plan)) if as_json else _result_text(plan))
+    is_upgraded = plan.found != plan.version  # now false if another process was faster
+    if as_json:
+        values: dict[str, Any] = {"upgraded": is_upgraded, "found": plan.found, "version": plan.version}
+        if is_upgraded:
+            values |= {"keys": plan.keys, "states": dict(plan.states), "unreadable": plan.unreadable}
+        tell(journal_output.as_json(values))
+    elif is_upgraded:
+        keys = journal_output.counted(plan.keys, "key")
+        tell(f"the journal's format is {plan.version} now; {keys} unchanged")
+    else:
+        tell(f"the journal's format is {plan.version} already: there is nothing to do")
 
 
 def _with(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
@@ -237,32 +232,12 @@ def _plan_text(found: Upgrade) -> str:
     states = ", ".join(
         f"{count} {shown(state.replace('_', ' '))}" for state, count in sorted(found.states.items())
     )
-    text = f"journal: its format is {found.found}, and will be {found.version}; {_counted(found)}"
+    keys = journal_output.counted(found.keys, "key")
+    text = f"journal: its format is {found.found}, and will be {found.version}; {keys}"
     text += f": {states}" if states else ""
     if found.unreadable:
         text += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will stay corrupt"
     return "\n".join([text, *(f"connected to the database: {shown(user)}" for user in found.users)])
-
-
-def _result_text(made: Upgrade) -> str:
-    if not _is_needed(made):
-        return f"the journal's format is {made.version} already: there is nothing to do"
-    return f"the journal's format is {made.version} now; {_counted(made)} unchanged"
-
-
-def _counted(found: Upgrade) -> str:
-    return journal_output.counted(found.keys, "key")
-
-
-def _is_needed(made: Upgrade) -> bool:
-    return made.found != made.version
-
-
-def _as_json(made: Upgrade) -> dict[str, Any]:
-    fields: dict[str, Any] = {"upgraded": _is_needed(made), "found": made.found, "version": made.version}
-    if _is_needed(made):
-        fields |= {"keys": made.keys, "states": dict(made.states), "unreadable": made.unreadable}
-    return fields
 
 
 # --- list and show ------------------------------------------------------------------------------------
@@ -378,7 +353,7 @@ def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
 
 
 def _check_settle_after(settle_after: float) -> None:
-    with usage("--settle-after"):
+    with usage():
         checked_settle_after(settle_after)
 
 
@@ -403,7 +378,7 @@ def _order_named(
             return None
     elif order_id is None:
         return _candidate(view, take_it=candidate)
-    with usage("--order-id"):
+    with usage():
         return checked_order_id(order_id)
 
 
@@ -559,7 +534,15 @@ def four_eyes(
             target.with_journal(lambda operators: operators.propose(FOUR_EYES, Decision.WAIVE, **attribution))
     is_new = action is Action.DEMAND
     found = target.with_journal(lambda operators: operators.four_eyes(), in_any_scope=is_new)
-    _tell_four_eyes(target.scope, found, as_json=as_json)
+    scope, waiver = target.scope, found.proposal
+    if as_json:
+        proposal = None if waiver is None else journal_output.proposal_json(waiver)
+        tell(journal_output.as_json({"scope": scope, "demanded": found.demanded, "proposal": proposal}))
+        return
+    tell(f"{shown(scope)}: {'dual control is required' if found.demanded else 'one person is enough'}")
+    if waiver is not None:
+        by, why = shown(waiver.by), shown(waiver.reason)
+        tell(f"{by} proposes to waive dual control: {why}; another person approves it")
 
 
 def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
@@ -609,17 +592,6 @@ def _in_words(key: str, proposal: Proposal) -> str:
     return f"{shown(key)}: {by} proposes: {what} ({why})."
 
 
-def _tell_four_eyes(scope: str, found: FourEyes, *, as_json: bool) -> None:
-    if as_json:
-        asked = None if found.proposal is None else journal_output.proposal_json(found.proposal)
-        tell(journal_output.as_json({"scope": scope, "demanded": found.demanded, "proposal": asked}))
-        return
-    tell(f"{shown(scope)}: {'dual control is required' if found.demanded else 'one person is enough'}")
-    if found.proposal is not None:
-        by, why = shown(found.proposal.by), shown(found.proposal.reason)
-        tell(f"{by} proposes to waive dual control: {why}; another person approves it")
-
-
 # --- recover and prune ------------------------------------------------------------------------------
 
 
@@ -646,20 +618,27 @@ def recover(
     """
     target = named(journal, scope, base_url)
     with usage():
-        factory, settings = factory_named(hooks), network()
+        factory, settings = options.factory_named(hooks), network()
     target.checked()
-    work = journal_output.recovered(
-        target.journal,
-        factory,
-        base_url=base_url,
-        token=token,
-        scope=target.scope,
-        settle_after=settle_after,
-        abandoned_settle_after=abandoned_settle_after,
-        recover_concurrency=concurrency,
-        **settings,
-    )
-    report = done(work, says_no=USAGE)  # a ValueError is about the hooks or a setting
+    store = target.journal
+    settings |= {
+        "scope": target.scope,
+        "settle_after": settle_after,
+        "abandoned_settle_after": abandoned_settle_after,
+        "recover_concurrency": concurrency,
+    }
+
+    async def work() -> RecoveryReport:
+        try:
+            async with (
+                await options.made_by(factory) as side,
+                options.client_of(base_url, token or None, side, journal=store, **settings) as client,
+            ):
+                return await client.recover()
+        finally:
+            await store.close()
+
+    report = done(work(), says_no=USAGE)  # a ValueError is about the hooks or a setting
     if as_json:
         tell(journal_output.as_json(attrs.asdict(report)))
     else:
@@ -714,5 +693,5 @@ _command(approve, cls=PlainUsage, from_file=_PROPOSABLE)
 _command(withdraw, cls=PlainUsage)
 _command(four_eyes, "four-eyes", cls=PlainUsage)
 _command(upgrade)
-_command(recover)
+_command(options.with_network(recover))
 _command(prune)

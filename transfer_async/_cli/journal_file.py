@@ -109,14 +109,15 @@ def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
     values: dict[str, Any] = {}
     for name, read in _READ.items():
         value = tree.get(name)
-        if value in (None, ""):
-            values |= {name: None} if name == "order_id" else {}
-            problems += [] if name == "order_id" else [f"{name}: is missing"]
-            continue
-        try:
-            values[name] = read(value)
-        except ValueError as error:
-            problems.append(str(error))
+        if value not in (None, ""):
+            try:
+                values[name] = read(value)
+            except ValueError as error:
+                problems.append(str(error))
+        elif name == "order_id":
+            values[name] = None
+        else:
+            problems.append(f"{name}: is missing")
     if values.get("decision", allowed[0]) not in allowed:
         problems.append(f"decision: must be {' or '.join(item.value for item in allowed)}")
     elif {"decision", "order_id"} <= values.keys():

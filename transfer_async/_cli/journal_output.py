@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transfer_async._cli import options
-from transfer_async._cli.options import as_typed, made_by
+from transfer_async._cli.options import as_typed
 from transfer_async._cli.output import in_one_line, shown, shown_json
 from transfer_async._http import urls
 from transfer_async._models import errors
@@ -24,7 +24,6 @@ from transfer_async._models.responses import Order
 from transfer_async._pipeline.decisions import proposed_row
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
-from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support import util
 from transfer_async._support.clock import in_two_units, time_after
 from transfer_async.journal.model import SETTLE_AFTER, Ending, HistoryEvent, KeyState, Proposal
@@ -33,10 +32,6 @@ from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettab
 from transfer_async.journal.sqlite import SQLiteJournal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-NOBODY: Mapping[str, str | None] = {}
-"""The default: no parties are shown."""
-
 
 # --- times --------------------------------------------------------------------------------------
 
@@ -67,15 +62,6 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
     Raises:
         ValueError: it is invalid or in the future, or both or neither are given.
     """
-    time = _time(before, older_than, now=now)
-    try:
-        forgettable(time, now=now.timestamp())
-    except NotToBeForgotten as error:
-        raise ValueError(f"--{error}") from None
-    return time
-
-
-def _time(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
     if (before is None) == (older_than is None):
         raise ValueError("--before or --older-than: give one of them")
     if before is not None:
@@ -83,11 +69,16 @@ def _time(before: str | None, older_than: str | None, *, now: datetime) -> datet
             time = datetime.fromisoformat(before)
         except ValueError:
             raise ValueError("--before: must be a date or a time, as in 2026-01-01") from None
-        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    age = re.fullmatch(r"(\d{1,5})([mhdw])", older_than or "")
-    if age is None:
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    elif age := re.fullmatch(r"(\d{1,5})([mhdw])", older_than or ""):
+        time = now - timedelta(**{_AGES[age[2]]: int(age[1])})
+    else:
         raise ValueError("--older-than: must be a number of minutes, hours, days or weeks, as in 90d")
-    return now - timedelta(**{_AGES[age[2]]: int(age[1])})
+    try:
+        forgettable(time, now=now.timestamp())
+    except NotToBeForgotten as error:
+        raise ValueError(f"--{error}") from None
+    return time
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -121,7 +112,7 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> list[str]:
+def record_lines(view: KeyView, parties: Mapping[str, str | None] | None = None) -> list[str]:
     """Return a key's record, one field per line, with the parties if they are given."""
     entry = view.entry
     cause, proposal, ending = view.cause, view.proposal, entry.ending
@@ -133,12 +124,14 @@ def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> l
         "attempt id": view.attempt_id,
         "order": view.summary,
         "order id": entry.order_id,
-        **parties,
+        **(parties or {}),
         "candidates": ", ".join(view.candidates) or None,
         "cause": None if cause is None else cause.told,
         **{f"attempt {attempt.number}": _attempt_text(attempt) for attempt in attempts},
         "next step": view.next_step,
-        "proposed": None if proposal is None else _proposal_text(proposal),
+        "proposed": None
+        if proposal is None
+        else f"{proposed(proposal)}, by {proposal.by}: {proposal.reason} ({proposal.id})",
         "began": None if view.began is None else f"{iso(view.began)}, {age_text(view.age)} ago",
         "sent until": iso(view.sent_until),
         "lease until": iso(view.lease_until),
@@ -160,10 +153,6 @@ def _attempt_text(attempt: Attempt) -> str:
 def proposed(proposal: Proposal) -> str:
     """Return what is proposed, in a few words."""
     return proposed_row(proposal).in_short(proposal.order_id)
-
-
-def _proposal_text(proposal: Proposal) -> str:
-    return f"{proposed(proposal)}, by {proposal.by}: {proposal.reason} ({proposal.id})"
 
 
 def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
@@ -334,25 +323,6 @@ async def opened(
     """Use a journal for one scope, and close it at the end."""
     try:
         yield Operators(journal, scope, settle_after=settle_after)
-    finally:
-        await journal.close()
-
-
-async def recovered(
-    journal: Journal, factory: Callable[[], object], *, base_url: str, token: str | None, **settings: Any
-) -> RecoveryReport:
-    """Run ``recover`` with the bank's hooks, and its token or else ``token``; then close the journal.
-
-    Raises:
-        ValueError: the hooks or the settings are invalid, or there is no token.
-        TransferError: the journal failed.
-    """
-    try:
-        async with (
-            await made_by(factory) as side,
-            options.client_of(base_url, token or None, side, journal=journal, **settings) as client,
-        ):
-            return await client.recover()
     finally:
         await journal.close()
 

@@ -10,6 +10,7 @@ import typer
 from attrs import frozen
 
 from transfer_async._cli import journal_output
+from transfer_async._cli.options import as_typed
 from transfer_async._cli.output import complain, fail, failing, login_name, shown, somebody_is_there, tell
 from transfer_async._cli.process import FAILED, OTHER_SCOPE, USAGE, run
 from transfer_async._models.errors import TransferError
@@ -94,13 +95,9 @@ def named(address: str, scope: str | None, base_url: str | None) -> JournalTarge
         return place
 
 
-def usage(option: str | None = None) -> AbstractContextManager[None]:
-    """Turn a ValueError within into wrong usage; ``option`` replaces the name of the argument."""
-
-    def text(error: Exception) -> str:
-        return str(error) if option is None else f"{option}:{str(error).partition(':')[2]}"
-
-    return failing("journal", {ValueError: USAGE}, words=text)
+def usage() -> AbstractContextManager[None]:
+    """End the command as wrong usage on a ValueError; the message names the option, not the argument."""
+    return failing("journal", {ValueError: USAGE}, words=lambda error: as_typed(str(error)))
 
 
 @frozen

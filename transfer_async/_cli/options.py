@@ -89,6 +89,9 @@ Broker = Annotated[
 Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
 
 
+Options = Mapping[str, tuple[Any, Any]]
+"""The type and the default of each option, by parameter name."""
+
 _NETWORK_HELP = {
     "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port; safer in the environment."),
     "ca": ("FILE", "The certificates to trust, in place of the system's, as PEM."),
@@ -96,7 +99,7 @@ _NETWORK_HELP = {
     "client_key": ("FILE", "Its key, as PEM, if --client-cert does not contain it."),
     "headers": ("FILE", "Headers for every request, one on each line, as in X-Gateway-Key: 7f3a."),
 }
-NETWORK: dict[str, tuple[Any, Any]] = {
+NETWORK: Options = {
     name: (Annotated[str | None, typer.Option(envvar=VARIABLES[name], metavar=kind, help=text)], None)
     for name, (kind, text) in _NETWORK_HELP.items()
 }
@@ -121,17 +124,37 @@ def network_given(*values: str | None) -> Network:
 
 def with_network(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the network options; its parameter ``network`` receives them as `Network`."""
-    wanted = inspect.signature(command, eval_str=True)
-    parameters = [item for item in wanted.parameters.values() if item.name != "network"]
+    return expanded(command, {"network": (network_given, NETWORK)})
+
+
+def parameters_of(found: Options) -> list[inspect.Parameter]:
+    """Return the options as parameters of a command."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    parameters += [
+    return [
         inspect.Parameter(name, kind, annotation=option, default=default)
-        for name, (option, default) in NETWORK.items()
+        for name, (option, default) in found.items()
     ]
 
+
+def expanded(
+    command: Callable[..., None], groups: Mapping[str, tuple[Callable[..., Any], Options]]
+) -> Callable[..., None]:
+    """Return the command with several options in place of each parameter that stands for a group.
+
+    Args:
+        command: the command's function.
+        groups: by parameter name, the function that makes its value from the options, and these options.
+    """
+    wanted = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for item in wanted.parameters.values():
+        parameters += parameters_of(groups[item.name][1]) if item.name in groups else [item]
+
     def run(**given: Any) -> None:
-        network = network_given(*[given.pop(name) for name in NETWORK])
-        command(**given, network=network)
+        for name, (make, fields) in groups.items():
+            if name in wanted.parameters:
+                given[name] = make(*[given.pop(field) for field in fields])
+        command(**given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = wanted.replace(parameters=parameters)  # type: ignore[attr-defined] # as `inspect.signature` reads it

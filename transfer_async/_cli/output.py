@@ -242,7 +242,8 @@ class TextLines:
             raise StopIteration
         self.number += 1
         if len(raw) > LONGEST:
-            self._skip_rest(raw)
+            while raw and not raw.endswith(b"\n"):
+                raw = self._file.readline(LONGEST)
             raise BadLine(self.number, "is longer than 1 MiB")
         if self.number == 1:
             raw = raw.removeprefix(_BOM)
@@ -250,10 +251,6 @@ class TextLines:
             return raw.decode()
         except UnicodeDecodeError:
             raise BadLine(self.number, "is not UTF-8") from None
-
-    def _skip_rest(self, raw: bytes) -> None:
-        while raw and not raw.endswith(b"\n"):
-            raw = self._file.readline(LONGEST)
 
 
 def each_line(lines: TextLines) -> Iterator[str | BadLine]:

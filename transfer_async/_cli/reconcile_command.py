@@ -162,8 +162,8 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
                 complain(shown(f"{match.key}: not proposed: {error}"))
         return count
 
-    with usage("EXPORT"):  # The reason contains the file's name.
-        reason = checked_text("reason", reason)
+    with usage():
+        reason = checked_text("EXPORT", reason)  # The reason contains the file's name.
     complain(f"{target.with_journal(proposed):,} proposed: another person may approve each")
 
 
