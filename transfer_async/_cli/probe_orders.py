@@ -306,7 +306,7 @@ class LevelOrders:
 
     def __attrs_post_init__(self) -> None:
         for name, answer in self.answers.items():
-            self._count(name, answer)
+            self.answered(name, answer)
 
     def next(self, name: str) -> PlannedOrder | None:
         """Return the order to send for a case; None if there is none."""
@@ -330,9 +330,6 @@ class LevelOrders:
     def answered(self, name: str, answer: SeenAnswer) -> None:
         """Record an answer; the order counts with the amount that the service calculated."""
         self.answers[name] = answer
-        self._count(name, answer)
-
-    def _count(self, name: str, answer: SeenAnswer) -> None:
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
@@ -350,13 +347,22 @@ class LevelOrders:
             answer = self.answers.get(item.name)
             if answer is None:
                 continue
-            if item.case.level == REFUSALS and _is_created(answer):
+            is_success = answer.status is not None and 200 <= answer.status <= 299
+            if item.case.level == REFUSALS and (is_success or answer.order in ("new", "same")):
                 raise Stopped(
                     f"{item.name} ({item.case.why}) was created, or answered with a success, but must be "
                     "refused. Look at the order in the test environment; nothing more is sent"
                 )
+            if item.name == profile.ORDER and answer.order != "new" and answer.unreadable is None:
+                raise Stopped(
+                    "the valid order was not created: correct --order so that this service accepts it"
+                )
             if item.name == profile.ORDER and answer.order != "new":
-                raise Stopped(_invalid(answer))
+                raise Stopped(
+                    f"the valid order was answered with {answer.status}, and the client cannot read the "
+                    f"response: {answer.unreadable}. Every order would end in doubt. The service must "
+                    "respond as the specification says (2.1)"
+                )
         more = ", ".join(item.name for item in self.sent if item.counted is not None)
         if more and self.amount_sent > self.cap.amount:
             raise Stopped(
@@ -364,20 +370,6 @@ class LevelOrders:
                 f"{self.amount_sent:f} {self.plan.order.poster_currency}, more than --most-amount. "
                 "Nothing more is sent"
             )
-
-
-def _invalid(answer: SeenAnswer) -> str:
-    if answer.unreadable is None:
-        return "the valid order was not created: correct --order so that this service accepts it"
-    return (
-        f"the valid order was answered with {answer.status}, and the client cannot read the response: "
-        f"{answer.unreadable}. Every order would end in doubt. The service must respond as the specification "
-        "says (2.1)"
-    )
-
-
-def _is_created(answer: SeenAnswer) -> bool:
-    return answer.order in ("new", "same") or (answer.status is not None and 200 <= answer.status <= 299)
 
 
 _TITLES = {
@@ -394,7 +386,7 @@ def order_announcement(orders: LevelOrders) -> list[str]:
     return [
         _TITLES[orders.level],
         *(f"  {item.name}: {item.case.why}; {item.amount} {currency}" for item in new),
-        *(_left_out(item) for item in wanted if item not in new),
+        *(_LEFT_OUT.format(item.name) for item in wanted if item not in new),
         f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in total",
         "  1 more before them: who-am-i",
         f"  sent before: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
@@ -403,8 +395,7 @@ def order_announcement(orders: LevelOrders) -> list[str]:
     ]
 
 
-def _left_out(planned: PlannedOrder) -> str:
-    return f"  left out, beyond the cap: {planned.name}"
+_LEFT_OUT = "  left out, beyond the cap: {}"
 
 
 async def send_orders(
@@ -431,7 +422,7 @@ async def send_orders(
                 names.pop(0)
                 continue
             if not orders.admit([planned]):
-                say(_left_out(planned))
+                say(_LEFT_OUT.format(planned.name))
                 names.pop(0)
                 continue
             answer = await _sent(client, relay, planned)
