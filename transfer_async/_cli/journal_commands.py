@@ -24,15 +24,15 @@ from transfer_async._cli.journal_session import (
     Reason,
     Undone,
     Yes,
-    confirmed,
-    done,
+    confirm,
     effects_text,
-    named,
-    tell_record,
+    print_record,
+    run_journal,
+    target_of,
     usage,
     warn_of_sender,
 )
-from transfer_async._cli.output import PlainUsage, complain, fail, show_table, shown, somebody_is_there, tell
+from transfer_async._cli.output import PlainUsage, complain, fail, is_interactive, show_table, shown, tell
 from transfer_async._cli.process import FAILED, OWED, USAGE
 from transfer_async._pipeline.call import RECOVER_CONCURRENCY
 from transfer_async._pipeline.decisions import DECISIONS, approval, proposed_row, row_of, rows_of
@@ -61,7 +61,7 @@ app = typer.Typer(
 
 _GROUPS: dict[str, tuple[Callable[..., Any], options.Options]] = {
     "target": (
-        named,
+        target_of,
         {
             "journal": (options.JournalNeeded, Parameter.empty),
             "scope": (options.Scope, None),
@@ -142,7 +142,7 @@ def _command(
         parameters = [_optional(parameter) for parameter in parameters]
 
     def run(**given: Any) -> None:
-        if not (from_file and _is_from_file(name or work.__name__, from_file, parameters, given)):
+        if not (from_file and _decide_from_file(name or work.__name__, from_file, parameters, given)):
             command(**given)
 
     run.__doc__ = work.__doc__
@@ -158,7 +158,7 @@ def _optional(parameter: Parameter) -> Parameter:
     return parameter.replace(annotation=Annotated[(kind | None, *rest)], default=None)
 
 
-def _is_from_file(
+def _decide_from_file(
     command: str, allowed: Sequence[Decision], parameters: Sequence[Parameter], given: dict[str, Any]
 ) -> bool:
     """Make the decisions of the file that ``--from`` names; return false if it is not given."""
@@ -177,7 +177,10 @@ def _is_from_file(
             fail(f"journal: {typed[item.name]}: leave it out with --from", USAGE)
     settle_after = given.get("settle_after", SETTLE_AFTER)
     _check_settle_after(settle_after)
-    target, by = named(given["journal"], given["scope"], given["base_url"]), Person(given["by"], None).name
+    target, by = (
+        target_of(given["journal"], given["scope"], given["base_url"]),
+        Person(given["by"], None).name,
+    )
     yes = given.get("yes", True)  # a command that asks nothing about one key asks nothing about many
     decide_file(command, allowed, target, **wanted, by=by, yes=yes, settle_after=settle_after)
     return True
@@ -193,15 +196,15 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     are upgraded in place, in one transaction: if it is interrupted, run it again. The command shows the
     contents and asks before it changes anything. It does nothing if the format is already right.
     """
-    plan = _with(journal, lambda store: store.planned_upgrade())
+    plan = _with_store(journal, lambda store: store.planned_upgrade())
     if plan.found != plan.version:
         complain(_plan_text(plan))
-        confirmed(
+        confirm(
             "Programs of an earlier version, running ones too, can never use the journal again, and there is "
             "no way back. Are all of them stopped? Go on?",
             yes=yes,
         )
-        plan = _with(journal, lambda store: store.upgrade(plan))
+        plan = _with_store(journal, lambda store: store.upgrade(plan))
     is_upgraded = plan.found != plan.version  # now false if another process was faster
     if as_json:
         values: dict[str, Any] = {"upgraded": is_upgraded, "found": plan.found, "version": plan.version}
@@ -215,7 +218,7 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
         tell(f"the journal's format is {plan.version} already: there is nothing to do")
 
 
-def _with(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
+def _with_store(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
     with usage():
         store = journal_output.journal_named(address)
 
@@ -225,7 +228,7 @@ def _with(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> U
         finally:
             await store.close()
 
-    return done(work())
+    return run_journal(work())
 
 
 def _plan_text(found: Upgrade) -> str:
@@ -301,7 +304,7 @@ async def _record(operators: Operators, key: str) -> tuple[KeyView, tuple[Histor
 # --- decisions --------------------------------------------------------------------------------------
 
 
-def _register(decision: Decision) -> None:
+def _register_decision(decision: Decision) -> None:
     def decide(
         key: Key,
         *,
@@ -321,14 +324,14 @@ def _register(decision: Decision) -> None:
         if row.frees_key:
             if yes:
                 warn_of_sender(view)  # otherwise the question says so
-            confirmed(f"{effects_text(view, row)} Are you certain?", yes=yes)
+            confirm(f"{effects_text(view, row)} Are you certain?", yes=yes)
         record = target.with_journal(
             lambda operators: operators.decide(
                 key, decision, order_id=order_id, undone=undone, seen=view.version, **attribution
             ),
             settle_after=settle_after,
         )
-        tell_record(target, key, record, as_json=as_json)
+        print_record(target, key, record, as_json=as_json)
 
     decide.__doc__ = rows_of(decision)[0].help
     found = _options_of(decision)
@@ -389,10 +392,10 @@ def _candidate(view: KeyView, *, take_it: bool) -> str:
         names = ", ".join(candidates) or "none"
         fail(f"journal: --order-id is required: the service's responses to this key name {names}", USAGE)
     if not take_it:
-        if not somebody_is_there():
+        if not is_interactive():
             fail("journal: --order-id or --candidate is required when not interactive", USAGE)
         question = f"An unreadable response names {candidates[0]}. Is it the order of {shown(view.key)}?"
-        confirmed(question, yes=False)
+        confirm(question, yes=False)
     return candidates[0]
 
 
@@ -406,7 +409,7 @@ _NAMES = [decision.value for decision in _PROPOSABLE]
 _NAMED = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 
-def _proposable(name: str | None) -> str | None:
+def _check_decision(name: str | None) -> str | None:
     if name is not None and name not in _NAMES:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.")
     return name
@@ -415,7 +418,7 @@ def _proposable(name: str | None) -> str | None:
 def propose(
     key: Key,
     decision: Annotated[
-        str, typer.Argument(metavar="DECISION", help=f"{_NAMED}, as the commands.", callback=_proposable)
+        str, typer.Argument(metavar="DECISION", help=f"{_NAMED}, as the commands.", callback=_check_decision)
     ],
     *,
     target: JournalTarget,
@@ -464,17 +467,17 @@ def approve(
     """
     _check_settle_after(settle_after)
     view = target.view(key)
-    seen = _seen(target, view, proposal)
+    seen = _current_proposal(target, view, proposal)
     row = proposed_row(seen)
     if yes and row.frees_key:
         warn_of_sender(view)
     attribution = person.attribution()
     effects = effects_text(view, row, order_id=seen.order_id)
-    confirmed(f"{effects}\n{_in_words(key, seen)} Do you approve?", yes=yes)
+    confirm(f"{effects}\n{_proposal_text(key, seen)} Do you approve?", yes=yes)
     record = target.with_journal(
-        lambda operators: _approved(operators, key, seen, attribution), settle_after=settle_after
+        lambda operators: _approve(operators, key, seen, attribution), settle_after=settle_after
     )
-    tell_record(target, key, record, as_json=as_json)
+    print_record(target, key, record, as_json=as_json)
 
 
 def withdraw(
@@ -487,12 +490,12 @@ def withdraw(
     as_json: AsJson = False,
 ) -> None:
     """Withdraw a proposal, or reject another person's; the key stays as it is."""
-    seen = _seen(target, target.view(key), proposal)
+    seen = _current_proposal(target, target.view(key), proposal)
     attribution = person.attribution()
-    confirmed(f"{_in_words(key, seen)} Withdraw or reject it?", yes=yes)
+    confirm(f"{_proposal_text(key, seen)} Withdraw or reject it?", yes=yes)
     record = target.with_journal(lambda operators: operators.withdraw(key, proposal=seen.id, **attribution))
     if as_json:
-        tell_record(target, key, record, as_json=True)
+        print_record(target, key, record, as_json=True)
     else:
         tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; the proposal is withdrawn")
 
@@ -551,43 +554,43 @@ def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
         fail("journal: four-eyes: there is no proposal to waive dual control", FAILED)
     attribution = person.attribution()
     if action is Action.APPROVE:
-        target.with_journal(lambda operators: _approved(operators, FOUR_EYES, waiver, attribution))
+        target.with_journal(lambda operators: _approve(operators, FOUR_EYES, waiver, attribution))
     else:
         target.with_journal(
             lambda operators: operators.withdraw(FOUR_EYES, proposal=waiver.id, **attribution)
         )
 
 
-async def _approved(
+async def _approve(
     operators: Operators, key: str, proposal: Proposal, attribution: dict[str, str]
 ) -> KeyRecord:
     """Approve a proposal; if another person was faster, say who, and when."""
     try:
         return await operators.approve(key, proposal=proposal.id, **attribution)
     except KeyChanged as changed:
-        raise ValueError(f"{changed}{await _already(operators, key)}") from None
+        raise ValueError(f"{changed}{await _approval_text(operators, key)}") from None
 
 
-async def _already(operators: Operators, key: str) -> str:
+async def _approval_text(operators: Operators, key: str) -> str:
     """Return who has approved the key's last proposal, and when; empty if it is not approved."""
     step = approval(await operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 
 
-def _seen(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
+def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
     """Return the key's proposal, if it is the one that was named, or the person can be asked."""
     key, proposal = view.key, view.proposal
     if proposal is None:
-        already = target.with_journal(lambda operators: _already(operators, key))
+        already = target.with_journal(lambda operators: _approval_text(operators, key))
         fail(f"journal: {shown(key)}: there is no proposal, or the key has changed since{already}", FAILED)
-    if named_id is None and not somebody_is_there():
+    if named_id is None and not is_interactive():
         fail("journal: --proposal is required when not interactive", USAGE)
     if named_id not in (None, proposal.id):
         fail(f"journal: {shown(key)}: another proposal has replaced it: {proposal.id}", FAILED)
     return proposal
 
 
-def _in_words(key: str, proposal: Proposal) -> str:
+def _proposal_text(key: str, proposal: Proposal) -> str:
     by, what, why = shown(proposal.by), journal_output.proposed(proposal), shown(proposal.reason)
     return f"{shown(key)}: {by} proposes: {what} ({why})."
 
@@ -616,7 +619,7 @@ def recover(
     the bank's own way to end a doubt. It may be async.
     Exit codes: as above; 3 if an undo is still pending, or a record cannot be read.
     """
-    target = named(journal, scope, base_url)
+    target = target_of(journal, scope, base_url)
     with usage():
         factory, settings = options.factory_named(hooks), network()
     target.checked()
@@ -638,7 +641,7 @@ def recover(
         finally:
             await store.close()
 
-    report = done(work(), says_no=USAGE)  # a ValueError is about the hooks or a setting
+    report = run_journal(work(), refusal_code=USAGE)  # a ValueError is about the hooks or a setting
     if as_json:
         tell(journal_output.as_json(attrs.asdict(report)))
     else:
@@ -668,13 +671,13 @@ def prune(
         time = journal_output.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
         complain("journal: what ended within the last day is kept: its message, or its file, may come again")
-    confirmed(
+    confirm(
         f"This forgets every key of {shown(target.scope)} that ended before {journal_output.iso(time)}, "
         "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
         yes=yes,
     )
     # A ValueError is about the time.
-    forgotten = target.with_journal(lambda operators: operators.prune(before=time), says_no=USAGE)
+    forgotten = target.with_journal(lambda operators: operators.prune(before=time), refusal_code=USAGE)
     tell(
         journal_output.as_json({"forgotten": forgotten})
         if as_json
@@ -687,7 +690,7 @@ def prune(
 _command(list_waiting, "list")
 _command(show, cls=PlainUsage)
 for _decision in _PROPOSABLE:
-    _register(_decision)
+    _register_decision(_decision)
 _command(propose, cls=PlainUsage, more=_options_of(*_PROPOSABLE), from_file=_PROPOSABLE)
 _command(approve, cls=PlainUsage, from_file=_PROPOSABLE)
 _command(withdraw, cls=PlainUsage)

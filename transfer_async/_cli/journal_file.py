@@ -34,7 +34,7 @@ from transfer_async._cli.create_input import (
 from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._cli.create_run import Stopping
 from transfer_async._cli.journal_output import counted, explained
-from transfer_async._cli.journal_session import JournalTarget, confirmed, effects_text, warn_of_sender
+from transfer_async._cli.journal_session import JournalTarget, confirm, effects_text, warn_of_sender
 from transfer_async._cli.output import complain, failing, shown, tell
 from transfer_async._cli.process import DONE, FAILED, ROWS_REFUSED, USAGE
 from transfer_async._converters.messages import tree_of
@@ -87,7 +87,7 @@ def _seen(value: Any) -> int:
     return int(text)
 
 
-_READ: dict[str, Callable[[Any], Any]] = {
+_COLUMNS: dict[str, Callable[[Any], Any]] = {
     "key": lambda value: requests.to_text(value) if isinstance(value, str) else checked_text("key", value),
     "decision": checked_decision,
     "order_id": checked_order_id,
@@ -105,9 +105,11 @@ def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
     """
     if not isinstance(tree, dict):
         raise InvalidOrder([("", "is not an object")])
-    problems = [f"{shown(name[:40])}: is unknown: correct or remove it" for name in tree if name not in _READ]
+    problems = [
+        f"{shown(name[:40])}: is unknown: correct or remove it" for name in tree if name not in _COLUMNS
+    ]
     values: dict[str, Any] = {}
-    for name, read in _READ.items():
+    for name, read in _COLUMNS.items():
         value = tree.get(name)
         if value not in (None, ""):
             try:
@@ -135,7 +137,7 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
     """Return the layout of a file with these decisions."""
     read = partial(_decision, allowed=allowed)
     return Layout(
-        columns=tuple(_READ),
+        columns=tuple(_COLUMNS),
         optional=("order_id",),
         from_cells=lambda header, cells: read(dict(zip(header, cells, strict=True))),
         from_json=lambda text: read(tree_of(text)),
@@ -155,7 +157,7 @@ class DecisionCheck(Checking):
 # --- a dry run ---------------------------------------------------------------------------------------
 
 
-class Rehearsal:
+class DryRunJournal:
     """A journal that decides every transition and writes none, so that a dry run makes the same checks.
 
     It knows only the orders of its own transitions: whether another key has an order's id already is checked
@@ -207,7 +209,7 @@ class Result(enum.StrEnum):
 _MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
 
 
-async def _is_made(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
+async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
     """Return whether the key is decided as the row says, and not changed by a later decision or call."""
     row = wanted.row
     if row.names_order:
@@ -259,7 +261,7 @@ class DecisionRun:
             ended = await self.stopping.unless_asked(self._result(operators, record.command), twice=True)
             if ended is None:
                 return False
-            self._note(record.line, record.command, *ended)
+            self._record(record.line, record.command, *ended)
             if self.results is not None and self.results.is_due:
                 await asyncio.to_thread(self.results.write)
             if ended[0] is Result.UNKNOWN:
@@ -274,37 +276,37 @@ class DecisionRun:
                 (proposal.decision, proposal.order_id) == (wanted.decision, wanted.order_id)
             )
             is_own = is_proposed and proposal is not None and is_same_person(proposal.by, self.by)
-            if (self.command == "propose" and is_own) or await _is_made(operators, wanted, view):
+            if (self.command == "propose" and is_own) or await _is_decided(operators, wanted, view):
                 return Result.BEFORE, ""
             if self.command == "approve" and not is_proposed:
                 raise ValueError("no such decision is proposed")  # noqa: TRY301 - as `approve` refuses it
             effects = effects_text(view, wanted.row, order_id=wanted.order_id)
-            await self._make(operators, wanted, view)
+            await self._decide_row(operators, wanted, view)
         except JournalFailed as failed:
             return Result.UNKNOWN, explained(failed)
         except ValueError as error:
             return Result.REFUSED, shown(f"{wanted.key}: {error}")
         return Result.DONE, effects
 
-    async def _make(self, operators: Operators, wanted: FileDecision, view: KeyView) -> None:
-        said: dict[str, Any] = {"by": self.by, "reason": wanted.reason}
+    async def _decide_row(self, operators: Operators, wanted: FileDecision, view: KeyView) -> None:
+        by: dict[str, Any] = {"by": self.by, "reason": wanted.reason}
         if wanted.row.frees_key and self.results is not None:
             warn_of_sender(view)
         if self.command != "approve":
-            make = operators.propose if self.command == "propose" else operators.decide
-            await make(wanted.key, wanted.decision, order_id=wanted.order_id, seen=wanted.seen, **said)
+            write = operators.propose if self.command == "propose" else operators.decide
+            await write(wanted.key, wanted.decision, order_id=wanted.order_id, seen=wanted.seen, **by)
         elif view.version != wanted.seen:
             raise KeyChanged(view.entry)
         elif view.proposal is not None:
-            await operators.approve(wanted.key, proposal=view.proposal.id, **said)
+            await operators.approve(wanted.key, proposal=view.proposal.id, **by)
 
-    def _note(self, line: int, wanted: FileDecision, result: Result, why: str) -> None:
+    def _record(self, line: int, wanted: FileDecision, result: Result, why: str) -> None:
         self.counts[result] += 1
         if self.results is None or result in (Result.REFUSED, Result.UNKNOWN):
             (tell if self.results is None else complain)(f"line {line}: {result}{why and f': {why}'}")
         if self.results is not None:
-            said = {"line": line, "key": wanted.key, "decision": wanted.decision, "order_id": wanted.order_id}
-            self.results.add(msgspec.json.encode({**said, "result": result, "why": why}) + b"\n")
+            row = {"line": line, "key": wanted.key, "decision": wanted.decision, "order_id": wanted.order_id}
+            self.results.add(msgspec.json.encode({**row, "result": result, "why": why}) + b"\n")
 
 
 # --- the command -------------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ def decide_file(
     """Make the decisions of the file ``path``, and end the command with its exit code."""
     results = results or path.with_name(path.name + ".results.jsonl")
     codes = {ValueError: USAGE, Changed: FAILED, OSError: FAILED, sqlite3.Error: FAILED}
-    with failing("journal", codes, words=_words), ExitStack() as files:
+    with failing("journal", codes, words=_error_text), ExitStack() as files:
         rows = files.enter_context(opened(path, format_of(path, form), layout_of(allowed)))
         count = _checked(rows, target.scope, yes=yes or dry_run)
         target.checked()
@@ -335,7 +337,7 @@ def decide_file(
             file = OutcomeFile(results, protected=(path, *files_of(target.address)), option="--results")
             files.callback(file.close)
         run = DecisionRun(command, by, rows, file)
-        target.with_journal(run.run, settle_after=settle_after, wrap=Rehearsal if dry_run else None)
+        target.with_journal(run.run, settle_after=settle_after, wrap=DryRunJournal if dry_run else None)
         if file is not None and run.is_whole:
             file.finish()
     counts = ", ".join(f"{run.counts[result]:,} {result}" for result in Result if run.counts[result])
@@ -350,7 +352,7 @@ def decide_file(
     raise typer.Exit(ROWS_REFUSED if run.counts[Result.REFUSED] else DONE)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
     return f"FILE cannot be read, or --results not written ({error.strerror}): run the same command again"
@@ -366,7 +368,7 @@ def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
         raise typer.Exit(USAGE)
     if not check.records:
         raise ValueError("FILE: contains no decisions")
-    confirmed(
+    confirm(
         f"FILE: {counted(check.records, 'decision')} about keys of {shown(scope)}. Refuting releases holds; "
         "if an order exists all the same, it may be paid twice. --dry-run shows every row. Make all of them?",
         yes=yes,

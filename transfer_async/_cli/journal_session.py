@@ -11,7 +11,7 @@ from attrs import frozen
 
 from transfer_async._cli import journal_output
 from transfer_async._cli.options import as_typed
-from transfer_async._cli.output import complain, fail, failing, login_name, shown, somebody_is_there, tell
+from transfer_async._cli.output import complain, fail, failing, is_interactive, login_name, shown, tell
 from transfer_async._cli.process import FAILED, OTHER_SCOPE, USAGE, run
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.decisions import DecisionRow, effects_of, pending
@@ -47,14 +47,14 @@ class JournalTarget:
 
     def with_journal(
         self,
-        do: Callable[[Operators], Awaitable[T]],
+        work: Callable[[Operators], Awaitable[T]],
         *,
         settle_after: float = SETTLE_AFTER,
-        says_no: int = FAILED,
+        refusal_code: int = FAILED,
         in_any_scope: bool = False,
         wrap: Callable[[Journal], Any] | None = None,
     ) -> T:
-        """Open the journal, return the result of ``do``, and close the journal.
+        """Open the journal, return the result of ``work``, and close the journal.
 
         End the command if the journal has keys of other scopes only, unless ``in_any_scope``: an empty list
         would hide its doubts. ``wrap`` replaces the journal by another one around it.
@@ -63,16 +63,16 @@ class JournalTarget:
         store = self.journal  # raises if there is no file
         store = store if wrap is None else wrap(store)
 
-        async def work() -> T:
+        async def opened() -> T:
             async with journal_output.opened(store, self.scope, settle_after=settle_after) as operators:
-                others = () if in_any_scope else await operators.other_scopes()
-                if others:
-                    names = only_scopes(others).shown(str)
+                other_scopes = () if in_any_scope else await operators.other_scopes()
+                if other_scopes:
+                    names = only_scopes(other_scopes).shown(str)
                     advice = "name the right one by --scope, or by --base-url"
                     fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
-                return await do(operators)
+                return await work(operators)
 
-        return done(work(), says_no=says_no)
+        return run_journal(opened(), refusal_code=refusal_code)
 
     def checked(self) -> None:
         """End the command if the journal has keys of other scopes only."""
@@ -87,12 +87,12 @@ class JournalTarget:
         return self.with_journal(lambda operators: operators.view(key))
 
 
-def named(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
+def target_of(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
     """Return the journal and its scope; end the command if they are invalid."""
     with usage():
-        place = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
+        target = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
         journal_output.journal_named(address)  # or the address is no good
-        return place
+        return target
 
 
 def usage() -> AbstractContextManager[None]:
@@ -118,18 +118,18 @@ class Person:
         """Return the name and the reason, as `Operators` takes them; a missing reason is asked for."""
         by, reason = self.name, self.reason
         if reason is None:
-            if not somebody_is_there():
+            if not is_interactive():
                 fail("journal: --reason is required when not interactive: say how you know", USAGE)
             reason = str(typer.prompt("How do you know", err=True))
         with usage():
             return {"by": by, "reason": checked_text("--reason", reason)}
 
 
-def confirmed(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Ask, and end the command unless the answer is yes."""
     if yes:
         return
-    if not somebody_is_there():
+    if not is_interactive():
         fail("journal: --yes is required when not interactive", USAGE)
     if not typer.confirm(question, err=True):
         fail("journal: nothing was changed", FAILED)
@@ -144,10 +144,12 @@ def warn_of_sender(view: KeyView) -> None:
         )
 
 
-def done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
+def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> T:
     """Run ``work``; end the command with a line on an error."""
     # In this order: some of the client's errors are ValueErrors, too.
-    with failing("journal", {TransferError: FAILED, ValueError: says_no}, words=journal_output.explained):
+    with failing(
+        "journal", {TransferError: FAILED, ValueError: refusal_code}, words=journal_output.explained
+    ):
         return run(work)
 
 
@@ -161,20 +163,20 @@ def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None
     return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"
 
 
-def _pending_text(place: JournalTarget, key: str) -> str:
+def _pending_text(target: JournalTarget, key: str) -> str:
     """Return the pending undos as text. The decision is saved, so a journal failure is not reported."""
 
     async def view(store: Journal) -> KeyView:
-        async with journal_output.opened(store, place.scope) as operators:
+        async with journal_output.opened(store, target.scope) as operators:
             return await operators.view(key)
 
     try:
-        return pending(run(view(place.journal)), holds=HOLDS).shown(shown)
+        return pending(run(view(target.journal)), holds=HOLDS).shown(shown)
     except (TransferError, ValueError):
         return "transfer-async journal show lists the pending undos"
 
 
-def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
+def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
     """Show the key's new state, and what the next recovery will undo."""
     if as_json:
         names = ("state", "intent_id", "order_id")
@@ -184,7 +186,7 @@ def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: b
         end = f"its order is {shown(record.order_id)}"
     elif record.state is KeyState.FREE:
         end = (
-            f"{_pending_text(place, key)}. The same message or line of a file is "
+            f"{_pending_text(target, key)}. The same message or line of a file is "
             "answered from the record: to make a payment that is still due, use another key"
         )
     else:

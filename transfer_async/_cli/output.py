@@ -29,7 +29,7 @@ def tell(line: str) -> None:
     try:
         typer.echo(line)
     except BrokenPipeError:
-        _let_go(sys.stdout)
+        _redirect_to_null(sys.stdout)
 
 
 def complain(line: str) -> None:
@@ -37,10 +37,10 @@ def complain(line: str) -> None:
     try:
         typer.echo(line, err=True)
     except BrokenPipeError:
-        _let_go(sys.stderr)
+        _redirect_to_null(sys.stderr)
 
 
-def _let_go(stream: TextIO) -> None:
+def _redirect_to_null(stream: TextIO) -> None:
     # Python flushes the stream when it exits: without a target it would exit with a code of its own.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -117,7 +117,7 @@ def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]
     Console().print(table)
 
 
-def somebody_is_there() -> bool:
+def is_interactive() -> bool:
     """Return whether stdin is a terminal, so that a person can answer a question."""
     return sys.stdin.isatty()
 

@@ -11,7 +11,7 @@ import typer
 from attrs import evolve
 
 from transfer_async._cli import options
-from transfer_async._cli.output import complain, fail, failing, in_one_line, somebody_is_there, tell
+from transfer_async._cli.output import complain, fail, failing, in_one_line, is_interactive, tell
 from transfer_async._cli.process import FAILED, USAGE, run
 from transfer_async._http import request
 from transfer_async._http.urls import normalised
@@ -184,7 +184,7 @@ def _amount(option: str, text: str) -> Decimal:
 
 
 def _confirmed(question: str) -> bool:
-    if not somebody_is_there():
+    if not is_interactive():
         complain("--yes is required when not interactive")
         return False
     return typer.confirm(question)

@@ -339,7 +339,7 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
 
     ``known`` are the ids of known orders; ``sent`` is None if the body was changed on purpose.
     """
-    judgement = classify_response(response, RetryPolicy(), ORDER_ANSWERS)
+    classification = classify_response(response, RetryPolicy(), ORDER_ANSWERS)
     order_id, unreadable, is_order = find_order_id(response.body), None, False
     try:
         answer = read_answer(response.body)
@@ -350,15 +350,15 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
         unreadable = str(error)
     document = _decoded(response.body)
     amount = max(_poster_amounts(document), default=None)
-    if judgement is Classification.ANSWERED and unreadable is not None:
+    if classification is Classification.ANSWERED and unreadable is not None:
         return FoundOrder("unknown", order_id, unreadable, amount)
     # In a refusal, an id may be that of anything. It is an order's if it is known or the response's own.
     own_id = document.get("id") if isinstance(document, dict) else None
     is_named = is_order or order_id in known or own_id == order_id is not None
-    if judgement is Classification.ANSWERED or is_named:
+    if classification is Classification.ANSWERED or is_named:
         return FoundOrder("same" if order_id in known else "new", order_id, None, amount)
     is_refusal = response.status is not None and response.status // 100 == 4 and response.status != 408
-    return FoundOrder("none" if is_refusal or judgement is Classification.WRONG_TOKEN else "unknown")
+    return FoundOrder("none" if is_refusal or classification is Classification.WRONG_TOKEN else "unknown")
 
 
 NO_ORDER = FoundOrder("none")

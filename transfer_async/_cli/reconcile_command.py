@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from transfer_async._cli import options
-from transfer_async._cli.journal_session import By, JournalTarget, Person, named, usage
+from transfer_async._cli.journal_session import By, JournalTarget, Person, target_of, usage
 from transfer_async._cli.output import (
     BadLine,
     TextLines,
@@ -106,7 +106,7 @@ def reconcile(
     Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 a usage error;
     3 something needs attention; 4 the journal has keys of other scopes only.
     """
-    target = named(journal, scope, base_url)
+    target = target_of(journal, scope, base_url)
     with usage():
         columns = _columns(column or [])
         checked_settle_after(settle_after)

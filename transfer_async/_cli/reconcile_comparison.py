@@ -206,8 +206,8 @@ class Comparison(TemporaryDatabase):
         self.database.execute("CREATE INDEX known ON orders (content, posted_at, id) WHERE key IS NOT NULL")
         self.database.execute("CREATE INDEX senders ON keys (content, until)")
         doubts = self.database.execute("SELECT rowid, key, content, since, until FROM keys WHERE in_doubt")
-        while some := doubts.fetchmany(1_000):
-            found = [(*self._find(*doubt[1:]), doubt[0]) for doubt in some]
+        while rows := doubts.fetchmany(1_000):
+            found = [(*self._find(*doubt), rowid) for rowid, *doubt in rows]
             self.database.executemany("UPDATE keys SET found = ?, order_id = ? WHERE rowid = ?", found)
         self.database.execute("CREATE INDEX matched ON keys (order_id) WHERE order_id IS NOT NULL")
 
@@ -215,7 +215,7 @@ class Comparison(TemporaryDatabase):
         fitting = self._fitting(content, since, until, limit=2)
         if not fitting:
             return NotFound.kind, None
-        if len(fitting) > 1 or self._others(key, content, fitting[0][1], limit=1):
+        if len(fitting) > 1 or self._other_keys(key, content, fitting[0][1], limit=1):
             return Ambiguous.kind, None
         return Match.kind, fitting[0][0]
 
@@ -227,7 +227,7 @@ class Comparison(TemporaryDatabase):
         sql = f"SELECT id, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are above
         return self.database.execute(sql, (content, since, until, limit)).fetchall()
 
-    def _others(
+    def _other_keys(
         self, key: str, content: str | None, posted_at: float, *, limit: int, kind: str = "true"
     ) -> list[str]:
         """Other keys, of a kind, that may have sent an order with that content, posted at that time."""
@@ -236,7 +236,7 @@ class Comparison(TemporaryDatabase):
         for same_content, values in (("content = ?", [content]), ("content IS NULL", [])):
             sql = f"SELECT DISTINCT key FROM keys WHERE {same_content} {where}"  # noqa: S608 - all of it is in this file
             rows = self.database.execute(sql, (*values, posted_at, posted_at, key, limit))
-            found += [other for (other,) in rows]
+            found += [found_key for (found_key,) in rows]
         return found[:limit]
 
     def figures(self) -> dict[str, int]:
@@ -275,7 +275,7 @@ class Comparison(TemporaryDatabase):
         fitting = self._fitting(content, since, until, limit=MAX_NAMED)
         refuted: dict[str, None] = {}
         for _, posted_at in fitting:
-            found = self._others(key, content, posted_at, limit=MAX_NAMED, kind="was_refuted")
+            found = self._other_keys(key, content, posted_at, limit=MAX_NAMED, kind="was_refuted")
             refuted |= dict.fromkeys(found)
         return Ambiguous(key, tuple(order_id for order_id, _ in fitting), tuple(refuted)[:MAX_NAMED])
 
@@ -380,7 +380,9 @@ async def add_journal(
     await asyncio.to_thread(comparison.add_senders, senders)
     last = ""
     while page := await journal.work(limit=PAGE, after=last):
-        senders = [other for key, entry in page if key not in doubts for other in _other_senders(key, entry)]
+        senders = [
+            sender for key, entry in page if key not in doubts for sender in _other_senders(key, entry)
+        ]
         await asyncio.to_thread(comparison.add_senders, senders)
         last = page[-1][0]
     await _add_refuted(comparison, journal, times)
@@ -398,8 +400,8 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""
-    while others := await asyncio.to_thread(comparison.other_times, slack, after=last, limit=PAGE):
-        for order_id, key, posted_at in others:
+    while rows := await asyncio.to_thread(comparison.other_times, slack, after=last, limit=PAGE):
+        for order_id, key, posted_at in rows:
             difference = _time_difference(order_id, posted_at, await journal.history(key))
             if difference is not None and difference > slack:
                 raise ValueError(
