@@ -1,4 +1,4 @@
-"""The commands that manage a journal: their options, prompts and exit codes."""
+"""The ``journal`` commands: their options, questions and exit codes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from transfer_async.journal.protocol import KEPT, KeyRecord
 from transfer_async.journal.rows import Upgrade
 
 app = typer.Typer(
-    help="Look after a journal: what is in doubt, which undos are pending, and how a doubt ends.\n\n"
+    help="Manage a journal: list keys in doubt and pending undos, and end doubts.\n\n"
     "Exit codes: 0 done; 1 the journal refused it, or you answered no; 2 wrong usage; "
     "3 some rows of --from were refused; 4 the journal has keys of other scopes only.",
     no_args_is_help=True,
@@ -74,15 +74,15 @@ _GROUPS: dict[str, tuple[Callable[..., Any], options.Options]] = {
 
 OrderId = Annotated[str | None, typer.Option(help="The order's id, tx-…")]
 Candidate = Annotated[
-    bool, typer.Option("--candidate", help="Take the order that an unreadable response named.")
+    bool, typer.Option("--candidate", help="Use the order id from a response that could not be read.")
 ]
 InDoubt = Annotated[
-    bool, typer.Option("--in-doubt", help="The right order is not known: put the key in doubt again.")
+    bool, typer.Option("--in-doubt", help="The right order is unknown: put the key in doubt again.")
 ]
 ProposalId = Annotated[
     str | None,
     typer.Option(
-        "--proposal", help="The proposal's id; without it, the proposal is shown and you are asked."
+        "--proposal", help="The proposal's id. Without it, the command shows the proposal and asks."
     ),
 ]
 
@@ -97,12 +97,14 @@ From = Annotated[
 ]
 Results = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="With --from: the results; FILE.results.jsonl by default."),
+    typer.Option(metavar="PATH", help="With --from: the file of results; FILE.results.jsonl by default."),
 ]
 FileFormat = Annotated[
-    Format | None, typer.Option("--format", help="With --from: by default that of FILE's suffix.")
+    Format | None, typer.Option("--format", help="With --from: FILE's format; its suffix decides by default.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="With --from: decide nothing, show every row.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="With --from: show each row's result, decide nothing.")
+]
 
 _FROM: options.Options = {
     "path": (From, None),
@@ -113,6 +115,7 @@ _FROM: options.Options = {
 """The options of a decision file."""
 
 _BESIDE_FROM = frozenset({*_FROM, "journal", "scope", "base_url", "by", "yes", "settle_after"})
+"""The options that are allowed with ``--from``."""
 
 
 def _command(
@@ -161,7 +164,7 @@ def _optional(parameter: Parameter) -> Parameter:
 def _decide_from_file(
     command: str, allowed: Sequence[Decision], parameters: Sequence[Parameter], given: dict[str, Any]
 ) -> bool:
-    """Make the decisions of the file that ``--from`` names; return false if it is not given."""
+    """Make the decisions of the ``--from`` file and return true; return false without that option."""
     typed = {item.name: options.option_of(item.name) for item in parameters} | {"form": "--format"}
     arguments = [item.name for item in parameters if item.kind is not Parameter.KEYWORD_ONLY]
     typed |= {name: name.upper() for name in arguments}
@@ -181,7 +184,7 @@ def _decide_from_file(
         target_of(given["journal"], given["scope"], given["base_url"]),
         Person(given["by"], None).name,
     )
-    yes = given.get("yes", True)  # a command that asks nothing about one key asks nothing about many
+    yes = given.get("yes", True)  # A command without --yes asks no question, with --from neither.
     decide_file(command, allowed, target, **wanted, by=by, yes=yes, settle_after=settle_after)
     return True
 
@@ -200,8 +203,8 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     if plan.found != plan.version:
         complain(_plan_text(plan))
         confirm(
-            "Programs of an earlier version, running ones too, can never use the journal again, and there is "
-            "no way back. Are all of them stopped? Go on?",
+            "Programs of an earlier version, including running ones, can never use the journal again. This "
+            "cannot be undone. Are all of them stopped, and should the journal be upgraded now?",
             yes=yes,
         )
         plan = _with_store(journal, lambda store: store.upgrade(plan))
@@ -268,7 +271,7 @@ def show(
     *,
     target: JournalTarget,
     with_order: Annotated[
-        bool, typer.Option("--with-order", help="Show the parties, too; the history records that you looked.")
+        bool, typer.Option("--with-order", help="Also show the parties; the history records that you looked.")
     ] = False,
     person: Person,
     as_json: AsJson = False,
@@ -323,7 +326,7 @@ def _register_decision(decision: Decision) -> None:
         attribution = person.attribution()
         if row.frees_key:
             if yes:
-                warn_of_sender(view)  # otherwise the question says so
+                warn_of_sender(view)  # Without --yes, the question contains this warning.
             confirm(f"{effects_text(view, row)} Are you certain?", yes=yes)
         record = target.with_journal(
             lambda operators: operators.decide(
@@ -342,7 +345,7 @@ def _register_decision(decision: Decision) -> None:
 
 
 def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
-    """Return the options of the command for these decisions, by what their rows need."""
+    """Return the options that a command for these decisions needs, according to their rows."""
     rows = [row for row in DECISIONS if row.decision in decisions]
     in_doubt = [row for row in rows if row.applies_to is KeyState.IN_DOUBT]
     needed = {
@@ -368,7 +371,7 @@ def _order_named(
     candidate: bool = False,
     in_doubt: bool = False,
 ) -> str | None:
-    """Return the id of the order that the options name; None for a decision without one."""
+    """Return the order's id from the options; None for a decision without an order's id."""
     rows = rows_of(decision)
     if not any(row.names_order for row in rows):
         if order_id is not None:
@@ -386,15 +389,16 @@ def _order_named(
 
 
 def _candidate(view: KeyView, *, take_it: bool) -> str:
-    """Return the one order that responses named for a key in doubt, if the person confirms it."""
+    """Return the candidate order of a key in doubt, if there is exactly one and the person confirms it."""
     candidates = view.candidates
     if len(candidates) != 1:
-        names = ", ".join(candidates) or "none"
-        fail(f"journal: --order-id is required: the service's responses to this key name {names}", USAGE)
+        found = f"several candidate orders: {', '.join(candidates)}" if candidates else "no candidate order"
+        fail(f"journal: --order-id is required: the service's responses contain {found}", USAGE)
     if not take_it:
         if not is_interactive():
             fail("journal: --order-id or --candidate is required when not interactive", USAGE)
-        question = f"An unreadable response names {candidates[0]}. Is it the order of {shown(view.key)}?"
+        order_id = candidates[0]
+        question = f"An unreadable response contains {order_id}. Is it the order of {shown(view.key)}?"
         confirm(question, yes=False)
     return candidates[0]
 
@@ -418,7 +422,8 @@ def _check_decision(name: str | None) -> str | None:
 def propose(
     key: Key,
     decision: Annotated[
-        str, typer.Argument(metavar="DECISION", help=f"{_NAMED}, as the commands.", callback=_check_decision)
+        str,
+        typer.Argument(metavar="DECISION", help=f"{_NAMED}; see these commands.", callback=_check_decision),
     ],
     *,
     target: JournalTarget,
@@ -461,9 +466,9 @@ def approve(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Approve another person's proposal: the decision is made.
+    """Approve another person's proposal, which makes the decision.
 
-    Shows the proposal, and asks; with --proposal and --yes it does not ask.
+    Shows the proposal and asks; with --proposal and --yes it does not ask.
     """
     _check_settle_after(settle_after)
     view = target.view(key)
@@ -489,7 +494,7 @@ def withdraw(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Withdraw a proposal, or reject another person's; the key stays as it is."""
+    """Withdraw your proposal, or reject another person's. The key does not change."""
     seen = _current_proposal(target, target.view(key), proposal)
     attribution = person.attribution()
     confirm(f"{_proposal_text(key, seen)} Withdraw or reject it?", yes=yes)
@@ -501,7 +506,7 @@ def withdraw(
 
 
 class Action(enum.Enum):
-    """What can be done with the rule of dual control."""
+    """The actions of ``journal four-eyes``."""
 
     SHOW = "show"
     DEMAND = "demand"
@@ -564,7 +569,7 @@ def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
 async def _approve(
     operators: Operators, key: str, proposal: Proposal, attribution: dict[str, str]
 ) -> KeyRecord:
-    """Approve a proposal; if another person was faster, say who, and when."""
+    """Approve a proposal; if another person was faster, the error names the person and the time."""
     try:
         return await operators.approve(key, proposal=proposal.id, **attribution)
     except KeyChanged as changed:
@@ -572,13 +577,13 @@ async def _approve(
 
 
 async def _approval_text(operators: Operators, key: str) -> str:
-    """Return who has approved the key's last proposal, and when; empty if it is not approved."""
+    """Return text about the approval of the key's last proposal; empty if it is not approved."""
     step = approval(await operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 
 
 def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
-    """Return the key's proposal, if it is the one that was named, or the person can be asked."""
+    """Return the key's proposal. End the command unless it has the given id, or the person can be asked."""
     key, proposal = view.key, view.proposal
     if proposal is None:
         already = target.with_journal(lambda operators: _approval_text(operators, key))
@@ -608,16 +613,16 @@ def recover(
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=1000, help="The number of doubts about which resolve is called at once.")
+        int, typer.Option(min=1, max=1000, help="The number of doubts that are resolved at the same time.")
     ] = RECOVER_CONCURRENCY,
     network: options.Network,
     as_json: AsJson = False,
 ) -> None:
     """Process abandoned claims, doubts and pending undos.
 
-    FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and optionally resolve,
-    the bank's own way to end a doubt. It may be async.
-    Exit codes: as above; 3 if an undo is still pending, or a record cannot be read.
+    FACTORY returns a sequence of hooks; or a mapping or an object with hooks and, optionally, resolve: the
+    bank's function that finds out what became of an order. FACTORY may be async.
+    Exit codes: as for all journal commands; 3 if an undo is still pending, or a record cannot be read.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -662,26 +667,29 @@ def prune(
 ) -> None:
     """Delete keys that ended long ago.
 
-    A key that is in doubt, in use, or has a pending undo is never deleted, nor one that ended within the
-    last day: its message or file may be delivered again. The command asks first, because a deleted key is
-    free: the next call with it creates another order.
+    Never deletes a key that is in doubt, in use, or has a pending undo. Keeps keys that ended within the
+    last day, because their message or file may be delivered again. The command asks first: the next call
+    with a deleted key creates another order.
     """
     now = datetime.now(UTC)
     with usage():
         time = journal_output.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
-        complain("journal: what ended within the last day is kept: its message, or its file, may come again")
+        complain(
+            "journal: keys that ended within the last day are kept, because their message or file may be "
+            "delivered again"
+        )
     confirm(
-        f"This forgets every key of {shown(target.scope)} that ended before {journal_output.iso(time)}, "
-        "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
+        f"This deletes every key of {shown(target.scope)} that ended before {journal_output.iso(time)} "
+        "and more than a day ago. If a deleted key is used again, it creates another order. Delete them?",
         yes=yes,
     )
     # A ValueError is about the time.
-    forgotten = target.with_journal(lambda operators: operators.prune(before=time), refusal_code=USAGE)
+    deleted = target.with_journal(lambda operators: operators.prune(before=time), refusal_code=USAGE)
     tell(
-        journal_output.as_json({"forgotten": forgotten})
+        journal_output.as_json({"forgotten": deleted})
         if as_json
-        else f"{shown(target.scope)}: {journal_output.counted(forgotten, 'key')} forgotten"
+        else f"{shown(target.scope)}: {journal_output.counted(deleted, 'key')} deleted"
     )
 
 

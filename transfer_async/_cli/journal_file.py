@@ -1,8 +1,8 @@
-"""The decisions of a file: ``journal resolve``, ``refute``, ``propose`` and ``approve`` with ``--from``.
+"""``journal resolve``, ``refute``, ``propose`` and ``approve`` with ``--from``: the decisions of a file.
 
-Each row is a decision about one key, and is made by itself: one transition, bound to the version of the key
-that the person saw. So a run that is stopped or killed leaves each row decided or not decided. The next run
-reports rows that are decided already, and refuses rows whose key has changed since.
+Each row is a decision about one key. It is one transition, bound to the version of the key that the person
+saw. So after a run is stopped or killed, each row is either decided or not. The next run reports the rows
+that are already decided, and refuses rows whose key has changed since the person saw it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from transfer_async.journal.transitions import Claim, Move
 
 @frozen(kw_only=True)
 class FileDecision:
-    """A row: a decision, the reason for it, and the version of the key that the person saw."""
+    """A row of the file; ``seen`` is the version of the key that the person saw."""
 
     key: str
     decision: Decision
@@ -94,15 +94,11 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "reason": partial(checked_text, "reason"),
     "seen": _seen,
 }
-"""The columns, and how each is read; it raises a ValueError that begins with the column's name."""
+"""The columns, each with the function that reads a value. Its ValueErrors begin with the column's name."""
 
 
 def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
-    """Read a row.
-
-    Raises:
-        InvalidOrder: names every fault.
-    """
+    """Read a row; raise `InvalidOrder` with every fault."""
     if not isinstance(tree, dict):
         raise InvalidOrder([("", "is not an object")])
     problems = [
@@ -145,26 +141,22 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
 
 
 class DecisionCheck(Checking):
-    """The check of all rows, before the first decision."""
+    """Checks all rows before the first decision."""
 
     one_each = "decide each key once"
     none_done = "Nothing was decided."
 
     def _add(self, command: FileDecision) -> None:
-        """A decision has no amount to add."""
+        """Do nothing: a decision has no amount."""
 
 
 # --- a dry run ---------------------------------------------------------------------------------------
 
 
 class DryRunJournal:
-    """A journal that decides every transition and writes none, so that a dry run makes the same checks.
+    """Reads a journal and decides transitions, but writes none, so that a dry run makes the same checks.
 
-    It knows only the orders of its own transitions: whether another key has an order's id already is checked
-    when the decision is made.
-
-    Args:
-        store: the journal that is read.
+    Only the real run checks whether another key of the journal already has an order's id.
     """
 
     def __init__(self, store: Journal) -> None:
@@ -176,11 +168,11 @@ class DryRunJournal:
         return getattr(self._store, name)
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the entry as the transitions so far would have left it."""
+        """Return the entry as it would be after the transitions so far."""
         return self._entries.get(key) or await self._store.read(scope, key)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Decide a transition, and remember the entry after it."""
+        """Decide a transition, and remember the resulting entry."""
         order_id = move.order_bound
         result = decide(
             await self.read(scope, key),
@@ -198,7 +190,7 @@ class DryRunJournal:
 
 
 class Result(enum.StrEnum):
-    """What became of a row."""
+    """The result of a row."""
 
     DONE = "done"
     BEFORE = "done before"
@@ -210,7 +202,7 @@ _MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
 
 
 async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
-    """Return whether the key is decided as the row says, and not changed by a later decision or call."""
+    """Return whether the key is already decided as in the row, without a later decision or call."""
     row = wanted.row
     if row.names_order:
         return view.readable and view.state is KeyState.CREATED and view.order_id == wanted.order_id
@@ -222,17 +214,17 @@ async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView)
 
 @define
 class DecisionRun:
-    """One run.
+    """Decides the rows of a file.
 
     Args:
         command: ``resolve``, ``refute``, ``propose`` or ``approve``.
-        by: the person who decides.
-        rows: the file, checked.
-        results: receives what became of each row; None in a dry run.
+        by: the name of the person who decides.
+        rows: the file, already checked.
+        results: receives the result of each row; None in a dry run.
 
     Attributes:
-        counts: the number of rows of each result.
-        is_whole: whether every row has its result.
+        counts: the number of rows with each result.
+        is_whole: whether every row has a result.
     """
 
     command: str
@@ -244,7 +236,7 @@ class DecisionRun:
     is_whole: bool = False
 
     async def run(self, operators: Operators) -> None:
-        """Decide the rows one by one, until the end, a signal, or a failure of the journal."""
+        """Decide the rows one by one; stop at the end, at a signal, or when the journal fails."""
         with self.stopping.by_signals():
             try:
                 self.is_whole = await self._decide(operators)
@@ -325,7 +317,7 @@ def decide_file(
     yes: bool,
     settle_after: float,
 ) -> None:
-    """Make the decisions of the file ``path``, and end the command with its exit code."""
+    """Make the decisions of the file at ``path``, then end the command with its exit code."""
     results = results or path.with_name(path.name + ".results.jsonl")
     codes = {ValueError: USAGE, Changed: FAILED, OSError: FAILED, sqlite3.Error: FAILED}
     with failing("journal", codes, words=_error_text), ExitStack() as files:
@@ -359,7 +351,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
-    """Check the whole file, and ask; return the number of its rows."""
+    """Check the whole file and ask for confirmation; return the number of rows."""
     check = DecisionCheck(needs_held=False)
     check.run(rows.records())
     if check.faults:

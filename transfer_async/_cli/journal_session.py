@@ -1,4 +1,4 @@
-"""What the journal commands share: the journal, the person, questions, and the result of a decision."""
+"""What several journal commands need: the journal, the person, questions, and a decision's result."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from transfer_async.journal.protocol import Journal, KeyRecord
 
 T = TypeVar("T")
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-By = Annotated[str | None, typer.Option(help="Who says so; the login name by default.")]
-Reason = Annotated[str | None, typer.Option(help="How they know; kept in the key's history.")]
+By = Annotated[str | None, typer.Option(help="Your name for the history; the login name by default.")]
+Reason = Annotated[str | None, typer.Option(help="How you know; kept in the key's history.")]
 Undone = Annotated[
-    bool, typer.Option("--undone", help="For a corrupt record: its hooks were undone manually.")
+    bool, typer.Option("--undone", help="For a corrupt record: you have undone its hooks manually.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @frozen(kw_only=True)
 class JournalTarget:
-    """The journal and the scope that the options name."""
+    """The journal and the scope from the options."""
 
     scope: str
     address: str
@@ -56,11 +56,16 @@ class JournalTarget:
     ) -> T:
         """Open the journal, return the result of ``work``, and close the journal.
 
-        End the command if the journal has keys of other scopes only, unless ``in_any_scope``: an empty list
-        would hide its doubts. ``wrap`` replaces the journal by another one around it.
-        """
+        If the journal has keys of other scopes only, end the command: an empty list would hide its doubts.
 
-        store = self.journal  # raises if there is no file
+        Args:
+            work: receives the operators' interface to the journal.
+            settle_after: see `Operators`.
+            refusal_code: the exit code if ``work`` raises a ValueError.
+            in_any_scope: do not check the scope.
+            wrap: returns the journal to use, given the real one.
+        """
+        store = self.journal
         store = store if wrap is None else wrap(store)
 
         async def opened() -> T:
@@ -68,7 +73,7 @@ class JournalTarget:
                 other_scopes = () if in_any_scope else await operators.other_scopes()
                 if other_scopes:
                     names = only_scopes(other_scopes).shown(str)
-                    advice = "name the right one by --scope, or by --base-url"
+                    advice = "give the right one with --scope or --base-url"
                     fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
                 return await work(operators)
 
@@ -83,7 +88,7 @@ class JournalTarget:
         self.with_journal(nothing)
 
     def view(self, key: str) -> KeyView:
-        """Return the record of ``key``; end the command if there is none, before any question."""
+        """Return the record of ``key``; end the command if there is none."""
         return self.with_journal(lambda operators: operators.view(key))
 
 
@@ -91,7 +96,7 @@ def target_of(address: str, scope: str | None, base_url: str | None) -> JournalT
     """Return the journal and its scope; end the command if they are invalid."""
     with usage():
         target = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
-        journal_output.journal_named(address)  # or the address is no good
+        journal_output.journal_named(address)  # raises if the address is invalid
         return target
 
 
@@ -109,13 +114,13 @@ class Person:
 
     @property
     def name(self) -> str:
-        """The person's name: the login name, unless another is given."""
+        """The person's name; by default the login name."""
         by = login_name("journal") if self.by is None else self.by
         with usage():
             return checked_name("--by", by)
 
     def attribution(self) -> dict[str, Any]:
-        """Return the name and the reason, as `Operators` takes them; a missing reason is asked for."""
+        """Return the arguments ``by`` and ``reason`` of `Operators`; ask for a missing reason."""
         by, reason = self.name, self.reason
         if reason is None:
             if not is_interactive():
@@ -136,17 +141,17 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Warn if a refutation would end a doubt whose sender never reported an end."""
+    """Warn if the sender of a key in doubt never reported its end, so that it may still send."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
             f"journal: {shown(view.key)}: its sender never reported an end. Make sure that its process has "
-            "ended: one that is only stopped may still send."
+            "ended: a suspended process may still send."
         )
 
 
 def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> T:
-    """Run ``work``; end the command with a line on an error."""
-    # In this order: some of the client's errors are ValueErrors, too.
+    """Run ``work``; on an error, print one line and end the command."""
+    # The order matters: some subclasses of TransferError are ValueErrors, too.
     with failing(
         "journal", {TransferError: FAILED, ValueError: refusal_code}, words=journal_output.explained
     ):
@@ -154,17 +159,20 @@ def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> 
 
 
 HOLDS = frozenset({USUAL_HOLD})
-"""The names of hooks that place a hold, as far as a command without hooks knows them."""
+"""The names of hooks that place a hold. A command has no hooks, so it assumes the usual name."""
 
 
 def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
-    """Return what a decision about a key will cause, for the person who is asked to confirm it."""
+    """Return the effects of a decision about a key as text, to show before the person confirms it."""
     effects = effects_of(view, row, verb="this", holds=HOLDS, order_id=order_id)
     return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"
 
 
 def _pending_text(target: JournalTarget, key: str) -> str:
-    """Return the pending undos as text. The decision is saved, so a journal failure is not reported."""
+    """Return the pending undos as text.
+
+    The decision is already saved. So if the journal fails now, the text says how to list them instead.
+    """
 
     async def view(store: Journal) -> KeyView:
         async with journal_output.opened(store, target.scope) as operators:
@@ -177,7 +185,7 @@ def _pending_text(target: JournalTarget, key: str) -> str:
 
 
 def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
-    """Show the key's new state, and what the next recovery will undo."""
+    """Print the key's new state, and what the next recovery will undo."""
     if as_json:
         names = ("state", "intent_id", "order_id")
         tell(journal_output.as_json({"key": key, **{name: getattr(record, name) for name in names}}))
@@ -187,7 +195,7 @@ def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json:
     elif record.state is KeyState.FREE:
         end = (
             f"{_pending_text(target, key)}. The same message or line of a file is "
-            "answered from the record: to make a payment that is still due, use another key"
+            "answered from the record. To make a payment that is still due, use another key"
         )
     else:
         end = "find out what became of its order, then resolve or refute it"

@@ -164,7 +164,7 @@ async def test_nothing_is_said_of_a_scope_whose_keys_the_journal_does_not_have(
     assert result.stdout == ""
     assert result.stderr.endswith(
         f"the journal has no key of elsewhere, only keys of {world.scope}: "
-        "name the right one by --scope, or by --base-url\n"
+        "give the right one with --scope or --base-url\n"
     )
 
 

@@ -63,7 +63,7 @@ async def test_nothing_is_sent_without_yes_when_not_interactive(sandbox):
     assert "31 requests at most" in result.stdout
     assert result.stderr.splitlines() == [
         "--yes is required when not interactive",
-        "probe: not confirmed; nothing more was sent",
+        "probe: not confirmed: nothing more was sent",
     ]
     assert not sandbox.requests
 
