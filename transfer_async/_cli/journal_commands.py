@@ -1,4 +1,4 @@
-"""The commands that manage a journal: their options, prompts and exit codes."""
+"""The ``journal`` commands: their options, questions and exit codes."""
 
 from __future__ import annotations
 
@@ -24,34 +24,33 @@ from transfer_async._cli.journal_session import (
     Reason,
     Undone,
     Yes,
-    confirmed,
-    done,
+    confirm,
     effects_text,
-    named,
-    tell_record,
+    print_record,
+    run_journal,
+    target_of,
     usage,
     warn_of_sender,
 )
-from transfer_async._cli.options import factory_named
-from transfer_async._cli.output import PlainUsage, complain, fail, show_table, shown, somebody_is_there, tell
+from transfer_async._cli.output import PlainUsage, complain, fail, is_interactive, show_table, shown, tell
 from transfer_async._cli.process import FAILED, OWED, USAGE
 from transfer_async._pipeline.call import RECOVER_CONCURRENCY
 from transfer_async._pipeline.decisions import DECISIONS, approval, proposed_row, row_of, rows_of
 from transfer_async._pipeline.key_views import (
-    FourEyes,
     KeyChanged,
     KeyView,
     checked_order_id,
     checked_settle_after,
 )
 from transfer_async._pipeline.operators import Operators
+from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.durable import DurableJournal
 from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.protocol import KEPT, KeyRecord
 from transfer_async.journal.rows import Upgrade
 
 app = typer.Typer(
-    help="Look after a journal: what is in doubt, which undos are pending, and how a doubt ends.\n\n"
+    help="Manage a journal: list keys in doubt and pending undos, and end doubts.\n\n"
     "Exit codes: 0 done; 1 the journal refused it, or you answered no; 2 wrong usage; "
     "3 some rows of --from were refused; 4 the journal has keys of other scopes only.",
     no_args_is_help=True,
@@ -60,9 +59,9 @@ app = typer.Typer(
 
 # --- options that several commands share --------------------------------------------------------------
 
-_SHARED: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, Any]]]] = {
+_GROUPS: dict[str, tuple[Callable[..., Any], options.Options]] = {
     "target": (
-        named,
+        target_of,
         {
             "journal": (options.JournalNeeded, Parameter.empty),
             "scope": (options.Scope, None),
@@ -70,21 +69,20 @@ _SHARED: dict[str, tuple[Callable[..., Any], dict[str, tuple[Any, Any]]]] = {
         },
     ),
     "person": (Person, {"by": (By, None), "reason": (Reason, None)}),
-    "network": (options.network_given, options.NETWORK),
 }
-"""Parameters that stand for several options: what makes the parameter, and from which options."""
+"""The parameters that stand for several options, see `options.expanded`."""
 
 OrderId = Annotated[str | None, typer.Option(help="The order's id, tx-…")]
 Candidate = Annotated[
-    bool, typer.Option("--candidate", help="Take the order that an unreadable response named.")
+    bool, typer.Option("--candidate", help="Use the order id from a response that could not be read.")
 ]
 InDoubt = Annotated[
-    bool, typer.Option("--in-doubt", help="The right order is not known: put the key in doubt again.")
+    bool, typer.Option("--in-doubt", help="The right order is unknown: put the key in doubt again.")
 ]
 ProposalId = Annotated[
     str | None,
     typer.Option(
-        "--proposal", help="The proposal's id; without it, the proposal is shown and you are asked."
+        "--proposal", help="The proposal's id. Without it, the command shows the proposal and asks."
     ),
 ]
 
@@ -99,14 +97,16 @@ From = Annotated[
 ]
 Results = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="With --from: the results; FILE.results.jsonl by default."),
+    typer.Option(metavar="PATH", help="With --from: the file of results; FILE.results.jsonl by default."),
 ]
 FileFormat = Annotated[
-    Format | None, typer.Option("--format", help="With --from: by default that of FILE's suffix.")
+    Format | None, typer.Option("--format", help="With --from: FILE's format; its suffix decides by default.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="With --from: decide nothing, show every row.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="With --from: show each row's result, decide nothing.")
+]
 
-_FROM: dict[str, tuple[Any, Any]] = {
+_FROM: options.Options = {
     "path": (From, None),
     "results": (Results, None),
     "form": (FileFormat, None),
@@ -115,6 +115,7 @@ _FROM: dict[str, tuple[Any, Any]] = {
 """The options of a decision file."""
 
 _BESIDE_FROM = frozenset({*_FROM, "journal", "scope", "base_url", "by", "yes", "settle_after"})
+"""The options that are allowed with ``--from``."""
 
 
 def _command(
@@ -122,37 +123,31 @@ def _command(
     name: str | None = None,
     *,
     cls: Any = None,
-    more: dict[str, Any] | None = None,
+    more: options.Options | None = None,
     from_file: Sequence[Decision] = (),
 ) -> None:
-    """Register ``work`` as a command, with the options that its parameters stand for.
+    """Register ``work`` as a command.
 
     Args:
-        work: the command's function.
+        work: the command's function. Its parameters without a type for Typer are options only if ``more``
+            names them.
         name: the command's name; by default the function's.
         cls: the class of the command, if it has an argument.
-        more: further options, by name: their type and their default.
-        from_file: the decisions that it makes from a file, too.
+        more: further options.
+        from_file: the decisions that the command can also make for the rows of a file.
     """
-    parameters: list[Parameter] = []
-    for parameter in signature(work, eval_str=True).parameters.values():
-        if parameter.name in _SHARED:
-            parameters += _options(_SHARED[parameter.name][1])
-        elif get_origin(parameter.annotation) is Annotated:  # others get their options from ``more``, if any
-            parameters.append(parameter)
-    parameters += _options((more or {}) | (_FROM if from_file else {}))
+    command = options.expanded(work, _GROUPS)
+    parameters = [
+        item for item in signature(command).parameters.values() if get_origin(item.annotation) is Annotated
+    ]
+    parameters += options.parameters_of({**(more or {}), **(_FROM if from_file else {})})
     if from_file:
         parameters = [_optional(parameter) for parameter in parameters]
 
     def run(**given: Any) -> None:
-        if from_file and _is_from_file(name or work.__name__, from_file, parameters, given):
-            return
-        for wanted in shared:
-            make, fields = _SHARED[wanted]
-            given[wanted] = make(*(given.pop(field) for field in fields))
-        work(**given)
+        if not (from_file and _decide_from_file(name or work.__name__, from_file, parameters, given)):
+            command(**given)
 
-    shared = [item for item in signature(work).parameters if item in _SHARED]
     run.__doc__ = work.__doc__
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # as `inspect.signature` reads it
     app.command(name or work.__name__, cls=cls)(run)
@@ -166,10 +161,10 @@ def _optional(parameter: Parameter) -> Parameter:
     return parameter.replace(annotation=Annotated[(kind | None, *rest)], default=None)
 
 
-def _is_from_file(
+def _decide_from_file(
     command: str, allowed: Sequence[Decision], parameters: Sequence[Parameter], given: dict[str, Any]
 ) -> bool:
-    """Make the decisions of the file that ``--from`` names; return false if it is not given."""
+    """Make the decisions of the ``--from`` file and return true; return false without that option."""
     typed = {item.name: options.option_of(item.name) for item in parameters} | {"form": "--format"}
     arguments = [item.name for item in parameters if item.kind is not Parameter.KEYWORD_ONLY]
     typed |= {name: name.upper() for name in arguments}
@@ -185,17 +180,13 @@ def _is_from_file(
             fail(f"journal: {typed[item.name]}: leave it out with --from", USAGE)
     settle_after = given.get("settle_after", SETTLE_AFTER)
     _check_settle_after(settle_after)
-    target, by = named(given["journal"], given["scope"], given["base_url"]), Person(given["by"], None).name
-    yes = given.get("yes", True)  # a command that asks nothing about one key asks nothing about many
+    target, by = (
+        target_of(given["journal"], given["scope"], given["base_url"]),
+        Person(given["by"], None).name,
+    )
+    yes = given.get("yes", True)  # A command without --yes asks no question, with --from neither.
     decide_file(command, allowed, target, **wanted, by=by, yes=yes, settle_after=settle_after)
     return True
-
-
-def _options(found: dict[str, tuple[Any, Any]]) -> list[Parameter]:
-    return [
-        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-        for name, (kind, default) in found.items()
-    ]
 
 
 # --- upgrade ----------------------------------------------------------------------------------------
@@ -208,19 +199,29 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     are upgraded in place, in one transaction: if it is interrupted, run it again. The command shows the
     contents and asks before it changes anything. It does nothing if the format is already right.
     """
-    plan = _with(journal, lambda store: store.planned_upgrade())
-    if _is_needed(plan):
+    plan = _with_store(journal, lambda store: store.planned_upgrade())
+    if plan.found != plan.version:
         complain(_plan_text(plan))
-        confirmed(
-            "Programs of an earlier version, running ones too, can never use the journal again, and there is "
-            "no way back. Are all of them stopped? Go on?",
+        confirm(
+            "Programs of an earlier version, including running ones, can never use the journal again. This "
+            "cannot be undone. Are all of them stopped, and should the journal be upgraded now?",
             yes=yes,
         )
-        plan = _with(journal, lambda store: store.upgrade(plan))
-    tell(journal_output.as_json(_as_json(plan)) if as_json else _result_text(plan))
+        plan = _with_store(journal, lambda store: store.upgrade(plan))
+    is_upgraded = plan.found != plan.version  # now false if another process was faster
+    if as_json:
+        values: dict[str, Any] = {"upgraded": is_upgraded, "found": plan.found, "version": plan.version}
+        if is_upgraded:
+            values |= {"keys": plan.keys, "states": dict(plan.states), "unreadable": plan.unreadable}
+        tell(journal_output.as_json(values))
+    elif is_upgraded:
+        keys = journal_output.counted(plan.keys, "key")
+        tell(f"the journal's format is {plan.version} now; {keys} unchanged")
+    else:
+        tell(f"the journal's format is {plan.version} already: there is nothing to do")
 
 
-def _with(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
+def _with_store(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
     with usage():
         store = journal_output.journal_named(address)
 
@@ -230,39 +231,19 @@ def _with(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> U
         finally:
             await store.close()
 
-    return done(work())
+    return run_journal(work())
 
 
 def _plan_text(found: Upgrade) -> str:
     states = ", ".join(
         f"{count} {shown(state.replace('_', ' '))}" for state, count in sorted(found.states.items())
     )
-    text = f"journal: its format is {found.found}, and will be {found.version}; {_counted(found)}"
+    keys = journal_output.counted(found.keys, "key")
+    text = f"journal: its format is {found.found}, and will be {found.version}; {keys}"
     text += f": {states}" if states else ""
     if found.unreadable:
         text += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will stay corrupt"
     return "\n".join([text, *(f"connected to the database: {shown(user)}" for user in found.users)])
-
-
-def _result_text(made: Upgrade) -> str:
-    if not _is_needed(made):
-        return f"the journal's format is {made.version} already: there is nothing to do"
-    return f"the journal's format is {made.version} now; {_counted(made)} unchanged"
-
-
-def _counted(found: Upgrade) -> str:
-    return journal_output.counted(found.keys, "key")
-
-
-def _is_needed(made: Upgrade) -> bool:
-    return made.found != made.version
-
-
-def _as_json(made: Upgrade) -> dict[str, Any]:
-    fields: dict[str, Any] = {"upgraded": _is_needed(made), "found": made.found, "version": made.version}
-    if _is_needed(made):
-        fields |= {"keys": made.keys, "states": dict(made.states), "unreadable": made.unreadable}
-    return fields
 
 
 # --- list and show ------------------------------------------------------------------------------------
@@ -290,7 +271,7 @@ def show(
     *,
     target: JournalTarget,
     with_order: Annotated[
-        bool, typer.Option("--with-order", help="Show the parties, too; the history records that you looked.")
+        bool, typer.Option("--with-order", help="Also show the parties; the history records that you looked.")
     ] = False,
     person: Person,
     as_json: AsJson = False,
@@ -326,7 +307,7 @@ async def _record(operators: Operators, key: str) -> tuple[KeyView, tuple[Histor
 # --- decisions --------------------------------------------------------------------------------------
 
 
-def _register(decision: Decision) -> None:
+def _register_decision(decision: Decision) -> None:
     def decide(
         key: Key,
         *,
@@ -345,15 +326,15 @@ def _register(decision: Decision) -> None:
         attribution = person.attribution()
         if row.frees_key:
             if yes:
-                warn_of_sender(view)  # otherwise the question says so
-            confirmed(f"{effects_text(view, row)} Are you certain?", yes=yes)
+                warn_of_sender(view)  # Without --yes, the question contains this warning.
+            confirm(f"{effects_text(view, row)} Are you certain?", yes=yes)
         record = target.with_journal(
             lambda operators: operators.decide(
                 key, decision, order_id=order_id, undone=undone, seen=view.version, **attribution
             ),
             settle_after=settle_after,
         )
-        tell_record(target, key, record, as_json=as_json)
+        print_record(target, key, record, as_json=as_json)
 
     decide.__doc__ = rows_of(decision)[0].help
     found = _options_of(decision)
@@ -364,7 +345,7 @@ def _register(decision: Decision) -> None:
 
 
 def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
-    """Return the options of the command for these decisions, by what their rows need."""
+    """Return the options that a command for these decisions needs, according to their rows."""
     rows = [row for row in DECISIONS if row.decision in decisions]
     in_doubt = [row for row in rows if row.applies_to is KeyState.IN_DOUBT]
     needed = {
@@ -378,7 +359,7 @@ def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
 
 
 def _check_settle_after(settle_after: float) -> None:
-    with usage("--settle-after"):
+    with usage():
         checked_settle_after(settle_after)
 
 
@@ -390,7 +371,7 @@ def _order_named(
     candidate: bool = False,
     in_doubt: bool = False,
 ) -> str | None:
-    """Return the id of the order that the options name; None for a decision without one."""
+    """Return the order's id from the options; None for a decision without an order's id."""
     rows = rows_of(decision)
     if not any(row.names_order for row in rows):
         if order_id is not None:
@@ -403,21 +384,22 @@ def _order_named(
             return None
     elif order_id is None:
         return _candidate(view, take_it=candidate)
-    with usage("--order-id"):
+    with usage():
         return checked_order_id(order_id)
 
 
 def _candidate(view: KeyView, *, take_it: bool) -> str:
-    """Return the one order that responses named for a key in doubt, if the person confirms it."""
+    """Return the candidate order of a key in doubt, if there is exactly one and the person confirms it."""
     candidates = view.candidates
     if len(candidates) != 1:
-        names = ", ".join(candidates) or "none"
-        fail(f"journal: --order-id is required: the service's responses to this key name {names}", USAGE)
+        found = f"several candidate orders: {', '.join(candidates)}" if candidates else "no candidate order"
+        fail(f"journal: --order-id is required: the service's responses contain {found}", USAGE)
     if not take_it:
-        if not somebody_is_there():
+        if not is_interactive():
             fail("journal: --order-id or --candidate is required when not interactive", USAGE)
-        question = f"An unreadable response names {candidates[0]}. Is it the order of {shown(view.key)}?"
-        confirmed(question, yes=False)
+        order_id = candidates[0]
+        question = f"An unreadable response contains {order_id}. Is it the order of {shown(view.key)}?"
+        confirm(question, yes=False)
     return candidates[0]
 
 
@@ -431,7 +413,7 @@ _NAMES = [decision.value for decision in _PROPOSABLE]
 _NAMED = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
 
 
-def _proposable(name: str | None) -> str | None:
+def _check_decision(name: str | None) -> str | None:
     if name is not None and name not in _NAMES:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.")
     return name
@@ -440,7 +422,8 @@ def _proposable(name: str | None) -> str | None:
 def propose(
     key: Key,
     decision: Annotated[
-        str, typer.Argument(metavar="DECISION", help=f"{_NAMED}, as the commands.", callback=_proposable)
+        str,
+        typer.Argument(metavar="DECISION", help=f"{_NAMED}; see these commands.", callback=_check_decision),
     ],
     *,
     target: JournalTarget,
@@ -483,23 +466,23 @@ def approve(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Approve another person's proposal: the decision is made.
+    """Approve another person's proposal, which makes the decision.
 
-    Shows the proposal, and asks; with --proposal and --yes it does not ask.
+    Shows the proposal and asks; with --proposal and --yes it does not ask.
     """
     _check_settle_after(settle_after)
     view = target.view(key)
-    seen = _seen(target, view, proposal)
+    seen = _current_proposal(target, view, proposal)
     row = proposed_row(seen)
     if yes and row.frees_key:
         warn_of_sender(view)
     attribution = person.attribution()
     effects = effects_text(view, row, order_id=seen.order_id)
-    confirmed(f"{effects}\n{_in_words(key, seen)} Do you approve?", yes=yes)
+    confirm(f"{effects}\n{_proposal_text(key, seen)} Do you approve?", yes=yes)
     record = target.with_journal(
-        lambda operators: _approved(operators, key, seen, attribution), settle_after=settle_after
+        lambda operators: _approve(operators, key, seen, attribution), settle_after=settle_after
     )
-    tell_record(target, key, record, as_json=as_json)
+    print_record(target, key, record, as_json=as_json)
 
 
 def withdraw(
@@ -511,19 +494,19 @@ def withdraw(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Withdraw a proposal, or reject another person's; the key stays as it is."""
-    seen = _seen(target, target.view(key), proposal)
+    """Withdraw your proposal, or reject another person's. The key does not change."""
+    seen = _current_proposal(target, target.view(key), proposal)
     attribution = person.attribution()
-    confirmed(f"{_in_words(key, seen)} Withdraw or reject it?", yes=yes)
+    confirm(f"{_proposal_text(key, seen)} Withdraw or reject it?", yes=yes)
     record = target.with_journal(lambda operators: operators.withdraw(key, proposal=seen.id, **attribution))
     if as_json:
-        tell_record(target, key, record, as_json=True)
+        print_record(target, key, record, as_json=True)
     else:
         tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; the proposal is withdrawn")
 
 
 class Action(enum.Enum):
-    """What can be done with the rule of dual control."""
+    """The actions of ``journal four-eyes``."""
 
     SHOW = "show"
     DEMAND = "demand"
@@ -559,7 +542,15 @@ def four_eyes(
             target.with_journal(lambda operators: operators.propose(FOUR_EYES, Decision.WAIVE, **attribution))
     is_new = action is Action.DEMAND
     found = target.with_journal(lambda operators: operators.four_eyes(), in_any_scope=is_new)
-    _tell_four_eyes(target.scope, found, as_json=as_json)
+    scope, waiver = target.scope, found.proposal
+    if as_json:
+        proposal = None if waiver is None else journal_output.proposal_json(waiver)
+        tell(journal_output.as_json({"scope": scope, "demanded": found.demanded, "proposal": proposal}))
+        return
+    tell(f"{shown(scope)}: {'dual control is required' if found.demanded else 'one person is enough'}")
+    if waiver is not None:
+        by, why = shown(waiver.by), shown(waiver.reason)
+        tell(f"{by} proposes to waive dual control: {why}; another person approves it")
 
 
 def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
@@ -568,56 +559,45 @@ def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
         fail("journal: four-eyes: there is no proposal to waive dual control", FAILED)
     attribution = person.attribution()
     if action is Action.APPROVE:
-        target.with_journal(lambda operators: _approved(operators, FOUR_EYES, waiver, attribution))
+        target.with_journal(lambda operators: _approve(operators, FOUR_EYES, waiver, attribution))
     else:
         target.with_journal(
             lambda operators: operators.withdraw(FOUR_EYES, proposal=waiver.id, **attribution)
         )
 
 
-async def _approved(
+async def _approve(
     operators: Operators, key: str, proposal: Proposal, attribution: dict[str, str]
 ) -> KeyRecord:
-    """Approve a proposal; if another person was faster, say who, and when."""
+    """Approve a proposal; if another person was faster, the error names the person and the time."""
     try:
         return await operators.approve(key, proposal=proposal.id, **attribution)
     except KeyChanged as changed:
-        raise ValueError(f"{changed}{await _already(operators, key)}") from None
+        raise ValueError(f"{changed}{await _approval_text(operators, key)}") from None
 
 
-async def _already(operators: Operators, key: str) -> str:
-    """Return who has approved the key's last proposal, and when; empty if it is not approved."""
+async def _approval_text(operators: Operators, key: str) -> str:
+    """Return text about the approval of the key's last proposal; empty if it is not approved."""
     step = approval(await operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 
 
-def _seen(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
-    """Return the key's proposal, if it is the one that was named, or the person can be asked."""
+def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
+    """Return the key's proposal. End the command unless it has the given id, or the person can be asked."""
     key, proposal = view.key, view.proposal
     if proposal is None:
-        already = target.with_journal(lambda operators: _already(operators, key))
+        already = target.with_journal(lambda operators: _approval_text(operators, key))
         fail(f"journal: {shown(key)}: there is no proposal, or the key has changed since{already}", FAILED)
-    if named_id is None and not somebody_is_there():
+    if named_id is None and not is_interactive():
         fail("journal: --proposal is required when not interactive", USAGE)
     if named_id not in (None, proposal.id):
         fail(f"journal: {shown(key)}: another proposal has replaced it: {proposal.id}", FAILED)
     return proposal
 
 
-def _in_words(key: str, proposal: Proposal) -> str:
+def _proposal_text(key: str, proposal: Proposal) -> str:
     by, what, why = shown(proposal.by), journal_output.proposed(proposal), shown(proposal.reason)
     return f"{shown(key)}: {by} proposes: {what} ({why})."
-
-
-def _tell_four_eyes(scope: str, found: FourEyes, *, as_json: bool) -> None:
-    if as_json:
-        asked = None if found.proposal is None else journal_output.proposal_json(found.proposal)
-        tell(journal_output.as_json({"scope": scope, "demanded": found.demanded, "proposal": asked}))
-        return
-    tell(f"{shown(scope)}: {'dual control is required' if found.demanded else 'one person is enough'}")
-    if found.proposal is not None:
-        by, why = shown(found.proposal.by), shown(found.proposal.reason)
-        tell(f"{by} proposes to waive dual control: {why}; another person approves it")
 
 
 # --- recover and prune ------------------------------------------------------------------------------
@@ -633,33 +613,40 @@ def recover(
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=1000, help="The number of doubts about which resolve is called at once.")
+        int, typer.Option(min=1, max=1000, help="The number of doubts that are resolved at the same time.")
     ] = RECOVER_CONCURRENCY,
     network: options.Network,
     as_json: AsJson = False,
 ) -> None:
     """Process abandoned claims, doubts and pending undos.
 
-    FACTORY returns a sequence of hooks; or a mapping, or an object, with hooks and optionally resolve,
-    the bank's own way to end a doubt. It may be async.
-    Exit codes: as above; 3 if an undo is still pending, or a record cannot be read.
+    FACTORY returns a sequence of hooks; or a mapping or an object with hooks and, optionally, resolve: the
+    bank's function that finds out what became of an order. FACTORY may be async.
+    Exit codes: as for all journal commands; 3 if an undo is still pending, or a record cannot be read.
     """
-    target = named(journal, scope, base_url)
+    target = target_of(journal, scope, base_url)
     with usage():
-        factory, settings = factory_named(hooks), network()
+        factory, settings = options.factory_named(hooks), network()
     target.checked()
-    work = journal_output.recovered(
-        target.journal,
-        factory,
-        base_url=base_url,
-        token=token,
-        scope=target.scope,
-        settle_after=settle_after,
-        abandoned_settle_after=abandoned_settle_after,
-        recover_concurrency=concurrency,
-        **settings,
-    )
-    report = done(work, says_no=USAGE)  # a ValueError is about the hooks or a setting
+    store = target.journal
+    settings |= {
+        "scope": target.scope,
+        "settle_after": settle_after,
+        "abandoned_settle_after": abandoned_settle_after,
+        "recover_concurrency": concurrency,
+    }
+
+    async def work() -> RecoveryReport:
+        try:
+            async with (
+                await options.made_by(factory) as side,
+                options.client_of(base_url, token or None, side, journal=store, **settings) as client,
+            ):
+                return await client.recover()
+        finally:
+            await store.close()
+
+    report = run_journal(work(), refusal_code=USAGE)  # a ValueError is about the hooks or a setting
     if as_json:
         tell(journal_output.as_json(attrs.asdict(report)))
     else:
@@ -680,26 +667,29 @@ def prune(
 ) -> None:
     """Delete keys that ended long ago.
 
-    A key that is in doubt, in use, or has a pending undo is never deleted, nor one that ended within the
-    last day: its message or file may be delivered again. The command asks first, because a deleted key is
-    free: the next call with it creates another order.
+    Never deletes a key that is in doubt, in use, or has a pending undo. Keeps keys that ended within the
+    last day, because their message or file may be delivered again. The command asks first: the next call
+    with a deleted key creates another order.
     """
     now = datetime.now(UTC)
     with usage():
         time = journal_output.time_named(before, older_than, now=now)
     if (now - time).total_seconds() < KEPT:
-        complain("journal: what ended within the last day is kept: its message, or its file, may come again")
-    confirmed(
-        f"This forgets every key of {shown(target.scope)} that ended before {journal_output.iso(time)}, "
-        "and longer than a day ago. A forgotten key that is used again creates another order. Go on?",
+        complain(
+            "journal: keys that ended within the last day are kept, because their message or file may be "
+            "delivered again"
+        )
+    confirm(
+        f"This deletes every key of {shown(target.scope)} that ended before {journal_output.iso(time)} "
+        "and more than a day ago. If a deleted key is used again, it creates another order. Delete them?",
         yes=yes,
     )
     # A ValueError is about the time.
-    forgotten = target.with_journal(lambda operators: operators.prune(before=time), says_no=USAGE)
+    deleted = target.with_journal(lambda operators: operators.prune(before=time), refusal_code=USAGE)
     tell(
-        journal_output.as_json({"forgotten": forgotten})
+        journal_output.as_json({"forgotten": deleted})
         if as_json
-        else f"{shown(target.scope)}: {journal_output.counted(forgotten, 'key')} forgotten"
+        else f"{shown(target.scope)}: {journal_output.counted(deleted, 'key')} deleted"
     )
 
 
@@ -708,11 +698,11 @@ def prune(
 _command(list_waiting, "list")
 _command(show, cls=PlainUsage)
 for _decision in _PROPOSABLE:
-    _register(_decision)
+    _register_decision(_decision)
 _command(propose, cls=PlainUsage, more=_options_of(*_PROPOSABLE), from_file=_PROPOSABLE)
 _command(approve, cls=PlainUsage, from_file=_PROPOSABLE)
 _command(withdraw, cls=PlainUsage)
 _command(four_eyes, "four-eyes", cls=PlainUsage)
 _command(upgrade)
-_command(recover)
+_command(options.with_network(recover))
 _command(prune)

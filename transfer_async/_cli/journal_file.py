@@ -1,8 +1,8 @@
-"""The decisions of a file: ``journal resolve``, ``refute``, ``propose`` and ``approve`` with ``--from``.
+"""``journal resolve``, ``refute``, ``propose`` and ``approve`` with ``--from``: the decisions of a file.
 
-Each row is a decision about one key, and is made by itself: one transition, bound to the version of the key
-that the person saw. So a run that is stopped or killed leaves each row decided or not decided. The next run
-reports rows that are decided already, and refuses rows whose key has changed since.
+Each row is a decision about one key. It is one transition, bound to the version of the key that the person
+saw. So after a run is stopped or killed, each row is either decided or not. The next run reports the rows
+that are already decided, and refuses rows whose key has changed since the person saw it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from transfer_async._cli.create_input import (
 from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._cli.create_run import Stopping
 from transfer_async._cli.journal_output import counted, explained
-from transfer_async._cli.journal_session import JournalTarget, confirmed, effects_text, warn_of_sender
+from transfer_async._cli.journal_session import JournalTarget, confirm, effects_text, warn_of_sender
 from transfer_async._cli.output import complain, failing, shown, tell
 from transfer_async._cli.process import DONE, FAILED, ROWS_REFUSED, USAGE
 from transfer_async._converters.messages import tree_of
@@ -66,7 +66,7 @@ from transfer_async.journal.transitions import Claim, Move
 
 @frozen(kw_only=True)
 class FileDecision:
-    """A row: a decision, the reason for it, and the version of the key that the person saw."""
+    """A row of the file; ``seen`` is the version of the key that the person saw."""
 
     key: str
     decision: Decision
@@ -87,36 +87,35 @@ def _seen(value: Any) -> int:
     return int(text)
 
 
-_READ: dict[str, Callable[[Any], Any]] = {
+_COLUMNS: dict[str, Callable[[Any], Any]] = {
     "key": lambda value: requests.to_text(value) if isinstance(value, str) else checked_text("key", value),
     "decision": checked_decision,
     "order_id": checked_order_id,
     "reason": partial(checked_text, "reason"),
     "seen": _seen,
 }
-"""The columns, and how each is read; it raises a ValueError that begins with the column's name."""
+"""The columns, each with the function that reads a value. Its ValueErrors begin with the column's name."""
 
 
 def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
-    """Read a row.
-
-    Raises:
-        InvalidOrder: names every fault.
-    """
+    """Read a row; raise `InvalidOrder` with every fault."""
     if not isinstance(tree, dict):
         raise InvalidOrder([("", "is not an object")])
-    problems = [f"{shown(name[:40])}: is unknown: correct or remove it" for name in tree if name not in _READ]
+    problems = [
+        f"{shown(name[:40])}: is unknown: correct or remove it" for name in tree if name not in _COLUMNS
+    ]
     values: dict[str, Any] = {}
-    for name, read in _READ.items():
+    for name, read in _COLUMNS.items():
         value = tree.get(name)
-        if value in (None, ""):
-            values |= {name: None} if name == "order_id" else {}
-            problems += [] if name == "order_id" else [f"{name}: is missing"]
-            continue
-        try:
-            values[name] = read(value)
-        except ValueError as error:
-            problems.append(str(error))
+        if value not in (None, ""):
+            try:
+                values[name] = read(value)
+            except ValueError as error:
+                problems.append(str(error))
+        elif name == "order_id":
+            values[name] = None
+        else:
+            problems.append(f"{name}: is missing")
     if values.get("decision", allowed[0]) not in allowed:
         problems.append(f"decision: must be {' or '.join(item.value for item in allowed)}")
     elif {"decision", "order_id"} <= values.keys():
@@ -134,7 +133,7 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
     """Return the layout of a file with these decisions."""
     read = partial(_decision, allowed=allowed)
     return Layout(
-        columns=tuple(_READ),
+        columns=tuple(_COLUMNS),
         optional=("order_id",),
         from_cells=lambda header, cells: read(dict(zip(header, cells, strict=True))),
         from_json=lambda text: read(tree_of(text)),
@@ -142,26 +141,22 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
 
 
 class DecisionCheck(Checking):
-    """The check of all rows, before the first decision."""
+    """Checks all rows before the first decision."""
 
     one_each = "decide each key once"
     none_done = "Nothing was decided."
 
     def _add(self, command: FileDecision) -> None:
-        """A decision has no amount to add."""
+        """Do nothing: a decision has no amount."""
 
 
 # --- a dry run ---------------------------------------------------------------------------------------
 
 
-class Rehearsal:
-    """A journal that decides every transition and writes none, so that a dry run makes the same checks.
+class DryRunJournal:
+    """Reads a journal and decides transitions, but writes none, so that a dry run makes the same checks.
 
-    It knows only the orders of its own transitions: whether another key has an order's id already is checked
-    when the decision is made.
-
-    Args:
-        store: the journal that is read.
+    Only the real run checks whether another key of the journal already has an order's id.
     """
 
     def __init__(self, store: Journal) -> None:
@@ -173,11 +168,11 @@ class Rehearsal:
         return getattr(self._store, name)
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the entry as the transitions so far would have left it."""
+        """Return the entry as it would be after the transitions so far."""
         return self._entries.get(key) or await self._store.read(scope, key)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Decide a transition, and remember the entry after it."""
+        """Decide a transition, and remember the resulting entry."""
         order_id = move.order_bound
         result = decide(
             await self.read(scope, key),
@@ -195,7 +190,7 @@ class Rehearsal:
 
 
 class Result(enum.StrEnum):
-    """What became of a row."""
+    """The result of a row."""
 
     DONE = "done"
     BEFORE = "done before"
@@ -206,8 +201,8 @@ class Result(enum.StrEnum):
 _MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
 
 
-async def _is_made(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
-    """Return whether the key is decided as the row says, and not changed by a later decision or call."""
+async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
+    """Return whether the key is already decided as in the row, without a later decision or call."""
     row = wanted.row
     if row.names_order:
         return view.readable and view.state is KeyState.CREATED and view.order_id == wanted.order_id
@@ -219,17 +214,17 @@ async def _is_made(operators: Operators, wanted: FileDecision, view: KeyView) ->
 
 @define
 class DecisionRun:
-    """One run.
+    """Decides the rows of a file.
 
     Args:
         command: ``resolve``, ``refute``, ``propose`` or ``approve``.
-        by: the person who decides.
-        rows: the file, checked.
-        results: receives what became of each row; None in a dry run.
+        by: the name of the person who decides.
+        rows: the file, already checked.
+        results: receives the result of each row; None in a dry run.
 
     Attributes:
-        counts: the number of rows of each result.
-        is_whole: whether every row has its result.
+        counts: the number of rows with each result.
+        is_whole: whether every row has a result.
     """
 
     command: str
@@ -241,7 +236,7 @@ class DecisionRun:
     is_whole: bool = False
 
     async def run(self, operators: Operators) -> None:
-        """Decide the rows one by one, until the end, a signal, or a failure of the journal."""
+        """Decide the rows one by one; stop at the end, at a signal, or when the journal fails."""
         with self.stopping.by_signals():
             try:
                 self.is_whole = await self._decide(operators)
@@ -258,7 +253,7 @@ class DecisionRun:
             ended = await self.stopping.unless_asked(self._result(operators, record.command), twice=True)
             if ended is None:
                 return False
-            self._note(record.line, record.command, *ended)
+            self._record(record.line, record.command, *ended)
             if self.results is not None and self.results.is_due:
                 await asyncio.to_thread(self.results.write)
             if ended[0] is Result.UNKNOWN:
@@ -273,37 +268,37 @@ class DecisionRun:
                 (proposal.decision, proposal.order_id) == (wanted.decision, wanted.order_id)
             )
             is_own = is_proposed and proposal is not None and is_same_person(proposal.by, self.by)
-            if (self.command == "propose" and is_own) or await _is_made(operators, wanted, view):
+            if (self.command == "propose" and is_own) or await _is_decided(operators, wanted, view):
                 return Result.BEFORE, ""
             if self.command == "approve" and not is_proposed:
                 raise ValueError("no such decision is proposed")  # noqa: TRY301 - as `approve` refuses it
             effects = effects_text(view, wanted.row, order_id=wanted.order_id)
-            await self._make(operators, wanted, view)
+            await self._decide_row(operators, wanted, view)
         except JournalFailed as failed:
             return Result.UNKNOWN, explained(failed)
         except ValueError as error:
             return Result.REFUSED, shown(f"{wanted.key}: {error}")
         return Result.DONE, effects
 
-    async def _make(self, operators: Operators, wanted: FileDecision, view: KeyView) -> None:
-        said: dict[str, Any] = {"by": self.by, "reason": wanted.reason}
+    async def _decide_row(self, operators: Operators, wanted: FileDecision, view: KeyView) -> None:
+        by: dict[str, Any] = {"by": self.by, "reason": wanted.reason}
         if wanted.row.frees_key and self.results is not None:
             warn_of_sender(view)
         if self.command != "approve":
-            make = operators.propose if self.command == "propose" else operators.decide
-            await make(wanted.key, wanted.decision, order_id=wanted.order_id, seen=wanted.seen, **said)
+            write = operators.propose if self.command == "propose" else operators.decide
+            await write(wanted.key, wanted.decision, order_id=wanted.order_id, seen=wanted.seen, **by)
         elif view.version != wanted.seen:
             raise KeyChanged(view.entry)
         elif view.proposal is not None:
-            await operators.approve(wanted.key, proposal=view.proposal.id, **said)
+            await operators.approve(wanted.key, proposal=view.proposal.id, **by)
 
-    def _note(self, line: int, wanted: FileDecision, result: Result, why: str) -> None:
+    def _record(self, line: int, wanted: FileDecision, result: Result, why: str) -> None:
         self.counts[result] += 1
         if self.results is None or result in (Result.REFUSED, Result.UNKNOWN):
             (tell if self.results is None else complain)(f"line {line}: {result}{why and f': {why}'}")
         if self.results is not None:
-            said = {"line": line, "key": wanted.key, "decision": wanted.decision, "order_id": wanted.order_id}
-            self.results.add(msgspec.json.encode({**said, "result": result, "why": why}) + b"\n")
+            row = {"line": line, "key": wanted.key, "decision": wanted.decision, "order_id": wanted.order_id}
+            self.results.add(msgspec.json.encode({**row, "result": result, "why": why}) + b"\n")
 
 
 # --- the command -------------------------------------------------------------------------------------
@@ -322,10 +317,10 @@ def decide_file(
     yes: bool,
     settle_after: float,
 ) -> None:
-    """Make the decisions of the file ``path``, and end the command with its exit code."""
+    """Make the decisions of the file at ``path``, then end the command with its exit code."""
     results = results or path.with_name(path.name + ".results.jsonl")
     codes = {ValueError: USAGE, Changed: FAILED, OSError: FAILED, sqlite3.Error: FAILED}
-    with failing("journal", codes, words=_words), ExitStack() as files:
+    with failing("journal", codes, words=_error_text), ExitStack() as files:
         rows = files.enter_context(opened(path, format_of(path, form), layout_of(allowed)))
         count = _checked(rows, target.scope, yes=yes or dry_run)
         target.checked()
@@ -334,7 +329,7 @@ def decide_file(
             file = OutcomeFile(results, protected=(path, *files_of(target.address)), option="--results")
             files.callback(file.close)
         run = DecisionRun(command, by, rows, file)
-        target.with_journal(run.run, settle_after=settle_after, wrap=Rehearsal if dry_run else None)
+        target.with_journal(run.run, settle_after=settle_after, wrap=DryRunJournal if dry_run else None)
         if file is not None and run.is_whole:
             file.finish()
     counts = ", ".join(f"{run.counts[result]:,} {result}" for result in Result if run.counts[result])
@@ -349,14 +344,14 @@ def decide_file(
     raise typer.Exit(ROWS_REFUSED if run.counts[Result.REFUSED] else DONE)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
     return f"FILE cannot be read, or --results not written ({error.strerror}): run the same command again"
 
 
 def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
-    """Check the whole file, and ask; return the number of its rows."""
+    """Check the whole file and ask for confirmation; return the number of rows."""
     check = DecisionCheck(needs_held=False)
     check.run(rows.records())
     if check.faults:
@@ -365,7 +360,7 @@ def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
         raise typer.Exit(USAGE)
     if not check.records:
         raise ValueError("FILE: contains no decisions")
-    confirmed(
+    confirm(
         f"FILE: {counted(check.records, 'decision')} about keys of {shown(scope)}. Refuting releases holds; "
         "if an order exists all the same, it may be paid twice. --dry-run shows every row. Make all of them?",
         yes=yes,

@@ -1,4 +1,4 @@
-"""What the journal commands show: texts and tables, JSON, and times; and how they open a journal."""
+"""The output of the journal commands: tables, JSON, texts and times. Also opens the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from transfer_async._cli import options
-from transfer_async._cli.options import as_typed, made_by
+from transfer_async._cli.options import as_typed
 from transfer_async._cli.output import in_one_line, shown, shown_json
 from transfer_async._http import urls
 from transfer_async._models import errors
@@ -24,7 +24,6 @@ from transfer_async._models.responses import Order
 from transfer_async._pipeline.decisions import proposed_row
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
-from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async._support import util
 from transfer_async._support.clock import in_two_units, time_after
 from transfer_async.journal.model import SETTLE_AFTER, Ending, HistoryEvent, KeyState, Proposal
@@ -33,10 +32,6 @@ from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettab
 from transfer_async.journal.sqlite import SQLiteJournal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-NOBODY: Mapping[str, str | None] = {}
-"""The default: no parties are shown."""
-
 
 # --- times --------------------------------------------------------------------------------------
 
@@ -49,7 +44,7 @@ def iso(time: datetime | None) -> str | None:
 
 
 def step_time(step: HistoryEvent) -> str:
-    """Return the time of a line of the history; a dash if it is invalid."""
+    """Return the time of an event in the history; a dash if it is invalid."""
     return iso(time_after(_EPOCH, step.at)) or "-"
 
 
@@ -62,20 +57,11 @@ _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def time_named(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
-    """Return the time that ``--before`` or ``--older-than`` means.
+    """Return the time from ``--before`` or ``--older-than``.
 
     Raises:
         ValueError: it is invalid or in the future, or both or neither are given.
     """
-    time = _time(before, older_than, now=now)
-    try:
-        forgettable(time, now=now.timestamp())
-    except NotToBeForgotten as error:
-        raise ValueError(f"--{error}") from None
-    return time
-
-
-def _time(before: str | None, older_than: str | None, *, now: datetime) -> datetime:
     if (before is None) == (older_than is None):
         raise ValueError("--before or --older-than: give one of them")
     if before is not None:
@@ -83,18 +69,23 @@ def _time(before: str | None, older_than: str | None, *, now: datetime) -> datet
             time = datetime.fromisoformat(before)
         except ValueError:
             raise ValueError("--before: must be a date or a time, as in 2026-01-01") from None
-        return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    age = re.fullmatch(r"(\d{1,5})([mhdw])", older_than or "")
-    if age is None:
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    elif age := re.fullmatch(r"(\d{1,5})([mhdw])", older_than or ""):
+        time = now - timedelta(**{_AGES[age[2]]: int(age[1])})
+    else:
         raise ValueError("--older-than: must be a number of minutes, hours, days or weeks, as in 90d")
-    return now - timedelta(**{_AGES[age[2]]: int(age[1])})
+    try:
+        forgettable(time, now=now.timestamp())
+    except NotToBeForgotten as error:
+        raise ValueError(f"--{error}") from None
+    return time
 
 
 # --- keys ---------------------------------------------------------------------------------------
 
 
 def _left(view: KeyView) -> list[str]:
-    """Return what is pending: undos, notifications, and a proposal to approve."""
+    """Return the pending undos and notifications, and the proposal to approve."""
     left = [*map(shown, view.pending_undos), *(f"notification: {end}" for end in view.pending_notifications)]
     return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
@@ -113,15 +104,15 @@ WAITING: dict[str, Callable[[KeyView], str]] = {
     "order id": lambda view: shown(view.order_id),
     "pending": lambda view: ", ".join(_left(view)) or "-",
 }
-"""The columns of ``journal list``: for each, the text of its cell."""
+"""The columns of ``journal list``, each with the function that returns a cell's text."""
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, as in ``3 keys``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> list[str]:
+def record_lines(view: KeyView, parties: Mapping[str, str | None] | None = None) -> list[str]:
     """Return a key's record, one field per line, with the parties if they are given."""
     entry = view.entry
     cause, proposal, ending = view.cause, view.proposal, entry.ending
@@ -133,12 +124,14 @@ def record_lines(view: KeyView, parties: Mapping[str, str | None] = NOBODY) -> l
         "attempt id": view.attempt_id,
         "order": view.summary,
         "order id": entry.order_id,
-        **parties,
+        **(parties or {}),
         "candidates": ", ".join(view.candidates) or None,
         "cause": None if cause is None else cause.told,
         **{f"attempt {attempt.number}": _attempt_text(attempt) for attempt in attempts},
         "next step": view.next_step,
-        "proposed": None if proposal is None else _proposal_text(proposal),
+        "proposed": None
+        if proposal is None
+        else f"{proposed(proposal)}, by {proposal.by}: {proposal.reason} ({proposal.id})",
         "began": None if view.began is None else f"{iso(view.began)}, {age_text(view.age)} ago",
         "sent until": iso(view.sent_until),
         "lease until": iso(view.lease_until),
@@ -158,16 +151,12 @@ def _attempt_text(attempt: Attempt) -> str:
 
 
 def proposed(proposal: Proposal) -> str:
-    """Return what is proposed, in a few words."""
+    """Return the proposed decision in a few words, as in ``resolve as tx-1``."""
     return proposed_row(proposal).in_short(proposal.order_id)
 
 
-def _proposal_text(proposal: Proposal) -> str:
-    return f"{proposed(proposal)}, by {proposal.by}: {proposal.reason} ({proposal.id})"
-
-
 def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
-    """Return the parties of an order, as far as they are on record."""
+    """Return the parties of an order that are on record."""
     if isinstance(seen, OrderIntent):
         name, order = seen.beneficiary, seen.order
         words = () if name is None else (name.first, name.middle, name.last)
@@ -198,14 +187,14 @@ HISTORY: dict[str, Callable[[HistoryEvent], str]] = {
     "by": lambda step: shown(step.by),
     "reason": lambda step: shown(step.reason),
 }
-"""The columns of a key's history."""
+"""The columns of a key's history, each with the function that returns a cell's text."""
 
 
 # --- for machines -------------------------------------------------------------------------------
 
 
 def as_json(value: Any) -> str:
-    """Return a value, with its times, amounts and states, as one JSON document."""
+    """Return a value as one JSON document; it may contain times, amounts and states."""
     return shown_json(json.dumps(value, indent=2, ensure_ascii=False, default=_simple))
 
 
@@ -257,7 +246,7 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
 
 
 def step_json(step: HistoryEvent) -> dict[str, Any]:
-    """Return a line of the history for JSON."""
+    """Return an event of the history for JSON."""
     return {
         "at": time_after(_EPOCH, step.at),
         **_fields(step, "move", "state", "intent_id", "epoch", "attempt", "order_id"),
@@ -285,7 +274,7 @@ def totals(views: Sequence[KeyView]) -> dict[str, Any]:
 
 
 def totals_text(totals: Mapping[str, Any]) -> str:
-    """Return the same in one line."""
+    """Return the result of `totals` as one line of text."""
     if not totals["keys"]:
         return "no key needs attention: nothing in doubt, no undo pending, nothing left behind"
     counts = [f"{count} {state.replace('_', ' ')}" for state, count in sorted(totals["states"].items())]
@@ -300,7 +289,7 @@ def totals_text(totals: Mapping[str, Any]) -> str:
 
 
 def scope_of(scope: str | None, base_url: str | None) -> str:
-    """Return the given scope, or the one of the service's base URL.
+    """Return the given scope; by default the normalised base URL.
 
     Raises:
         ValueError: neither is given, or the URL is invalid.
@@ -308,7 +297,7 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
     if scope:
         return scope
     if not base_url:
-        raise ValueError("--scope: name it, or the service's address by --base-url or TRANSFER_BASE_URL")
+        raise ValueError("--scope, --base-url or TRANSFER_BASE_URL is required")
     try:
         return urls.normalised(base_url)
     except ValueError as error:
@@ -317,10 +306,10 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """Return the journal at ``address``; a file must exist, because a wrong path would show an empty journal.
+    """Return the journal at ``address``. A file must exist, or a mistyped path would show an empty journal.
 
     Raises:
-        ValueError: there is no journal.
+        ValueError: the address is invalid, or there is no such file.
     """
     if "://" not in address and not Path(address).is_file():
         raise ValueError(f"--journal: there is no file {shown(util.public(address))}")
@@ -338,27 +327,8 @@ async def opened(
         await journal.close()
 
 
-async def recovered(
-    journal: Journal, factory: Callable[[], object], *, base_url: str, token: str | None, **settings: Any
-) -> RecoveryReport:
-    """Run ``recover`` with the bank's hooks, and its token or else ``token``; then close the journal.
-
-    Raises:
-        ValueError: the hooks or the settings are invalid, or there is no token.
-        TransferError: the journal failed.
-    """
-    try:
-        async with (
-            await made_by(factory) as side,
-            options.client_of(base_url, token or None, side, journal=journal, **settings) as client,
-        ):
-            return await client.recover()
-    finally:
-        await journal.close()
-
-
 def explained(error: Exception) -> str:
-    """Return the text of ``error``; for the client's own also its kind, and the store's message if safe."""
+    """Return the text of ``error``. For a `TransferError`, add its type and, if safe, its cause's message."""
     if not isinstance(error, TransferError):
         return as_typed(str(error))
     cause = "" if error.__cause__ is None else errors.safe_line(error.__cause__)

@@ -1,4 +1,4 @@
-"""What the journal commands share: the journal, the person, questions, and the result of a decision."""
+"""What several journal commands need: the journal, the person, questions, and a decision's result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 from attrs import frozen
 
 from transfer_async._cli import journal_output
-from transfer_async._cli.output import complain, fail, failing, login_name, shown, somebody_is_there, tell
+from transfer_async._cli.options import as_typed
+from transfer_async._cli.output import complain, fail, failing, is_interactive, login_name, shown, tell
 from transfer_async._cli.process import FAILED, OTHER_SCOPE, USAGE, run
 from transfer_async._models.errors import TransferError
 from transfer_async._pipeline.decisions import DecisionRow, effects_of, pending
@@ -22,19 +23,19 @@ from transfer_async.journal.protocol import Journal, KeyRecord
 
 T = TypeVar("T")
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-By = Annotated[str | None, typer.Option(help="Who says so; the login name by default.")]
-Reason = Annotated[str | None, typer.Option(help="How they know; kept in the key's history.")]
+By = Annotated[str | None, typer.Option(help="Your name for the history; the login name by default.")]
+Reason = Annotated[str | None, typer.Option(help="How you know; kept in the key's history.")]
 Undone = Annotated[
-    bool, typer.Option("--undone", help="For a corrupt record: its hooks were undone manually.")
+    bool, typer.Option("--undone", help="For a corrupt record: you have undone its hooks manually.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @frozen(kw_only=True)
 class JournalTarget:
-    """The journal and the scope that the options name."""
+    """The journal and the scope from the options."""
 
     scope: str
     address: str
@@ -46,32 +47,37 @@ class JournalTarget:
 
     def with_journal(
         self,
-        do: Callable[[Operators], Awaitable[T]],
+        work: Callable[[Operators], Awaitable[T]],
         *,
         settle_after: float = SETTLE_AFTER,
-        says_no: int = FAILED,
+        refusal_code: int = FAILED,
         in_any_scope: bool = False,
         wrap: Callable[[Journal], Any] | None = None,
     ) -> T:
-        """Open the journal, return the result of ``do``, and close the journal.
+        """Open the journal, return the result of ``work``, and close the journal.
 
-        End the command if the journal has keys of other scopes only, unless ``in_any_scope``: an empty list
-        would hide its doubts. ``wrap`` replaces the journal by another one around it.
+        If the journal has keys of other scopes only, end the command: an empty list would hide its doubts.
+
+        Args:
+            work: receives the operators' interface to the journal.
+            settle_after: see `Operators`.
+            refusal_code: the exit code if ``work`` raises a ValueError.
+            in_any_scope: do not check the scope.
+            wrap: returns the journal to use, given the real one.
         """
-
-        store = self.journal  # raises if there is no file
+        store = self.journal
         store = store if wrap is None else wrap(store)
 
-        async def work() -> T:
+        async def opened() -> T:
             async with journal_output.opened(store, self.scope, settle_after=settle_after) as operators:
-                others = () if in_any_scope else await operators.other_scopes()
-                if others:
-                    names = only_scopes(others).shown(str)
-                    advice = "name the right one by --scope, or by --base-url"
+                other_scopes = () if in_any_scope else await operators.other_scopes()
+                if other_scopes:
+                    names = only_scopes(other_scopes).shown(str)
+                    advice = "give the right one with --scope or --base-url"
                     fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
-                return await do(operators)
+                return await work(operators)
 
-        return done(work(), says_no=says_no)
+        return run_journal(opened(), refusal_code=refusal_code)
 
     def checked(self) -> None:
         """End the command if the journal has keys of other scopes only."""
@@ -82,25 +88,21 @@ class JournalTarget:
         self.with_journal(nothing)
 
     def view(self, key: str) -> KeyView:
-        """Return the record of ``key``; end the command if there is none, before any question."""
+        """Return the record of ``key``; end the command if there is none."""
         return self.with_journal(lambda operators: operators.view(key))
 
 
-def named(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
+def target_of(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
     """Return the journal and its scope; end the command if they are invalid."""
     with usage():
-        place = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
-        journal_output.journal_named(address)  # or the address is no good
-        return place
+        target = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
+        journal_output.journal_named(address)  # raises if the address is invalid
+        return target
 
 
-def usage(option: str | None = None) -> AbstractContextManager[None]:
-    """Turn a ValueError within into wrong usage; ``option`` replaces the name of the argument."""
-
-    def text(error: Exception) -> str:
-        return str(error) if option is None else f"{option}:{str(error).partition(':')[2]}"
-
-    return failing("journal", {ValueError: USAGE}, words=text)
+def usage() -> AbstractContextManager[None]:
+    """End the command as wrong usage on a ValueError; the message names the option, not the argument."""
+    return failing("journal", {ValueError: USAGE}, words=lambda error: as_typed(str(error)))
 
 
 @frozen
@@ -112,73 +114,78 @@ class Person:
 
     @property
     def name(self) -> str:
-        """The person's name: the login name, unless another is given."""
+        """The person's name; by default the login name."""
         by = login_name("journal") if self.by is None else self.by
         with usage():
             return checked_name("--by", by)
 
     def attribution(self) -> dict[str, Any]:
-        """Return the name and the reason, as `Operators` takes them; a missing reason is asked for."""
+        """Return the arguments ``by`` and ``reason`` of `Operators`; ask for a missing reason."""
         by, reason = self.name, self.reason
         if reason is None:
-            if not somebody_is_there():
+            if not is_interactive():
                 fail("journal: --reason is required when not interactive: say how you know", USAGE)
             reason = str(typer.prompt("How do you know", err=True))
         with usage():
             return {"by": by, "reason": checked_text("--reason", reason)}
 
 
-def confirmed(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Ask, and end the command unless the answer is yes."""
     if yes:
         return
-    if not somebody_is_there():
+    if not is_interactive():
         fail("journal: --yes is required when not interactive", USAGE)
     if not typer.confirm(question, err=True):
         fail("journal: nothing was changed", FAILED)
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Warn if a refutation would end a doubt whose sender never reported an end."""
+    """Warn if the sender of a key in doubt never reported its end, so that it may still send."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
             f"journal: {shown(view.key)}: its sender never reported an end. Make sure that its process has "
-            "ended: one that is only stopped may still send."
+            "ended: a suspended process may still send."
         )
 
 
-def done(work: Coroutine[Any, Any, T], *, says_no: int = FAILED) -> T:
-    """Run ``work``; end the command with a line on an error."""
-    # In this order: some of the client's errors are ValueErrors, too.
-    with failing("journal", {TransferError: FAILED, ValueError: says_no}, words=journal_output.explained):
+def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> T:
+    """Run ``work``; on an error, print one line and end the command."""
+    # The order matters: some subclasses of TransferError are ValueErrors, too.
+    with failing(
+        "journal", {TransferError: FAILED, ValueError: refusal_code}, words=journal_output.explained
+    ):
         return run(work)
 
 
 HOLDS = frozenset({USUAL_HOLD})
-"""The names of hooks that place a hold, as far as a command without hooks knows them."""
+"""The names of hooks that place a hold. A command has no hooks, so it assumes the usual name."""
 
 
 def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
-    """Return what a decision about a key will cause, for the person who is asked to confirm it."""
+    """Return the effects of a decision about a key as text, to show before the person confirms it."""
     effects = effects_of(view, row, verb="this", holds=HOLDS, order_id=order_id)
     return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"
 
 
-def _pending_text(place: JournalTarget, key: str) -> str:
-    """Return the pending undos as text. The decision is saved, so a journal failure is not reported."""
+def _pending_text(target: JournalTarget, key: str) -> str:
+    """Return the pending undos as text.
+
+    The decision is already saved. So if the journal fails now, the text says how to list them instead.
+    """
 
     async def view(store: Journal) -> KeyView:
-        async with journal_output.opened(store, place.scope) as operators:
+        async with journal_output.opened(store, target.scope) as operators:
             return await operators.view(key)
 
     try:
-        return pending(run(view(place.journal)), holds=HOLDS).shown(shown)
+        return pending(run(view(target.journal)), holds=HOLDS).shown(shown)
     except (TransferError, ValueError):
         return "transfer-async journal show lists the pending undos"
 
 
-def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
-    """Show the key's new state, and what the next recovery will undo."""
+def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
+    """Print the key's new state, and what the next recovery will undo."""
     if as_json:
         names = ("state", "intent_id", "order_id")
         tell(journal_output.as_json({"key": key, **{name: getattr(record, name) for name in names}}))
@@ -187,8 +194,8 @@ def tell_record(place: JournalTarget, key: str, record: KeyRecord, *, as_json: b
         end = f"its order is {shown(record.order_id)}"
     elif record.state is KeyState.FREE:
         end = (
-            f"{_pending_text(place, key)}. The same message or line of a file is "
-            "answered from the record: to make a payment that is still due, use another key"
+            f"{_pending_text(target, key)}. The same message or line of a file is "
+            "answered from the record. To make a payment that is still due, use another key"
         )
     else:
         end = "find out what became of its order, then resolve or refute it"

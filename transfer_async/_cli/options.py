@@ -1,4 +1,4 @@
-"""The options that several commands share, and the client, hooks and journal that they name."""
+"""The options of several commands, and the client, hooks and journal that they stand for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from transfer_async.journal.sqlite import SQLiteJournal
 
 BASE_URL = "--base-url, or TRANSFER_BASE_URL"
 JOURNAL = "--journal, or TRANSFER_JOURNAL"
-TOKEN = "--token, or TRANSFER_API_TOKEN"  # noqa: S105 - the names of its option and variable
+TOKEN = "--token, or TRANSFER_API_TOKEN"  # noqa: S105 - the names of the option and the variable
 BROKER = "--broker, or TRANSFER_BROKER"
 
 _journal = typer.Option(
@@ -44,7 +44,7 @@ _hooks = typer.Option(
     "--hooks",
     metavar="MODULE:FACTORY",
     help="A function that returns the bank's hooks, "
-    "and optionally its resolve, token, retry and other settings.",
+    "and optionally resolve, the token, retry and other settings.",
 )
 
 Journal = Annotated[str | None, _journal]
@@ -63,22 +63,22 @@ Scope = Annotated[
 SettleAfter = Annotated[
     float,
     typer.Option(
-        help="Seconds after the last possible send until a report that no order exists is accepted."
+        help="Seconds after the last possible send before a report that no order exists is accepted."
     ),
 ]
 AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
         help="The same for NO_ORDER from resolve if the sender never reported an end, "
-        "as it may only be paused; 86400 (a day) by default."
+        "because it may only be suspended; 86400 (a day) by default."
     ),
 ]
 PerSecond = Annotated[
     float | None,
-    typer.Option("--rate", help="The most orders a second, retries included; no limit by default."),
+    typer.Option("--rate", help="Maximum orders per second, including retries; no limit by default."),
 ]
 Burst = Annotated[
-    int | None, typer.Option(help="With --rate: how many orders may be sent without a pause; 1 by default.")
+    int | None, typer.Option(help="With --rate: maximum orders sent without a pause; 1 by default.")
 ]
 Broker = Annotated[
     str | None,
@@ -89,6 +89,9 @@ Broker = Annotated[
 Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
 
 
+Options = Mapping[str, tuple[Any, Any]]
+"""The type and the default of each option, by parameter name."""
+
 _NETWORK_HELP = {
     "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port; safer in the environment."),
     "ca": ("FILE", "The certificates to trust, in place of the system's, as PEM."),
@@ -96,21 +99,21 @@ _NETWORK_HELP = {
     "client_key": ("FILE", "Its key, as PEM, if --client-cert does not contain it."),
     "headers": ("FILE", "Headers for every request, one on each line, as in X-Gateway-Key: 7f3a."),
 }
-NETWORK: dict[str, tuple[Any, Any]] = {
+NETWORK: Options = {
     name: (Annotated[str | None, typer.Option(envvar=VARIABLES[name], metavar=kind, help=text)], None)
     for name, (kind, text) in _NETWORK_HELP.items()
 }
-"""The network options, for every command that reaches the service: the type and the default of each."""
+"""The network options of every command that sends requests to the service."""
 
 Network = Callable[[], dict[str, Any]]
-"""Returns the client's settings that the network options mean.
+"""Returns the client's settings from the network options.
 
-Raises ValueError if one is invalid; the text names the option or the variable that was given.
+Raises ValueError if an option is invalid; the message names the option or its environment variable.
 """
 
 
 def network_given(*values: str | None) -> Network:
-    """Return the network settings that the options give, in the order of `NETWORK`."""
+    """Return a function for the client's settings, from the options' values in the order of `NETWORK`."""
     given = dict(zip(NETWORK, values, strict=True))
     names = {
         name: variable if given[name] and given[name] == os.environ.get(variable) else option_of(name)
@@ -121,17 +124,37 @@ def network_given(*values: str | None) -> Network:
 
 def with_network(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the network options; its parameter ``network`` receives them as `Network`."""
-    wanted = inspect.signature(command, eval_str=True)
-    parameters = [item for item in wanted.parameters.values() if item.name != "network"]
+    return expanded(command, {"network": (network_given, NETWORK)})
+
+
+def parameters_of(found: Options) -> list[inspect.Parameter]:
+    """Return the options as parameters of a command."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    parameters += [
+    return [
         inspect.Parameter(name, kind, annotation=option, default=default)
-        for name, (option, default) in NETWORK.items()
+        for name, (option, default) in found.items()
     ]
 
+
+def expanded(
+    command: Callable[..., None], groups: Mapping[str, tuple[Callable[..., Any], Options]]
+) -> Callable[..., None]:
+    """Return the command with several options in place of each parameter that stands for a group.
+
+    Args:
+        command: the command's function.
+        groups: by parameter name, the function that makes its value from the options, and these options.
+    """
+    wanted = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for item in wanted.parameters.values():
+        parameters += parameters_of(groups[item.name][1]) if item.name in groups else [item]
+
     def run(**given: Any) -> None:
-        network = network_given(*[given.pop(name) for name in NETWORK])
-        command(**given, network=network)
+        for name, (make, fields) in groups.items():
+            if name in wanted.parameters:
+                given[name] = make(*[given.pop(field) for field in fields])
+        command(**given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = wanted.replace(parameters=parameters)  # type: ignore[attr-defined] # as `inspect.signature` reads it
@@ -143,11 +166,11 @@ _TYPED = frozenset(
     | {"by", "reason", "undone", "order_id", "may", "accounts"}
     | {"broker", "commands", "outcomes", "dead_letters", "max_deliveries", "ack_wait", "sweep_every"}
 )
-"""Arguments of the package's classes that are options of the commands, too."""
+"""Arguments of the package's classes that are also options of commands."""
 
 
 def as_typed(why: str) -> str:
-    """Return ``why`` with the argument names at its beginning replaced by option names."""
+    """Return an error message with option names in place of the argument names at its beginning."""
     names, colon, rest = why.partition(":")
     if not _TYPED.issuperset(names.split(", ")):
         return why
@@ -160,10 +183,10 @@ def option_of(name: str) -> str:
 
 
 def rate_given(per_second: float | None, burst: int | None) -> Rate | None:
-    """Return the rate limit that ``--rate`` and ``--burst`` give together.
+    """Return the rate limit from ``--rate`` and ``--burst``.
 
     Raises:
-        ValueError: one of them is invalid; the message names the option.
+        ValueError: an option is invalid; the message names it.
     """
     if per_second is None:
         if burst is not None:
@@ -187,7 +210,7 @@ def client_of(
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> TransferClient:
-    """Return a client; a setting from the bank's factory overrides an option.
+    """Return a client. Settings from the bank's factory override options.
 
     Raises:
         ValueError: there is no token, or a setting is invalid.
@@ -206,7 +229,7 @@ def client_of(
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """Return the journal that ``--journal`` names, not yet open, with the seal from the environment.
+    """Return the journal at the address of ``--journal``, not yet open, with the seal from the environment.
 
     Raises:
         ValueError: the address or the seal is invalid.
@@ -223,23 +246,23 @@ SETTINGS = (
     *("token", "retry", "timeouts", "observers", "ssl", "proxy", "max_connections", "rate"),
     *("headers", "request_id_header", "response_id_header", "recover_concurrency"),
 )
-"""The settings of the client that a factory may return beside ``hooks`` and ``resolve``."""
+"""The client's settings that a factory may return in addition to ``hooks`` and ``resolve``."""
 
 _FOR_TRIALS = frozenset({"held", "balance", "order"})
-"""Names that only ``verify-hooks`` reads, so that one factory serves every command."""
+"""Names that only ``verify-hooks`` reads. Other commands ignore them, so that one factory fits all."""
 
 _logger = logging.getLogger(__name__)
 
 
 @frozen(kw_only=True)
 class BankSide:
-    """What the bank's factory returned; an async context manager, which closes it.
+    """The result of the bank's factory; an async context manager that closes it.
 
     Args:
         hooks: the hooks that run before an order is sent.
         resolve: finds out what became of an order in doubt.
-        settings: those of `SETTINGS` that it returned, as `TransferClient` takes them.
-        close: closes what the factory opened.
+        settings: the arguments of `TransferClient` that the factory returned; see `SETTINGS`.
+        close: closes the factory's resources.
     """
 
     hooks: Sequence[Hook]
@@ -259,10 +282,10 @@ class BankSide:
 
     @property
     def places_hold(self) -> bool:
-        """Whether one of the hooks holds the funds.
+        """Whether one of the hooks places a hold.
 
         Raises:
-            ValueError: one of them is not a hook.
+            ValueError: an item is not a hook.
         """
         return any(map(is_hold, checked_hooks(self.hooks)))
 
@@ -275,14 +298,14 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
         option: the option's name, which begins an error message.
 
     Raises:
-        ValueError: the factory does not exist, or its module cannot be imported; one line.
+        ValueError: there is no such factory, or its module cannot be imported; the message is one line.
     """
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
         raise ValueError(f"{option}: must be module:factory, as in our_bank.hooks:make")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last: a file there must not replace a library
+        sys.path.append(here)  # At the end, because a file there must not replace a library.
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -294,13 +317,13 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
 
 
 async def made_by(factory: Callable[[], object] | None) -> BankSide:
-    """Call ``factory``, await it if it is async, and check its result; without one, return no hooks.
+    """Call the bank's factory, which may be async, and check its result; without a factory, return no hooks.
 
-    It returns a sequence of hooks; or a mapping or an object with ``hooks`` and optionally ``resolve``,
-    ``close``, any of `SETTINGS`, and the names that only ``verify-hooks`` reads, which are ignored here.
+    The factory returns a sequence of hooks; or a mapping or an object with ``hooks`` and optionally
+    ``resolve``, ``close``, the names in `SETTINGS`, and names for ``verify-hooks``, which are ignored here.
 
     Raises:
-        ValueError: it failed, or returned something else; one line.
+        ValueError: the factory failed, or returned something else; the message is one line.
     """
     if factory is None:
         return BankSide(hooks=())

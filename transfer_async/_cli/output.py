@@ -1,4 +1,4 @@
-"""What the commands print and log, how they report errors, and the lines of text files that they read."""
+"""Printing, logging and error messages of the commands, and reading the lines of text files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Say = Callable[[str], object]
 
 
 def tell(line: str) -> None:
-    """Write a line to stdout; do nothing once the reader has closed the pipe: the exit code still counts."""
+    """Write a line to stdout; do nothing if the reader has closed the pipe, so that the exit code stays."""
     try:
         typer.echo(line)
     except BrokenPipeError:
-        _let_go(sys.stdout)
+        _redirect_to_null(sys.stdout)
 
 
 def complain(line: str) -> None:
@@ -37,11 +37,11 @@ def complain(line: str) -> None:
     try:
         typer.echo(line, err=True)
     except BrokenPipeError:
-        _let_go(sys.stderr)
+        _redirect_to_null(sys.stderr)
 
 
-def _let_go(stream: TextIO) -> None:
-    # Python flushes the stream when it exits: without a target it would exit with a code of its own.
+def _redirect_to_null(stream: TextIO) -> None:
+    # Python flushes the stream at exit. If that failed, Python would replace the exit code.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -59,8 +59,8 @@ def failing(
 
     Args:
         command: the command's name, which begins the line.
-        codes: exit codes by type; the first type that fits counts.
-        words: makes the text from the error; `in_words` by default.
+        codes: exit codes by type; the first type that fits is used.
+        words: returns the message for the error; `in_words` by default.
     """
     try:
         yield
@@ -70,14 +70,14 @@ def failing(
 
 
 def in_words(error: Exception) -> str:
-    """Return the text of ``error``; for an `OSError` the file and the reason, without its number."""
+    """Return the text of ``error``; for an `OSError` the file and the reason, without the error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def in_one_line(error: BaseException, words: str | None = None) -> str:
-    """Return the type and the text of ``error``; pass ``words`` if its own text may hold too much."""
+    """Return the type and the text of ``error``; ``words`` replaces a text that may contain secrets."""
     text = str(error) if words is None else words
     return f"{type(error).__name__}: {shown(text)}".removesuffix(": ")
 
@@ -97,15 +97,15 @@ def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]
     """Write a table: with lines and colours on a terminal, as aligned text elsewhere.
 
     Args:
-        columns: the heading of each column, and the text of its cell for an item.
-        items: one for each row.
+        columns: the heading of each column, and the function that returns a cell's text for an item.
+        items: the items, one for each row.
     """
     rows = [[cell(item) for cell in columns.values()] for item in items]
     if not sys.stdout.isatty():
         for line in in_columns([[*columns], *rows]):
             tell(line)
         return
-    from rich.console import Console  # 20 ms, with the next two
+    from rich.console import Console  # The three imports take 20 ms.
     from rich.table import Table
     from rich.text import Text
 
@@ -113,12 +113,12 @@ def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))  # as Text: a key may look like markup
+        table.add_row(*map(Text, row))  # A key may look like rich's markup.
     Console().print(table)
 
 
-def somebody_is_there() -> bool:
-    """Return whether stdin is a terminal, so that a person can answer a question."""
+def is_interactive() -> bool:
+    """Return whether stdin is a terminal, so that a person can answer questions."""
     return sys.stdin.isatty()
 
 
@@ -138,9 +138,13 @@ def logged(
     form: str = "%(asctime)s %(levelname)s %(message)s",
     time: str | None = None,
 ) -> Iterator[None]:
-    """Pass every record of ``logger`` from level INFO on to ``say``, as a line.
+    """Pass every record of ``logger`` at level INFO or above to ``say``, as a line.
 
-    ``form`` and ``time`` are the formats of a line and of its time, as `logging.Formatter` takes them.
+    Args:
+        logger: the logger; within the block its level is INFO.
+        say: writes a line.
+        form: the format of a line, as for `logging.Formatter`.
+        time: the format of its time, as for `logging.Formatter`.
     """
     lines, level = _LineHandler(say), logger.level
     lines.setFormatter(logging.Formatter(form, time))
@@ -160,16 +164,16 @@ class _LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._say(shown_lines(self.format(record)))  # it may quote a broker's response
-        except Exception:  # noqa: BLE001 - as in logging's own handlers: a log line never breaks the work
+            self._say(shown_lines(self.format(record)))  # The record may quote a broker's response.
+        except Exception:  # noqa: BLE001 - as in logging's own handlers: a log record never causes an error
             self.handleError(record)
 
 
-# --- text from outside -------------------------------------------------------------------------------
+# --- untrusted text ----------------------------------------------------------------------------------
 
 
 def shown(text: str | None) -> str:
-    """Return ``text`` from outside, safe for a terminal: without control characters and line breaks."""
+    """Return ``text``, safe for a terminal: without control characters and line breaks."""
     if text is None:
         return "-"
     if text.isascii() and text.isprintable():
@@ -184,7 +188,7 @@ def shown_lines(text: str) -> str:
 
 def shown_json(text: str) -> str:
     """Return JSON, safe for a terminal: the same value, with control characters escaped."""
-    # Outside of its strings JSON has no control characters but line breaks.
+    # Outside of strings, JSON contains no control characters except line breaks.
     return "".join(
         item if item.isprintable() or item == "\n" else json.dumps(item).removeprefix('"').removesuffix('"')
         for item in text
@@ -195,7 +199,7 @@ def shown_json(text: str) -> str:
 
 
 class PlainUsage(TyperCommand):
-    """A command whose usage line shows ``KEY``, as manual pages do, where Typer shows ``{KEY}``."""
+    """A command whose usage line shows ``KEY``, as manual pages do. Typer shows ``{KEY}``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what follows the command's name."""
@@ -203,17 +207,17 @@ class PlainUsage(TyperCommand):
 
 
 # --- text lines --------------------------------------------------------------------------------------
-# The lines of a text file, with the numbers that an editor shows; their length is limited.
+# The lines of a text file with their numbers, as in an editor. The length of a line is limited.
 
 
 LONGEST = 1 << 20
-"""The longest line, in bytes: an order has less than a thousand."""
+"""The maximum length of a line, in bytes. An order has less than a thousand."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class BadLine(Exception):
-    """A line cannot be read as text; the lines after it can."""
+    """A line cannot be read as text. The lines after it can still be read."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)
@@ -222,11 +226,11 @@ class BadLine(Exception):
 
 
 class TextLines:
-    """An iterator over the lines of a file; you can continue it after a `BadLine`."""
+    """An iterator over the lines of a file. It can be continued after a `BadLine`."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
-        self.number = 0  # of the last line that was read
+        self.number = 0  # the number of the last line that was read
 
     def __iter__(self) -> TextLines:
         return self
@@ -242,7 +246,8 @@ class TextLines:
             raise StopIteration
         self.number += 1
         if len(raw) > LONGEST:
-            self._skip_rest(raw)
+            while raw and not raw.endswith(b"\n"):
+                raw = self._file.readline(LONGEST)
             raise BadLine(self.number, "is longer than 1 MiB")
         if self.number == 1:
             raw = raw.removeprefix(_BOM)
@@ -250,10 +255,6 @@ class TextLines:
             return raw.decode()
         except UnicodeDecodeError:
             raise BadLine(self.number, "is not UTF-8") from None
-
-    def _skip_rest(self, raw: bytes) -> None:
-        while raw and not raw.endswith(b"\n"):
-            raw = self._file.readline(LONGEST)
 
 
 def each_line(lines: TextLines) -> Iterator[str | BadLine]:
@@ -271,7 +272,7 @@ def each_line(lines: TextLines) -> Iterator[str | BadLine]:
 
 
 def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
-    """Yield each row of CSV with the number of its first line; a `BadLine` for each that cannot be read."""
+    """Yield each row of CSV with the number of its first line; a `BadLine` for a row that cannot be read."""
     reader = csv.reader(lines, strict=True)
     while True:
         line = lines.number + 1
@@ -279,7 +280,7 @@ def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
             cells = next(reader, None)
         except BadLine as bad:
             yield line, bad
-        except csv.Error as error:  # its text never quotes the line
+        except csv.Error as error:  # Its text never quotes the line.
             yield line, BadLine(line, f"is not valid CSV ({error})")
         else:
             if cells is None:
@@ -288,7 +289,7 @@ def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
 
 
 # --- temporary database ------------------------------------------------------------------------------
-# What a command must remember of a large file is on the disk, so that memory stays bounded.
+# Commands keep the data of large files on the disk, so that their memory stays limited.
 
 
 _SETTINGS = """
@@ -300,7 +301,7 @@ PRAGMA cache_size=-16384;
 
 
 class TemporaryDatabase:
-    """A temporary SQLite database with these ``tables`` (as SQL), which the context manager deletes."""
+    """A temporary SQLite database with ``tables`` (as SQL); deleted at the end of the ``with`` block."""
 
     def __init__(self, tables: str) -> None:
         self.database = sqlite3.connect("", isolation_level=None, check_same_thread=False)

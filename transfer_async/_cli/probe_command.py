@@ -1,4 +1,4 @@
-"""The command ``probe``: its options, messages and exit codes."""
+"""The ``probe`` command: its options, messages and exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from attrs import evolve
 
 from transfer_async._cli import options
-from transfer_async._cli.output import complain, fail, failing, in_one_line, somebody_is_there, tell
+from transfer_async._cli.output import complain, fail, failing, in_one_line, is_interactive, tell
 from transfer_async._cli.process import FAILED, USAGE, run
 from transfer_async._http import request
 from transfer_async._http.urls import normalised
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_PATIENCE = 300.0
 NOT_LIVE = (
-    "--this-is-not-live is required: a probe is only for the service's test environment. Wrong tokens may "
+    "--this-is-not-live is required: use a probe only in the service's test environment. Wrong tokens may "
     "lock an account, and levels 1 and 2 create orders"
 )
 
@@ -31,7 +31,8 @@ NOT_LIVE = (
 def probe(
     *,
     this_is_not_live: Annotated[
-        bool, typer.Option("--this-is-not-live", help="Confirm that the base URL is a test environment's.")
+        bool,
+        typer.Option("--this-is-not-live", help="Confirm that the base URL is that of a test environment."),
     ] = False,
     level: Annotated[
         list[int] | None, typer.Option(min=0, max=2, help="0, 1 or 2; may be repeated; 0 by default.")
@@ -39,7 +40,7 @@ def probe(
     base_url: options.BaseUrl = None,
     token: options.Token = None,
     profile: Annotated[
-        Path, typer.Option(metavar="FILE", help="The profile; an existing one is extended.")
+        Path, typer.Option(metavar="FILE", help="The profile's file; an existing profile is extended.")
     ] = Path("service-profile.json"),
     yes: Annotated[bool, typer.Option("--yes", help="Begin each level without asking.")] = False,
     on_one_connection: Annotated[
@@ -52,19 +53,19 @@ def probe(
         float, typer.Option(help=f"Seconds to wait for a response; at most {MAX_PATIENCE:g}.")
     ] = 30.0,
     journal: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: the journal that counts the orders.")
+        Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: the journal of the probe's orders.")
     ] = None,
     order: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: a valid order, as a JSON object.")
     ] = None,
     most_orders: Annotated[
-        int | None, typer.Option(min=1, help="Levels 1, 2: maximum orders of all runs on the journal.")
+        int | None, typer.Option(min=1, help="Levels 1, 2: maximum orders of all runs with the journal.")
     ] = None,
     most_amount: Annotated[
-        str | None, typer.Option(help="Levels 1, 2: their maximum sum, in the poster's currency.")
+        str | None, typer.Option(help="Levels 1, 2: maximum sum of these orders, in the poster's currency.")
     ] = None,
     apart: Annotated[
-        str, typer.Option(help="Levels 1, 2: the difference of matcher_amount from one order to the next.")
+        str, typer.Option(help="Levels 1, 2: the step of matcher_amount between two orders.")
     ] = "1",
     hooks: Annotated[
         str | None,
@@ -77,22 +78,21 @@ def probe(
 ) -> None:
     """Find out what a service's test environment really does.
 
-    The specification shows no statuses, limits or required fields, and not how connections are kept.
-    The probe finds them out in levels. Before each level it shows what it will send, and the highest cost:
+    The specification does not state the statuses, limits, required fields, or how long connections are kept.
+    The probe finds them out in levels. Before each level, it shows what it will send and the maximum cost:
 
     \b
       0  reads only: a wrong token, an unknown path, how long a connection is kept, headers, proxies
       1  orders that must be refused; if one is created, the probe stops
       2  real orders: the same body twice, fields left out, amounts at and beyond limits, a cut connection
 
-    Levels 1 and 2 send orders through the client and its journal. Each order counts at its full amount before
-    it is sent, whatever its outcome. All runs on one journal together keep to --most-orders and
-    --most-amount, however often a run is killed and repeated. If the service is busy (429, 503), the order
-    is sent again later, and counts again. The probe stops if the service does not respond, or rejects the
-    token.
+    Levels 1 and 2 send orders through the client and its journal. Each order counts with its full amount
+    before it is sent, whatever its outcome. --most-orders and --most-amount limit all runs with one journal
+    together, even if runs are killed and repeated. If the service is busy (429, 503), the order is sent again
+    later, and counts again. The probe stops if the service does not respond, or rejects the token.
 
-    Writes a profile without persons, tokens or bodies. Proposes settings for the client, each with its
-    reason; you apply them. transfer-async sandbox --profile FILE then behaves like that service.
+    Writes a profile that contains no persons, tokens or bodies. Proposes client settings with reasons, for
+    you to apply. transfer-async sandbox --profile FILE then behaves like that service.
 
     Exit codes: 0 done; 1 stopped, or failed; 2 a usage error, or not confirmed.
     """
@@ -148,7 +148,7 @@ def _checked(check: Callable[[str], str], value: str | None, option: str) -> str
         return check(value)
     except ValueError as error:
         why = options.as_typed(str(error))
-    del value  # A traceback may show the local variables of its frames, and this may be the token.
+    del value  # It may be the token, and a traceback may show local variables.
     raise ValueError(why)
 
 
@@ -184,7 +184,7 @@ def _amount(option: str, text: str) -> Decimal:
 
 
 def _confirmed(question: str) -> bool:
-    if not somebody_is_there():
+    if not is_interactive():
         complain("--yes is required when not interactive")
         return False
     return typer.confirm(question)

@@ -1,7 +1,7 @@
-"""Requests of the probe: one connection at a time, the response as it came, and what a profile keeps of it.
+"""The probe's requests and connections, and the part of a response that a profile keeps.
 
-The client's own pool would reconnect unasked and hide when the service closes a connection. So the probe
-uses the standard library's `http.client`, in a thread. It reads responses with the client's own functions.
+The client's connection pool reconnects by itself, which would hide that the service closed a connection. So
+the probe uses the standard library's `http.client` in a thread. It reads responses as the client does.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ MAX_BODY = 1 << 20  # maximum bytes read from a response's body; the client has 
 BUSY = (429, 503)  # statuses after which the probe repeats the request later
 MAX_BUSY = 5  # number of busy responses in a row after which the probe stops
 MAX_RETRY_AFTER = 120.0  # maximum seconds of ``Retry-After`` that the probe waits
-FIRST_WAIT = 1.0  # seconds to wait if a busy service does not say how long; then twice as long each time
+FIRST_WAIT = 1.0  # seconds to wait if a busy service sends no ``Retry-After``; doubled each time
 
 _LATER = "run the probe again later: it continues where it stopped"
-_NOT_RECORDED = "The profile records nothing of it"
+_NOT_RECORDED = "The profile does not record this"
 
 
 class Stopped(Exception):
-    """The probe sends nothing more; the message says why, and what to do."""
+    """The probe sends nothing more. The message says why, and what to do."""
 
 
 @frozen(kw_only=True)
 class Request:
-    """A request: the path is relative to the service's base URL; HTTP's own headers are added."""
+    """A request. The path is relative to the base URL; `http.client` adds headers such as Host."""
 
     method: str
     path: str
@@ -67,24 +67,24 @@ class Request:
 
 @frozen(kw_only=True)
 class Response(ExchangeResult):
-    """What came back for a request, as the client would judge it; without a status, no response came."""
+    """The response to a request, in the form that the client classifies; without a status, none came."""
 
-    sent: bool = True  # false if no connection could be opened, so the service certainly has nothing
+    sent: bool = True  # false if no connection could be opened, so that certainly nothing was sent
     intact: bool = True  # see `ExchangeResult`
     is_kept: bool = True  # whether the connection may carry another request, according to the response
 
     @property
     def is_busy(self) -> bool:
-        """Whether the service was too busy for the request, so the response says nothing about it."""
+        """Whether the service was too busy to process the request."""
         return self.status in BUSY
 
 
 class Connection:
-    """One connection. The first request opens it; it is never opened again.
+    """One connection. The first request opens it, and it is never opened again.
 
     Args:
         base_url: the normalised base URL.
-        timeout: the maximum seconds for each part of a response; a whole response may take twice as long.
+        timeout: seconds to wait for each part of a response; a whole response may take twice as long.
         proxy: the address of an ``http://`` proxy, or None.
         context: the TLS context, or None for the default one.
     """
@@ -112,13 +112,14 @@ class Connection:
                 self._http.set_tunnel(parts.hostname or "", parts.port, headers=secret)
         else:
             self._http = http.client.HTTPConnection(host, port, timeout=timeout)
-            if address is not None:  # A request to a proxy has the whole URL.
+            if address is not None:  # A request to a proxy contains the whole URL.
                 self._prefix, self._headers = base_url, secret
 
     async def send(self, request: Request, *, cut: bool = False) -> Response:
-        """Send a request and return the response, or with ``cut`` close the connection instead of reading it.
+        """Send a request and return the response.
 
-        The response has no status if the connection is closed or lost, or the time is over.
+        With ``cut``, close the connection instead of reading the response. The response has no status if the
+        connection was cut, closed or lost, or after the timeout.
         """
         try:
             async with asyncio.timeout(2 * self._timeout):
@@ -132,7 +133,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is still open, and holds no bytes that no request asked for."""
+        """Whether the connection is still open and has received no unexpected bytes."""
         connection: socket.socket | None = self._http.sock
         if connection is None:
             return False
@@ -145,14 +146,14 @@ class Connection:
             return False
         finally:
             connection.settimeout(self._timeout)
-        return False  # The end, or unexpected bytes: the connection must not be used again.
+        return False  # The connection was closed, or has unexpected bytes: it must not be used again.
 
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
 
     def _interrupt(self) -> None:
-        """End the blocking call of the thread; the thread then closes the connection."""
+        """End the thread's blocking call; the thread then closes the connection."""
         connection: socket.socket | None = self._http.sock
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -167,7 +168,7 @@ class Connection:
                 return Response(sent=False)
             self._was_opened = True
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            if self._http.sock is None:  # http.client would open it again.
+            if self._http.sock is None:  # http.client would open a new connection.
                 raise http.client.NotConnected
             path, headers = self._prefix + request.path, {**request.headers, **self._headers}
             self._http.request(request.method, path, body=request.body, headers=headers)
@@ -193,7 +194,7 @@ class Connection:
 
 
 def _read_body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
-    """Return the body within the limit, decompressed as the client does it, and whether it is complete."""
+    """Return the decompressed body up to the limit, and whether it is complete, as the client does."""
     body = BoundedBody(MAX_BODY, encoding=response.getheader("Content-Encoding"))
     try:
         try:
@@ -213,16 +214,16 @@ def _read_body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
 
 @frozen(kw_only=True)
 class Service:
-    """The service that the probe sends requests to."""
+    """The service under test."""
 
     base_url: str  # the normalised base URL
     token: str = field(repr=False)
     timeout: float  # see `Connection`
     proxy: str | None = field(default=None, repr=False)
     ssl: ssl.SSLContext | None = None
-    headers: Mapping[str, str] = field(factory=dict, repr=False)  # the bank's own, for every request
-    request_id_header: str | None = None  # carries the attempt id of an order
-    clock: Clock = field(factory=Clock)  # measures responses, and waits
+    headers: Mapping[str, str] = field(factory=dict, repr=False)  # the bank's headers for every request
+    request_id_header: str | None = None  # the header for the attempt id of an order
+    clock: Clock = field(factory=Clock)  # measures the time of responses, and sleeps
 
     def connection(self) -> Connection:
         """Return a new connection, not yet open."""
@@ -231,7 +232,7 @@ class Service:
     def request(
         self, method: str, path: str, *, token: str | None = None, body: bytes | None = None
     ) -> Request:
-        """Return a request with the headers of the specification (4.1, 4.2); ``""`` leaves the token out."""
+        """Return a request with the specification's headers (4.1, 4.2); ``token=""`` leaves the token out."""
         headers = {**self.headers, "Accept": "application/json", "Accept-Encoding": ACCEPTED}
         if token != "":
             headers["Authorization"] = f"Bearer {self.token if token is None else token}"
@@ -251,7 +252,7 @@ class Service:
     async def ask(
         self, request: Request, answers: dict[str, SeenAnswer] | None = None
     ) -> tuple[Response, SeenAnswer]:
-        """Send a request that creates no order, again while the service is busy; save that in ``answers``."""
+        """Send a request that creates no order; if the service is busy, note it in ``answers`` and retry."""
         times = 0
         while True:
             response, seconds = await self.exchange(request)
@@ -264,7 +265,7 @@ class Service:
             times += 1
 
     async def wait(self, response: Response, *, times: int) -> None:
-        """Wait as a busy response asks, after ``times`` others; raise `Stopped` if that takes too long."""
+        """Wait after a busy response, the one after ``times`` others; raise `Stopped` if it is too long."""
         if times >= MAX_BUSY:
             raise Stopped(f"the service answered {response.status} {MAX_BUSY} times in a row; {_LATER}")
         asked = retry_after(response.headers.get("Retry-After"), now=self.clock.utc())
@@ -274,13 +275,13 @@ class Service:
         await self.clock.sleep(seconds)
 
     async def check(self) -> None:
-        """Send who-am-i, so that a wrong base URL or token stops the probe before any order is sent."""
+        """Send who-am-i, so that a wrong base URL or token stops the probe before it sends an order."""
         response, _ = await self.ask(self.request("GET", WHO_AM_I))
         check_user(response)
 
 
 def check_user(response: Response) -> None:
-    """Raise `Stopped` if the client cannot read a response to who-am-i: a profile would be of no use."""
+    """Raise `Stopped` if the client cannot read a response to who-am-i."""
     check_reached(response)
     if classify_response(response, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
         raise Stopped(
@@ -290,7 +291,7 @@ def check_user(response: Response) -> None:
     try:
         read_into(User, response.body)
     except Unreadable as error:
-        raise Stopped(f"the client cannot read the answer to who-am-i: {error}. {_NOT_RECORDED}") from None
+        raise Stopped(f"the client cannot read the response to who-am-i: {error}. {_NOT_RECORDED}") from None
 
 
 def check_reached(response: Response) -> None:
@@ -305,18 +306,21 @@ def check_reached(response: Response) -> None:
 
 
 # --- what a profile keeps ----------------------------------------------------------------------------
-# Nothing that names a person, a token or a machine.
+# A profile must not contain a person's name, a token or a machine's name.
 
 
 SHOWN_HEADERS = frozenset({"server", "via", "allow", "retry-after", "connection", "keep-alive", "x-cache"})
-"""Headers whose value shows how the service, or a proxy, works; of all others only the name is kept."""
+"""Headers that are kept with their value, because it shows how the service or a proxy works.
+
+Of all other headers, only the name is kept.
+"""
 
 FIELDS = (
     frozenset({"code", "data", "detail", "details", "error", "error_code", "errors", "fields", "id"})
     | {"message", "reason", "request_id", "status", "status_code", "statusCode", "success", "title"}
     | {"trace_id", "type"}
 )
-"""Names of fields in many services' responses; they name no person."""
+"""The field names that are kept: those in the responses of many services. They name no person."""
 
 _ID_HEADER = re.compile(r"(^|[-_])(id|ray|trace|traceparent)($|[-_])")
 _SHOWABLE = re.compile(r"[\x20-\x7e]{0,200}")
@@ -329,17 +333,19 @@ class FoundOrder:
 
     order: OrderSeen
     order_id: str | None = None  # the order's id, if the response names one
-    # For a success, the reason why the client cannot read the requested order in it.
-    unreadable: str | None = None
-    amount: Decimal | None = None  # the largest ``poster_amount`` in the response, if any
+    unreadable: str | None = None  # for a success, the reason why the client cannot read the order in it
+    amount: Decimal | None = None  # the largest ``poster_amount`` in the response
 
 
 def find_order(response: Response, known: Collection[str], *, sent: NewOrder | None = None) -> FoundOrder:
-    """Find the order in a response, with the client's own reader.
+    """Find the order in a response, as the client reads it.
 
-    ``known`` are the ids of known orders; ``sent`` is None if the body was changed on purpose.
+    Args:
+        response: the response to an order.
+        known: the ids of known orders.
+        sent: the order that was sent; None if its body was changed on purpose.
     """
-    judgement = classify_response(response, RetryPolicy(), ORDER_ANSWERS)
+    classification = classify_response(response, RetryPolicy(), ORDER_ANSWERS)
     order_id, unreadable, is_order = find_order_id(response.body), None, False
     try:
         answer = read_answer(response.body)
@@ -350,22 +356,22 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
         unreadable = str(error)
     document = _decoded(response.body)
     amount = max(_poster_amounts(document), default=None)
-    if judgement is Classification.ANSWERED and unreadable is not None:
+    if classification is Classification.ANSWERED and unreadable is not None:
         return FoundOrder("unknown", order_id, unreadable, amount)
-    # In a refusal, an id may be that of anything. It is an order's if it is known or the response's own.
+    # In a refusal, an id may belong to anything. It is an order's id if it is known or at the top level.
     own_id = document.get("id") if isinstance(document, dict) else None
     is_named = is_order or order_id in known or own_id == order_id is not None
-    if judgement is Classification.ANSWERED or is_named:
+    if classification is Classification.ANSWERED or is_named:
         return FoundOrder("same" if order_id in known else "new", order_id, None, amount)
     is_refusal = response.status is not None and response.status // 100 == 4 and response.status != 408
-    return FoundOrder("none" if is_refusal or judgement is Classification.WRONG_TOKEN else "unknown")
+    return FoundOrder("none" if is_refusal or classification is Classification.WRONG_TOKEN else "unknown")
 
 
 NO_ORDER = FoundOrder("none")
 
 
 def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_ORDER) -> SeenAnswer:
-    """Return what a profile keeps of a response that took so many seconds, and of the order found in it."""
+    """Return the part of a response that a profile keeps, with its seconds and the order found in it."""
     if response.status is None:
         return SeenAnswer(order=found.order)
     document = _decoded(response.body)
@@ -383,7 +389,7 @@ def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_OR
 
 
 def request_ids(responses: Iterable[Response]) -> tuple[str, ...]:
-    """Return the headers whose name looks like an id and whose value differs in each response."""
+    """Return the headers whose name looks like that of an id, and whose value differs in each response."""
     values: dict[str, list[str]] = {}
     for response in responses:
         for name, value in response.headers.items():
@@ -405,7 +411,7 @@ def _kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _poster_amounts(tree: object) -> Iterator[Decimal]:
-    """All values called ``poster_amount``, at any depth, as a number or a string."""
+    """Yield all values of ``poster_amount`` at any depth; they may be numbers or strings."""
     inner: Iterable[object] = tree if isinstance(tree, list) else ()
     if isinstance(tree, dict):
         inner = tree.values()

@@ -1,8 +1,8 @@
-"""Levels 1 and 2: the plan of orders, the cap on what they may cost, and how they are sent.
+"""Levels 1 and 2: the plan of orders, the cap on their number and cost, and how they are sent.
 
-Two things enforce the cap. Orders beyond it are left out before anything is sent. And the journal counts
-across runs: each order has a fixed key, a key has at most one order, and a key that was ever marked as
-sending counts for good. So all runs together stay within the cap of one run, even if probes are killed.
+The cap holds for all runs with one journal, even if probes are killed. Orders beyond the cap are left out
+before anything is sent. And the journal counts across runs: each order has a fixed key, a key has at most one
+order, and a key that was ever marked as sending counts for good.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from transfer_async.sandbox import SeenAnswer, SeenLimits, profile, validation
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - Windows has none; there, start only one probe on a journal
+except ImportError:  # pragma: no cover - not on Windows; there, start only one probe with a journal
     fcntl = None  # type: ignore[assignment]
 
 REFUSALS, ORDERS = 1, 2  # the levels
@@ -64,11 +64,11 @@ _WIDE = Context(prec=100)
 
 @frozen
 class Case:
-    """One test of the probe: an order that it sends, and why."""
+    """One test of the probe, which sends an order."""
 
     name: str  # the case's name, which is part of the order's key
     level: int  # 1 if the order must be refused
-    why: str  # what the order is for, in a few words
+    why: str  # the purpose of the order, in a few words
     repeats: str | None = None  # the name of the case whose body this one repeats
     is_cut: bool = False  # whether the connection is closed once the body is sent
 
@@ -85,7 +85,7 @@ CASES = (
     Case(profile.GREATEST, ORDERS, "the greatest amount"),
     Case(profile.ABOVE, ORDERS, "an amount above it"),
 )
-"""All cases in the order in which they are sent. Their positions set the amounts: never change them."""
+"""All cases, in their sequence. Amounts depend on a case's position, so never change the sequence."""
 
 NAMES = tuple(case.name for case in CASES)
 _AT_LIMITS = (profile.LEAST, profile.BELOW, profile.GREATEST, profile.ABOVE)
@@ -113,16 +113,16 @@ class PlannedOrder:
 
     @property
     def amount(self) -> Decimal:
-        """The most that the order can cost, in the poster's currency; the body never asks for more."""
+        """The maximum cost of the order, in the poster's currency; the body never contains more."""
         return self.order.poster_amount if self.counted is None else self.counted
 
     @property
     def special(self) -> profile.Special | None:
-        """How the body that is sent differs from the client's body for the order; None if it does not."""
+        """The changes to the client's body for the order; None if there are none."""
         return profile.MUST_BE_REFUSED.get(self.name) or profile.WITHOUT.get(self.name)
 
     def body(self, document: profile.Document) -> bytes:
-        """Return the body to send instead of the client's own."""
+        """Return the body to send in place of the client's body."""
         return validation.write(document) if self.special is None else self.special.made(document)
 
 
@@ -133,15 +133,14 @@ def key_of(name: str, attempt: int = 1) -> str:
 
 @frozen(kw_only=True)
 class Plan:
-    """All orders of both levels. Their amounts differ, except where one repeats another."""
+    """The orders of both levels. Their amounts differ, except where one order repeats another."""
 
     order: NewOrder  # a valid order
     apart: Decimal  # the step of ``matcher_amount`` from one order to the next, so that all orders differ
-    # The limits of amounts, by currency code; not tested if the poster's currency has none.
-    limits: Mapping[str, SeenLimits]
+    limits: Mapping[str, SeenLimits]  # by currency; limits are not tested if the poster's currency has none
 
     def next(self, name: str, sent: Sequence[PlannedOrder]) -> PlannedOrder | None:
-        """Return the order to send next for a case, after those that were sent; None if there is none."""
+        """Return the next order to send for a case, after the orders in ``sent``; None if there is none."""
         case = CASES[NAMES.index(name)]
         found = self.planned(case, attempt=1 + sum(item.name == name for item in sent))
         if found is not None and (first := [item for item in sent if item.name == case.repeats]):
@@ -149,9 +148,9 @@ class Plan:
         return found
 
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
-        """Return the order of a case; None if its limit is unknown, or no amount can reach it.
+        """Return the order of a case. Each attempt has a different amount.
 
-        Each attempt uses a different amount.
+        Return None if the case needs a limit that is unknown, or that no amount can reach.
         """
         rate, name = self.order.exchange_rate, case.repeats or case.name
         if name in _AT_LIMITS:
@@ -166,7 +165,7 @@ class Plan:
         return PlannedOrder(case=case, order=order, attempt=attempt)
 
     def _at_limit(self, name: str, attempt: int) -> Decimal | None:
-        """Return a ``matcher_amount`` at a limit, or beyond it by as little as the rate allows."""
+        """Return a ``matcher_amount`` at a limit, or just beyond it; None if the limit is unknown."""
         limits, rate = self.limits.get(self.order.poster_currency), self.order.exchange_rate
         if limits is None:
             return None
@@ -185,15 +184,15 @@ class Plan:
 
 @frozen(kw_only=True)
 class Cap:
-    """How many orders, and what sum in the poster's currency, all runs on one journal may send together."""
+    """The maximum of all orders of all runs with one journal."""
 
-    orders: int
-    amount: Decimal
+    orders: int  # maximum number
+    amount: Decimal  # maximum sum, in the poster's currency
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return the wanted orders, in sequence, that fit under the cap together with those already sent.
+        """Return the wanted orders that fit under the cap, in sequence, after the orders in ``sent``.
 
-        Every order that was, or may have been, sent by any run counts in full, whatever its outcome.
+        Every order that any run has sent, or may have sent, counts in full, whatever its outcome.
         """
         before = [item.amount for item in sent]
         count, amount = len(before), sum(before, Decimal(0))
@@ -208,17 +207,17 @@ class Cap:
 
 @frozen
 class Ledger:
-    """The orders in a durable journal that were, or may have been, sent; they count even after a kill."""
+    """The orders in a durable journal that were sent, or may have been sent before a run was killed."""
 
     journal: Journal
     scope: str
     _entries: dict[str, Entry] = field(factory=dict, init=False, repr=False)
 
     async def sent(self, plan: Plan) -> list[PlannedOrder]:
-        """Return the orders that were, or may have been, sent.
+        """Return the orders that were sent, or may have been sent.
 
         Raises:
-            ValueError: an order differs from the plan, so the sums cannot be trusted.
+            ValueError: an order differs from the plan, so that its amount is unknown.
         """
         found: list[PlannedOrder] = []
         for name in NAMES:
@@ -238,7 +237,7 @@ class Ledger:
         return found
 
     async def _was_sent(self, key: str, entry: Entry) -> bool:
-        """Return whether the key was ever marked as sending. A refused key is free again, but counts."""
+        """Return whether the key was ever marked as sending; a refused key is free again, but counts."""
         if entry.state is KeyState.CREATED or (
             entry.state in AT_WORK and entry.state is not KeyState.CLAIMED
         ):
@@ -246,7 +245,7 @@ class Ledger:
         return any(step.state is KeyState.SENDING for step in await self.journal.history(self.scope, key))
 
     def recorded(self, sent: Iterable[PlannedOrder]) -> dict[str, SeenAnswer]:
-        """Return the journal's answers; raise `Stopped` if an order may cost more than was counted."""
+        """Return the answers in the journal; raise `Stopped` if an order may cost more than was counted."""
         found = {}
         for item in sent:
             if (answer := _recorded_answer(item, self._entries[item.key])) is not None:
@@ -259,7 +258,7 @@ class Ledger:
 
 
 def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
-    """Return the recorded response; None if there was none, so that the order may be sent again."""
+    """Return the recorded answer; None if there was none, so that the order is sent again."""
     if entry.state is KeyState.CREATED:
         return SeenAnswer(status=200, body="json", order="new")
     if entry.state is KeyState.FREE and entry.ending is not None:
@@ -268,7 +267,7 @@ def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
     if entry.cause is not None and entry.cause.kind is CauseKind.UNREADABLE_ANSWER:
         raise Stopped(
             f"{sent.name}: its answer is no longer in the profile, and the order may cost more than was "
-            "counted. Look at the order in the test environment, then use another --journal, with its own cap"
+            "counted. Check the order in the test environment, then use another --journal with its own cap"
         )
     status = None if entry.cause is None else entry.cause.status
     is_answer = sent.case.is_cut or not (status is None or status in BUSY)
@@ -277,7 +276,7 @@ def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
 
 @contextmanager
 def locked(journal: Path) -> Iterator[None]:
-    """Lock the journal against other probes; the lock of a killed process is released."""
+    """Lock the journal against other probes. The system releases the lock of a killed process."""
     file = os.open(journal.with_name(journal.name + ".probe"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:  # pragma: no branch - as above
@@ -295,18 +294,17 @@ def locked(journal: Path) -> Iterator[None]:
 
 @define(kw_only=True)
 class LevelOrders:
-    """The orders of one level: the sent ones, the responses, and the orders still to send."""
+    """The orders of one level: those already sent, their answers, and those still to send."""
 
     plan: Plan  # the plan of both levels
     cap: Cap
     level: int
-    sent: list[PlannedOrder] = field(factory=list)  # see `Ledger.sent`; orders sent now are appended
-    # By the case's name. A sent order without an answer is sent again.
-    answers: dict[str, SeenAnswer] = field(factory=dict)
+    sent: list[PlannedOrder] = field(factory=list)  # see `Ledger.sent`; this run appends its orders
+    answers: dict[str, SeenAnswer] = field(factory=dict)  # by the case's name; without one, it is sent again
 
     def __attrs_post_init__(self) -> None:
         for name, answer in self.answers.items():
-            self._count(name, answer)
+            self.answered(name, answer)
 
     def next(self, name: str) -> PlannedOrder | None:
         """Return the order to send for a case; None if there is none."""
@@ -328,11 +326,8 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer; the order counts with the amount that the service calculated."""
+        """Record an answer; the order then counts with the amount that the service calculated."""
         self.answers[name] = answer
-        self._count(name, answer)
-
-    def _count(self, name: str, answer: SeenAnswer) -> None:
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
@@ -341,7 +336,7 @@ class LevelOrders:
         """Whether the response to a repeated body proves anything."""
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
-            return False  # The answer may be that of either order.
+            return False  # The answer would not show which of the two orders exists.
         return case.repeats is None or case.repeats in self.answers
 
     def check(self) -> None:
@@ -350,13 +345,22 @@ class LevelOrders:
             answer = self.answers.get(item.name)
             if answer is None:
                 continue
-            if item.case.level == REFUSALS and _is_created(answer):
+            is_success = answer.status is not None and 200 <= answer.status <= 299
+            if item.case.level == REFUSALS and (is_success or answer.order in ("new", "same")):
                 raise Stopped(
-                    f"{item.name} ({item.case.why}) was created, or answered with a success, but must be "
-                    "refused. Look at the order in the test environment; nothing more is sent"
+                    f"{item.name} ({item.case.why}) must be refused, but was created, or the response is a "
+                    "success. Check the order in the test environment; nothing more is sent"
+                )
+            if item.name == profile.ORDER and answer.order != "new" and answer.unreadable is None:
+                raise Stopped(
+                    "the valid order was not created: correct --order so that this service accepts it"
                 )
             if item.name == profile.ORDER and answer.order != "new":
-                raise Stopped(_invalid(answer))
+                raise Stopped(
+                    f"the valid order was answered with {answer.status}, and the client cannot read the "
+                    f"response: {answer.unreadable}. Every order would end in doubt. The service must "
+                    "respond as the specification says (2.1)"
+                )
         more = ", ".join(item.name for item in self.sent if item.counted is not None)
         if more and self.amount_sent > self.cap.amount:
             raise Stopped(
@@ -366,20 +370,6 @@ class LevelOrders:
             )
 
 
-def _invalid(answer: SeenAnswer) -> str:
-    if answer.unreadable is None:
-        return "the valid order was not created: correct --order so that this service accepts it"
-    return (
-        f"the valid order was answered with {answer.status}, and the client cannot read the response: "
-        f"{answer.unreadable}. Every order would end in doubt. The service must respond as the specification "
-        "says (2.1)"
-    )
-
-
-def _is_created(answer: SeenAnswer) -> bool:
-    return answer.order in ("new", "same") or (answer.status is not None and 200 <= answer.status <= 299)
-
-
 _TITLES = {
     REFUSALS: "level 1: orders that must be refused; if one is created, the probe stops",
     ORDERS: "level 2: real orders of the test environment",
@@ -387,14 +377,14 @@ _TITLES = {
 
 
 def order_announcement(orders: LevelOrders) -> list[str]:
-    """Return what a level is going to send, and the most that it can cost."""
+    """Return lines that say what a level will send, and its maximum cost."""
     wanted = orders.wanted
     new, currency = orders.admit(wanted), orders.plan.order.poster_currency
     amount = sum((item.amount for item in new), Decimal(0))
     return [
         _TITLES[orders.level],
         *(f"  {item.name}: {item.case.why}; {item.amount} {currency}" for item in new),
-        *(_left_out(item) for item in wanted if item not in new),
+        *(_LEFT_OUT.format(item.name) for item in wanted if item not in new),
         f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in total",
         "  1 more before them: who-am-i",
         f"  sent before: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
@@ -403,8 +393,7 @@ def order_announcement(orders: LevelOrders) -> list[str]:
     ]
 
 
-def _left_out(planned: PlannedOrder) -> str:
-    return f"  left out, beyond the cap: {planned.name}"
+_LEFT_OUT = "  left out, beyond the cap: {}"
 
 
 async def send_orders(
@@ -415,7 +404,7 @@ async def send_orders(
     keep: Callable[[str, SeenAnswer], Awaitable[None]],
     say: Say,
 ) -> None:
-    """Send the orders of a level that fit under the cap; ``keep`` saves each response before the next order.
+    """Send the orders of a level that fit under the cap; ``keep`` saves each answer before the next order.
 
     Raises:
         Stopped: an order that must be refused was created, the valid order was not created, the cap is
@@ -431,7 +420,7 @@ async def send_orders(
                 names.pop(0)
                 continue
             if not orders.admit([planned]):
-                say(_left_out(planned))
+                say(_LEFT_OUT.format(planned.name))
                 names.pop(0)
                 continue
             answer = await _sent(client, relay, planned)
@@ -455,14 +444,14 @@ def _check_answered(planned: PlannedOrder, response: Response) -> None:
     elif not planned.case.is_cut and planned.attempt == 1:
         raise Stopped(
             f"{planned.name} ({planned.case.why}) was sent, and no response came: look for the order in the "
-            "test environment, then run the probe again. It sends this order once more; if there is no "
+            "test environment, then run the probe again. It sends the order once more. If there is no "
             "response either, the profile records that"
         )
 
 
 def _client(address: str, service: Service, ledger: Ledger) -> TransferClient:
     """Return a client that sends each order once, to the relay, and does not resolve doubts."""
-    total = 2.5 * service.timeout  # A response to the relay may take 2 of it.
+    total = 2.5 * service.timeout  # The relay waits for a response for up to 2 of these timeouts.
     return TransferClient(
         address,
         service.token,
@@ -486,7 +475,7 @@ async def _sent(client: TransferClient, relay: Relay, planned: PlannedOrder) -> 
             f"{planned.name}: a killed run still has the key; run the probe again in {wait:.0f} s"
         ) from None
     except TransferError:
-        pass  # The relay has the service's response; the journal has the rest.
+        pass  # The relay has the service's response, and the journal has the outcome.
     finally:
         answer = relay.disarm()
     if answer is None:
@@ -497,12 +486,12 @@ async def _sent(client: TransferClient, relay: Relay, planned: PlannedOrder) -> 
 
 
 # --- the relay ---------------------------------------------------------------------------------------
-# The client claims, marks and settles each order as usual, but sends it to the relay on this machine. The
-# relay forwards one request each time that it is armed, with the body that the case asks for.
+# The client claims, marks and settles each order as usual, but sends it to the relay on this machine. Each
+# time the relay is armed, it forwards one request to the service, with the body of the case.
 
 
 _HOST = "127.0.0.1"
-_NEVER_SENT = 425  # For the client this status means that nothing was done.
+_NEVER_SENT = 425  # The client reads this status as "not processed".
 _NOT_FORWARDED = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding", "upgrade"}
 )
@@ -530,17 +519,17 @@ class Relay:
             await server.shutdown(1.0)
 
     def arm(self, planned: PlannedOrder) -> None:
-        """Forward the next request, as this order."""
+        """Forward the next request as this order."""
         self._armed, self._answer = planned, None
 
     def disarm(self) -> SeenAnswer | None:
-        """Forward nothing more; return the answer to the forwarded request, if there was one."""
+        """Forward nothing more; return the answer to the forwarded request, or None."""
         self._armed = None
         return self._answer
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
-        planned, self._armed = self._armed, None  # Before sending: no order passes twice.
+        planned, self._armed = self._armed, None  # Before the order is sent, so that it is not sent twice.
         if planned is None or request.path != CREATE_ORDER or not self._is_authorized(request):
             return web.Response(status=404)
         name = self._service.request_id_header

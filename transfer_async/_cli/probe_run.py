@@ -1,4 +1,4 @@
-"""One run of the probe: the requested levels, level 0 itself, and the settings that the profile suggests."""
+"""A run of the probe: the requested levels, the requests of level 0, and the proposed settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from transfer_async.sandbox.profile import IDLE
 
 @frozen(kw_only=True)
 class OrderSettings:
-    """What levels 1 and 2 need: see `Plan` and `Cap`; in the journal, each order counts before it is sent."""
+    """The settings of levels 1 and 2; see `Plan`, `Cap` and `Ledger`."""
 
     order: NewOrder
     apart: Decimal
@@ -55,7 +55,7 @@ class OrderSettings:
 
 @frozen(kw_only=True)
 class ProbeRun:
-    """One run."""
+    """A run of the probe."""
 
     service: Service
     levels: frozenset[int]  # the levels to run
@@ -63,15 +63,15 @@ class ProbeRun:
     orders: OrderSettings | None  # the settings of levels 1 and 2; None if neither is run
     path: Path  # the profile's file; an existing profile is extended
     say: Say  # takes a line of output
-    confirm: Callable[[str], bool]  # asks whether to begin; returns true for yes
+    confirm: Callable[[str], bool]  # asks a question; returns true for yes
 
     async def run(self) -> None:
-        """Run the levels, keep the profile, and print the proposed settings.
+        """Run the levels, save the profile, and print the proposed settings.
 
         Raises:
             ValueError: an option is invalid, or a level was not confirmed; nothing more was sent.
             OSError: the profile cannot be read or written.
-            Stopped: nothing more is sent.
+            Stopped: the probe must not go on.
         """
         if LEVEL in self.levels:
             await self._run_reads()
@@ -119,7 +119,7 @@ class ProbeRun:
         for line in lines:
             self.say(line)
         if not await asyncio.to_thread(self.confirm, "begin?"):
-            raise ValueError("not confirmed; nothing more was sent")
+            raise ValueError("not confirmed: nothing more was sent")
 
     async def _load(self) -> ServiceProfile:
         try:
@@ -137,24 +137,24 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Whether an answer in a profile is about the request: not "busy", and not about the token."""
+    """Return whether an answer is about the request itself, not about a busy service or the token."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
 # --- level 0 -----------------------------------------------------------------------------------------
-# What can be found out without an order.
+# It finds out what needs no order.
 
 
 LEVEL = 0
-TIMES = 2  # how often each request is sent: a header whose value changes in between may be an id
+TIMES = 2  # Each request is sent twice, because a header that is an id has a different value each time.
 
 
 @frozen(kw_only=True)
 class ReadLimits:
-    """How far level 0 goes: maximum requests on one connection, and seconds to watch an idle one."""
+    """The limits of level 0."""
 
-    requests: int = 20
-    idle: float = 60.0
+    requests: int = 20  # maximum requests on one connection
+    idle: float = 60.0  # maximum seconds to watch an idle connection
 
     @property
     def steps(self) -> tuple[float, ...]:
@@ -163,7 +163,7 @@ class ReadLimits:
 
 
 def read_announcement(limits: ReadLimits) -> list[str]:
-    """Return what level 0 is going to send."""
+    """Return lines that say what level 0 will send."""
     count = TIMES * len(names.READS)
     idle = max(limits.steps, default=0.0)
     return [
@@ -177,10 +177,10 @@ def read_announcement(limits: ReadLimits) -> list[str]:
 
 
 async def read_service(service: Service, limits: ReadLimits) -> ServiceProfile:
-    """Send the requests of level 0 and return what was seen.
+    """Send the requests of level 0 and return the resulting profile.
 
     Raises:
-        Stopped: the service cannot be reached, rejects the token, or is not what the client expects.
+        Stopped: the service cannot be reached, rejects the token, or does not respond as the client expects.
     """
     answers: dict[str, SeenAnswer] = {}
     responses: list[Response] = []
@@ -217,7 +217,7 @@ async def _watch_connection(service: Service, limits: ReadLimits) -> SeenConnect
     connection = service.connection()
     try:
         is_kept = (await connection.send(request)).is_kept and seen.requests != 1
-        for step in limits.steps if is_kept else ():  # One that is closed at once was not idle.
+        for step in limits.steps if is_kept else ():  # A connection that is closed at once was not idle.
             await service.clock.sleep(step - open_after)
             if not connection.is_open:
                 closed_by = step
@@ -238,7 +238,7 @@ async def _count_requests(service: Service, request: Request, most: int) -> Seen
                 return SeenConnection(asked=most, requests=number - 1 or None)
             if not (response.is_kept and connection.is_open):
                 return SeenConnection(asked=most, requests=number, announced=not response.is_kept)
-            if response.is_busy:  # This is a limit of requests, not of the connection.
+            if response.is_busy:  # The service limits requests, not this connection.
                 return SeenConnection(asked=number)
     finally:
         connection.close()
@@ -271,18 +271,18 @@ def _are_amounts(values: Iterable[object]) -> bool:
 
 
 # --- proposed settings -------------------------------------------------------------------------------
-# The client's settings that a profile suggests, each with its reason. A person applies them.
+# The client's settings that a profile suggests, each with its reason.
 
 
-MAX_WAIT = 300.0  # maximum seconds of Retry-After that the proposal makes room for
-SLOW = 4.0  # A timeout is this many times the slowest response seen: rare ones are slower.
+MAX_WAIT = 300.0  # The proposal ignores a ``Retry-After`` of more seconds.
+SLOW = 4.0  # A timeout is this many times the slowest response seen, because some responses are slower.
 
-_DEFAULT = "the default; nothing that was seen suggests another value"
+_DEFAULT = "the default; no response suggests another value"
 
 
 @frozen(kw_only=True)
 class Proposal:
-    """Proposed settings, the reason of each by its name, and notes about what no setting can correct."""
+    """Proposed settings, the reason for each by its name, and notes about problems without a setting."""
 
     retry: RetryPolicy
     timeouts: Timeouts
@@ -310,27 +310,27 @@ def proposed(profile: ServiceProfile) -> Proposal:
     reasons = {
         "attempts": _DEFAULT,
         "first_delay": _DEFAULT,
-        "not_processed": 'the default: no probe can find out that a status guarantees "not processed"; add '
-        "503 only if the service's operator confirms it in writing",
+        "not_processed": 'the default: a probe cannot prove that a status means "not processed"; add 503 '
+        "only if the service's operator confirms it in writing",
         "refused": refused_reason,
         "sock_read": timeout_reason,
         "total": timeout_reason,
         "max_delay": f"a response asked to wait for {wait:g} s (Retry-After)"
         if is_long
         else "no response asked for a longer wait",
-        "deadline": "room for two attempts and the wait between them" if wait else "room for a response",
+        "deadline": "enough for two attempts and the wait between them" if wait else "enough for a response",
     }
     return Proposal(retry=policy, timeouts=timeouts, reasons=reasons, notes=tuple(_notes(profile)))
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal, and why; a status seen with an order is left out."""
+    """Return the statuses that prove a refusal, and the reason; a status seen with an order is left out."""
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:
-        return REFUSED, "the default: no response with one of these statuses named an order"
+        return REFUSED, "the default: no response with one of these statuses contained an order"
     shown = ", ".join(map(str, sorted(taken)))
-    return REFUSED - taken, f"without {shown}: a response with it named an order, so it proves no refusal"
+    return REFUSED - taken, f"without {shown}: a response with it contained an order, so it proves no refusal"
 
 
 def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
@@ -345,7 +345,7 @@ def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
 def _retry_after(answer: SeenAnswer) -> float:
     try:
         found = Decimal(answer.headers.get("retry-after") or 0)
-    except InvalidOperation:  # a date; the profile does not keep how far ahead it was
+    except InvalidOperation:  # a date, and the profile does not keep the time of the response
         return 0.0
     return float(found) if found.is_finite() and found > 0 else 0.0
 
@@ -354,7 +354,7 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     answers, connection = profile.answers, profile.connection
     if connection is not None and connection.closed_by is not None and connection.closed_by <= POOL_KEEPALIVE:
         yield (
-            f"an idle connection is closed within {connection.closed_by:g} s, and the client keeps one for "
+            f"an idle connection is closed within {connection.closed_by:g} s, but the client keeps it for "
             f"{POOL_KEEPALIVE:g} s: expect more doubts. Pass your own session with a shorter "
             "keepalive_timeout"
         )
@@ -362,7 +362,7 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
         yield (
             f"a connection is closed after {connection.requests} requests, and no response announces it: an "
             "order sent at that moment ends in doubt. Ask the service's operator to send Connection: close "
-            "with the last response, or pass your own session with force_close=True"
+            "in the last response, or pass your own session with force_close=True"
         )
     wrong = answers.get(names.WRONG_TOKEN)
     if wrong is not None and wrong.status is not None and _judged(wrong) is not Classification.WRONG_TOKEN:
@@ -395,18 +395,18 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
         return "the same body twice created two orders: only the key and the journal prevent duplicates"
     shown = "the first order" if again.order == "same" else str(again.status)
     note = (
-        f"the same body again is answered with {shown}; a body is no idempotency key, and the client does "
+        f"the response to the same body again is {shown}; a body is no idempotency key, so the client does "
         "not rely on it"
     )
     if after_cut is None or again.order == "unknown":
         return note
     if again.order == "none" and again.status == after_cut.status:
-        return f"{note}. After a connection cut behind the body, the order exists: its repetition was refused"
-    return f"{note}. After a connection cut behind the body, it is unknown whether the order exists"
+        return f"{note}. After the connection was cut, the order exists: its repetition was refused"
+    return f"{note}. After the connection was cut, it is unknown whether the order exists"
 
 
 def as_lines(proposal: Proposal) -> Iterator[str]:
-    """Return the proposal as a table of settings, and as code."""
+    """Yield the proposal as lines: each setting with its reason, and all settings as code."""
     yield "proposed settings, for you to check and apply:"
     groups: tuple[tuple[str, Any, Any], ...] = (
         ("retry", proposal.retry, RetryPolicy()),

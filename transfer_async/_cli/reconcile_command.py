@@ -1,4 +1,4 @@
-"""``journal reconcile``: its options, the export that it reads, the report that it prints, its exit codes."""
+"""``journal reconcile``: its options, how it reads the export, its report and exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from transfer_async._cli import options
-from transfer_async._cli.journal_session import By, JournalTarget, Person, named, usage
+from transfer_async._cli.journal_session import By, JournalTarget, Person, target_of, usage
 from transfer_async._cli.output import (
     BadLine,
     TextLines,
@@ -51,10 +51,10 @@ from transfer_async._support.util import is_positive
 from transfer_async.journal.model import SETTLE_AFTER, Decision
 
 MAX_SHOWN = 20
-"""Maximum number of findings of a kind, and of faults in the export, that are printed without ``--json``."""
+"""Without ``--json``, print at most this many findings of each kind, and faults of the export."""
 
 Columns = Mapping[str, Sequence[str]]
-"""The names of the columns in which each field is looked for."""
+"""The possible columns of each field."""
 
 COLUMNS: Columns = {
     "order_id": ("order_id", "id"),
@@ -66,8 +66,8 @@ COLUMNS: Columns = {
     "matcher_amount": ("matcher_amount",),
     "posted_at": ("posted_at",),
 }
-"""The defaults: our names, then those of the service's order object (specification 2.1); a dot before the
-name of an inner field."""
+"""By default: our name of the field, then the name in the service's order object (specification 2.1). A dot
+stands before the name of an inner field."""
 
 
 def reconcile(
@@ -82,31 +82,33 @@ def reconcile(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help=f"The column of a field: {', '.join(COLUMNS)}. By default it has the field's name, or that "
-            "of the service's order object. May be repeated.",
+            help=f"The column of a field, one of {', '.join(COLUMNS)}. By default, its name is that of the "
+            "field, or the one in the service's order object. May be repeated.",
         ),
     ] = None,
-    slack: Annotated[float, typer.Option(help="Seconds by which the service's clock may differ.")] = 300.0,
+    slack: Annotated[
+        float, typer.Option(help="Maximum difference of the service's clock, in seconds.")
+    ] = 300.0,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     propose: Annotated[
-        bool, typer.Option("--propose", help="Propose to resolve each match; another person approves.")
+        bool, typer.Option("--propose", help="Propose to resolve each match, for another person to approve.")
     ] = False,
     by: By = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="JSON Lines: first the figures, then each finding.")
+        bool, typer.Option("--json", help="Print JSON Lines: first the figures, then each finding.")
     ] = False,
 ) -> None:
     """Compare an export of the service's orders with the journal.
 
-    Finds the order of each doubt if exactly one fits, and prints how to resolve it. Also reports doubts that
-    several orders fit, orders that no key has (duplicates among them), created keys that the export lacks,
-    and keys that were resolved with a wrong order. It ends no doubt, and never concludes that an order does
-    not exist: what the export lacks may appear later.
+    If exactly one order fits a doubt, prints how to resolve the doubt with it. Also reports doubts that
+    several orders fit, orders that belong to no key (such as duplicates), created keys whose order is not in
+    the export, and keys that were resolved with a wrong order. It ends no doubt, and never concludes that an
+    order does not exist: an order that is not in the export may appear later.
 
     Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 a usage error;
     3 something needs attention; 4 the journal has keys of other scopes only.
     """
-    target = named(journal, scope, base_url)
+    target = target_of(journal, scope, base_url)
     with usage():
         columns = _columns(column or [])
         checked_settle_after(settle_after)
@@ -139,7 +141,7 @@ def reconcile(
 
 
 def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: str) -> None:
-    """Propose each match, except where a proposal exists or the key has changed."""
+    """Propose to resolve each match, unless its key has a proposal already or has changed."""
     matches = list(comparison.matches())
 
     async def proposed(operators: Operators) -> int:
@@ -162,8 +164,8 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
                 complain(shown(f"{match.key}: not proposed: {error}"))
         return count
 
-    with usage("EXPORT"):  # The reason contains the file's name.
-        reason = checked_text("reason", reason)
+    with usage():
+        reason = checked_text("EXPORT", reason)  # The reason contains the file's name.
     complain(f"{target.with_journal(proposed):,} proposed: another person may approve each")
 
 
@@ -171,19 +173,19 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
 
 
 _ASSUMED = (
-    "posted_at: has no zone, and was read as UTC; no order that both sides know confirms that. Make sure of "
-    "it before you resolve anything"
+    "posted_at: has no time zone, and was read as UTC. No order in both the export and the journal confirms "
+    "that. Check it before you resolve anything"
 )
 
 _FIGURES = {
     "orders": "orders in the export",
-    "known": "of them that a key has",
+    "known": "of them belong to a key",
     Match.kind: "doubts that exactly one order fits",
     Ambiguous.kind: "doubts that several orders or keys fit",
     NotFound.kind: "doubts that no order fits; it may appear later",
-    Unknown.kind: "orders that no key has",
-    Lacking.kind: "created keys that the export lacks",
-    WrongOrder.kind: "keys resolved with an order that is not theirs",
+    Unknown.kind: "orders that belong to no key",
+    Lacking.kind: "created keys whose order is not in the export",
+    WrongOrder.kind: "keys resolved with a wrong order",
 }
 
 
@@ -207,19 +209,19 @@ def _text(finding: Finding) -> str:
             return f"{key}: only {order_id} fits; resolve it with {command}"
         case Ambiguous(key, order_ids, refuted):
             others = f"; refuted keys that may have sent one: {', '.join(refuted)}" if refuted else ""
-            return f"{key}: the export cannot decide; these fit: {', '.join(order_ids)}{others}"
+            return f"{key}: ambiguous; these orders fit: {', '.join(order_ids)}{others}"
         case NotFound(key):
             return f"{key}: no order fits so far; this proves nothing"
         case Unknown(order_id, None):
-            return f"{order_id}: no key has this order"
+            return f"{order_id}: belongs to no key"
         case Unknown(order_id, like, like_key):
-            return f"{order_id}: no key has this order; {like} of key {like_key} is the same: a duplicate?"
+            return f"{order_id}: belongs to no key; may be a duplicate of {like}, the order of key {like_key}"
         case Lacking(key, order_id):
             return f"{key}: its order {order_id} is not in the export"
         case WrongOrder(key, order_id, fitting):
             return (
-                f"{key}: was resolved with {order_id}, an order of other users, amounts or time; these fit: "
-                f"{', '.join(fitting) or 'none so far'}. Correct it with transfer-async journal amend "
+                f"{key}: was resolved with {order_id}, whose users, amounts or time do not fit; these orders "
+                f"fit: {', '.join(fitting) or 'none so far'}. Correct it with transfer-async journal amend "
                 f"{shlex.quote(key)}"
             )
 
@@ -232,7 +234,7 @@ def _print_json(comparison: Comparison, figures: Mapping[str, int | bool]) -> No
 
 
 # --- the export --------------------------------------------------------------------------------------
-# CSV or JSON Lines, one order a row. A fault names a line and a field, never a value.
+# CSV or JSON Lines, one order per row. Messages contain the line and the field, but never a value.
 
 
 _DATE_AND_TIME = re.compile(r"\d{4}-?\d\d-?\d\d.\d\d:?\d\d")
@@ -257,8 +259,8 @@ def _read_export(comparison: Comparison, export: Path, columns: Columns) -> None
         complain(shown(f"line {fault.line}: {fault.why}" if fault.line else fault.why))
     if faults:
         fail(
-            "journal: EXPORT: nothing was compared: an unreadable order may be that of any key. Correct the "
-            "export first",
+            "journal: EXPORT: nothing was compared, because an unreadable order may belong to any key. "
+            "Correct the export first",
             FAILED,
         )
 
@@ -268,14 +270,14 @@ def _unreadable(error: Exception) -> str:
 
 
 def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[BadLine]:
-    """Add every order of the export; return its faults, each of them once."""
+    """Add every order of the export; return its faults, each fault once."""
     faults: dict[str, tuple[int, int]] = {}
     for row in _rows(path, columns):
         if isinstance(row, BadLine):
             line, count = faults.get(row.why, (row.line, 0))
             faults[row.why] = line, count + 1
         elif not comparison.add_order(row):
-            faults[f"the export has order {row.order_id} twice, with different values"] = 0, 1
+            faults[f"the export contains order {row.order_id} twice, with different values"] = 0, 1
         if len(faults) == MAX_SHOWN:
             break
     if not faults and comparison.first > comparison.last:  # An empty file is not the export of a service.
@@ -287,10 +289,10 @@ def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[Ba
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[ExportedOrder | BadLine]:
-    """Return every order, or what is wrong with its row.
+    """Yield every order, or a `BadLine` for a row that cannot be read.
 
     Raises:
-        ValueError: the file's name has another ending.
+        ValueError: the file's name does not end in .csv, .jsonl or .ndjson.
         OSError: the file cannot be read.
     """
     reader = _READERS.get(path.suffix.lower())
@@ -315,7 +317,7 @@ def _csv_rows(lines: TextLines, columns: Columns) -> Iterator[tuple[int, Any]]:
                 yield line, BadLine(line, str(error))
                 return  # Every row would have the same fault.
         elif row and len(row) != len(header):
-            yield line, BadLine(line, "has another number of cells than the header")
+            yield line, BadLine(line, "does not have as many cells as the header")
         elif row:
             yield line, dict(zip(header, row, strict=True))
 
@@ -363,7 +365,7 @@ _SUMS = {"poster_amount": "poster_currency", "matcher_amount": "matcher_currency
 
 
 def _cells(row: Any, columns: Columns) -> dict[str, Any]:
-    """Return the values of all fields; a fault names only columns that were looked for."""
+    """Return the values of all fields. Messages contain no other column names than those in ``columns``."""
     cells = {name: _cell(row, name, wanted) for name, wanted in columns.items()}
     if missing := [name for name, value in cells.items() if value is None]:
         looked_for = ", ".join(f"{name} (looked for as {' or '.join(columns[name])})" for name in missing)
@@ -374,7 +376,7 @@ def _cells(row: Any, columns: Columns) -> dict[str, Any]:
 
 
 def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
-    """Return the value of a field in one of the columns, also as a path to an inner field; None if empty."""
+    """Return the value of a field from one of its columns or inner fields; None if it is empty."""
     found = {}
     for column in columns:
         value = row.get(column) if isinstance(row, dict) else None
@@ -404,12 +406,12 @@ def _amount(name: str, value: Any) -> Decimal:
 
 
 def _time(text: str) -> datetime:
-    problem = "is no time"
+    problem = "is not a time"
     try:
         time = datetime.fromisoformat(text)
         if _DATE_AND_TIME.match(text):
             return time
-        problem = "is a date without a time"  # Midnight would stand for any time of that day.
+        problem = "is a date without a time"  # It would be read as midnight.
     except ValueError:
         pass
     raise ValueError(f"posted_at: {problem}; export it as, for example, 2026-01-31T12:00:00.000Z")

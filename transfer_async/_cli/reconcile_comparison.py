@@ -1,9 +1,9 @@
 """Compare the orders of an export with the keys of a journal, in a temporary database on the disk.
 
-An order of the export belongs to a doubt if it is the only one that fits: it has the same users, currencies
-and amounts, was posted while the doubt's requests could take effect, no key has it, and no other key may
-have sent such an order. A refuted key may have, too, because the refutation may have been a mistake.
-That the export lacks an order proves nothing: the order may appear later.
+An order fits a key in doubt if it has the same users, currencies and amounts, and was posted while the key's
+requests could take effect. It is a match if it is the only order that fits, belongs to no key, and no other
+key may have sent such an order. A refuted key counts as such a key, because the refutation may be a mistake.
+If an order is not in the export, this proves nothing: it may appear later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transfer_async.journal.model import Entry, HistoryEvent, KeyState
 from transfer_async.journal.protocol import ScopedJournal
 from transfer_async.journal.transitions import Create, MarkSending, Refute
 
-MAX_NAMED = 5  # maximum number of orders, or keys, that one finding names
+MAX_NAMED = 5  # maximum number of orders, and of keys, in one finding
 
 _TABLES = """
 CREATE TABLE orders (
@@ -47,7 +47,7 @@ class ExportedOrder:
     order_id: str
     content: str  # see `order_content`
     posted_at: float  # the time it was posted, in seconds since 1970
-    has_zone: bool = True  # whether the export names the zone of that time; without one, it was read as UTC
+    has_zone: bool = True  # whether that time has a zone; without one, it was read as UTC
 
 
 @frozen
@@ -55,10 +55,10 @@ class Sender:
     """A key that may have sent an order."""
 
     key: str
-    content: str | None  # see `order_content`; None if it cannot be read, so that any order may be the key's
+    content: str | None  # see `order_content`; None if it is unknown, so that any order fits
     since: float  # the earliest time at which its order may have been posted, in seconds since 1970
     until: float  # the latest time at which it may have been posted
-    is_in_doubt: bool  # whether the key is in doubt, so that its order is looked for
+    is_in_doubt: bool  # whether the key is in doubt; only then is its order looked for
     was_refuted: bool = False  # whether a doubt of the key was refuted
 
 
@@ -76,7 +76,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A doubt that several orders fit, or one whose order other keys (also refuted ones) may have sent."""
+    """A doubt that several orders fit, or whose order another key may have sent."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -86,7 +86,7 @@ class Ambiguous:
 
 @frozen
 class NotFound:
-    """A doubt that no order of the export fits, which proves nothing."""
+    """A doubt that no order of the export fits. This proves nothing."""
 
     kind: ClassVar[str] = "not_found"
     key: str
@@ -94,7 +94,7 @@ class NotFound:
 
 @frozen
 class Unknown:
-    """An order that no key has: another system's, or a duplicate of ``like``, which ``like_key`` has."""
+    """An order that belongs to no key. It may be a duplicate of ``like``, which belongs to ``like_key``."""
 
     kind: ClassVar[str] = "unknown"
     order_id: str
@@ -104,7 +104,7 @@ class Unknown:
 
 @frozen
 class Lacking:
-    """A key whose order is not in the export, although it was created in the time that the export covers."""
+    """A key whose order is not in the export, although the export covers the time of its creation."""
 
     kind: ClassVar[str] = "lacking"
     key: str
@@ -113,7 +113,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key resolved with an order of other users, amounts or time; ``fitting`` orders have no key yet."""
+    """A key resolved with an order whose users, amounts or time do not fit; ``fitting`` orders would fit."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -130,13 +130,13 @@ Finding = Match | Ambiguous | NotFound | Unknown | Lacking | WrongOrder
 class Comparison(TemporaryDatabase):
     """The orders, the keys and the findings; a context manager.
 
-    Add the orders of the export first, then the keys that may have sent one, then those whose order is
-    known. In another sequence, a key that is settled in the meantime would be missed.
+    Add the orders of the export first, then the keys that may have sent an order, then the keys whose order
+    is known. In another sequence, a key that is settled between the steps would be missed.
 
     Attributes:
-        first: the time of the export's first order; infinite while there is none.
-        last: the time of its last order.
-        has_zones: whether every order of the export names the zone of its time.
+        first: the time of the export's first order; infinite if there is none.
+        last: the time of its last order; minus infinite if there is none.
+        has_zones: whether the times of all orders have a zone.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Comparison(TemporaryDatabase):
         self.has_zones = True
 
     def add_order(self, order: ExportedOrder) -> bool:
-        """Add an order of the export; return false if it was added before with other values."""
+        """Add an order of the export; return false if it was already added with different values."""
         self.has_zones &= order.has_zone
         self.first, self.last = min(self.first, order.posted_at), max(self.last, order.posted_at)
         values = (order.order_id, order.content, order.posted_at)
@@ -161,7 +161,7 @@ class Comparison(TemporaryDatabase):
         )
 
     def add_resolved(self, sender: Sender, order_id: str, *, claimed_at: float) -> None:
-        """Add a key that was resolved with an id; unless that order fits, the key may have sent another."""
+        """Add a key that a person resolved; if its order does not fit, the key may have sent another one."""
         self.database.execute("INSERT OR IGNORE INTO resolved VALUES (?)", (sender.key,))
         found = self.database.execute(
             "SELECT content, posted_at FROM orders WHERE id = ?", (order_id,)
@@ -178,7 +178,7 @@ class Comparison(TemporaryDatabase):
             self.database.execute("INSERT INTO wrong VALUES (?, ?, ?, ?, ?)", values)
 
     def add_created(self, created: Iterable[tuple[str, str, float | None]]) -> None:
-        """Add known orders: the id, the key, and the time since when it is known."""
+        """Add known orders: the id, the key, and the time from which it is known."""
         for order_id, key, at in created:
             values = (key, at, order_id)
             if self.database.execute("UPDATE orders SET key = ?, known_at = ? WHERE id = ?", values).rowcount:
@@ -191,11 +191,11 @@ class Comparison(TemporaryDatabase):
             self.database.execute("INSERT INTO lacking VALUES (?, ?)", (key, order_id))
 
     def times_agree(self, slack: float) -> bool:
-        """Return whether the journal recorded any order at about the time at which it was posted."""
+        """Return whether the journal recorded at least one order at about the time when it was posted."""
         return bool(self._count(f"orders WHERE {_AGREES}", slack))
 
     def other_times(self, slack: float, *, after: str, limit: int) -> list[tuple[str, str, float]]:
-        """Return the other known orders: the id, the key, and the time of posting."""
+        """Return the known orders whose times do not agree: the id, the key, and the time of posting."""
         where = f"key IS NOT NULL AND ({_AGREES}) IS NOT TRUE AND id > ? ORDER BY id LIMIT ?"
         sql = f"SELECT id, key, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are in this file
         return self.database.execute(sql, (slack, after, limit)).fetchall()
@@ -206,8 +206,8 @@ class Comparison(TemporaryDatabase):
         self.database.execute("CREATE INDEX known ON orders (content, posted_at, id) WHERE key IS NOT NULL")
         self.database.execute("CREATE INDEX senders ON keys (content, until)")
         doubts = self.database.execute("SELECT rowid, key, content, since, until FROM keys WHERE in_doubt")
-        while some := doubts.fetchmany(1_000):
-            found = [(*self._find(*doubt[1:]), doubt[0]) for doubt in some]
+        while rows := doubts.fetchmany(1_000):
+            found = [(*self._find(*doubt), rowid) for rowid, *doubt in rows]
             self.database.executemany("UPDATE keys SET found = ?, order_id = ? WHERE rowid = ?", found)
         self.database.execute("CREATE INDEX matched ON keys (order_id) WHERE order_id IS NOT NULL")
 
@@ -215,28 +215,31 @@ class Comparison(TemporaryDatabase):
         fitting = self._fitting(content, since, until, limit=2)
         if not fitting:
             return NotFound.kind, None
-        if len(fitting) > 1 or self._others(key, content, fitting[0][1], limit=1):
+        if len(fitting) > 1 or self._other_keys(key, content, fitting[0][1], limit=1):
             return Ambiguous.kind, None
         return Match.kind, fitting[0][0]
 
     def _fitting(
         self, content: str | None, since: float, until: float, *, limit: int
     ) -> list[tuple[str, float]]:
-        """Orders that no key has, with that content, posted in that time."""
+        """Return orders that belong to no key, with this content, posted in this period."""
         where = "content = ? AND posted_at BETWEEN ? AND ? AND key IS NULL ORDER BY posted_at, id LIMIT ?"
         sql = f"SELECT id, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are above
         return self.database.execute(sql, (content, since, until, limit)).fetchall()
 
-    def _others(
+    def _other_keys(
         self, key: str, content: str | None, posted_at: float, *, limit: int, kind: str = "true"
     ) -> list[str]:
-        """Other keys, of a kind, that may have sent an order with that content, posted at that time."""
+        """Return other keys that may have sent an order with this content, posted at this time.
+
+        ``kind`` is an SQL condition on the keys.
+        """
         where = f"AND since <= ? AND until >= ? AND key <> ? AND {kind} LIMIT ?"
         found: list[str] = []
         for same_content, values in (("content = ?", [content]), ("content IS NULL", [])):
             sql = f"SELECT DISTINCT key FROM keys WHERE {same_content} {where}"  # noqa: S608 - all of it is in this file
             rows = self.database.execute(sql, (*values, posted_at, posted_at, key, limit))
-            found += [other for (other,) in rows]
+            found += [found_key for (found_key,) in rows]
         return found[:limit]
 
     def figures(self) -> dict[str, int]:
@@ -275,7 +278,7 @@ class Comparison(TemporaryDatabase):
         fitting = self._fitting(content, since, until, limit=MAX_NAMED)
         refuted: dict[str, None] = {}
         for _, posted_at in fitting:
-            found = self._others(key, content, posted_at, limit=MAX_NAMED, kind="was_refuted")
+            found = self._other_keys(key, content, posted_at, limit=MAX_NAMED, kind="was_refuted")
             refuted |= dict.fromkeys(found)
         return Ambiguous(key, tuple(order_id for order_id, _ in fitting), tuple(refuted)[:MAX_NAMED])
 
@@ -292,9 +295,9 @@ _UNKNOWN_ORDERS = f"SELECT o.id, (SELECT l.id {_LIKE}), (SELECT l.key {_LIKE}) F
 
 
 def order_content(poster: str, recipient: str, *sums: tuple[Decimal, str]) -> str:
-    """Return what orders are compared by, as one text: the users, amounts and currencies.
+    """Return the users, amounts and currencies of an order as one text, for the comparison.
 
-    The case of ASCII letters and the zeros at the end of an amount do not count.
+    The case of ASCII letters and trailing zeros of an amount make no difference.
     """
     shown = (
         f"{amount.normalize(requests.EXACT):f} {requests.ascii_lower(currency)}" for amount, currency in sums
@@ -319,8 +322,8 @@ ROUNDING = 1.0  # seconds: an export may show times in whole seconds
 class PostingTime:
     """Calculates the period in which a key's order may have been posted."""
 
-    slack: float  # the seconds by which the service's clock may differ
-    settle_after: float  # the seconds after the last possible send in which a request may still take effect
+    slack: float  # the maximum difference of the service's clock, in seconds
+    settle_after: float  # seconds after the last possible send during which a request may still take effect
     since_1970: Callable[[float], float]  # converts the journal's seconds to seconds since 1970
 
     def sender(self, key: str, entry: Entry) -> Sender:
@@ -335,8 +338,8 @@ class PostingTime:
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
         """Yield one sender for each refuted attempt of a key, because a refutation may be a mistake.
 
-        The order data of a refuted attempt is deleted once its undos are done. After that its content is
-        unknown, and any order of that time may belong to it.
+        The order data of a refuted attempt is deleted once its undos are done. After that, its content is
+        unknown, and any order of that time fits.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}
@@ -365,7 +368,7 @@ async def add_journal(
     """Add every key that may have sent an order, and then every key whose order is known.
 
     Returns:
-        Whether an order that both sides know shows that the export's times are right.
+        Whether an order in both the export and the journal shows that the export's times are right.
 
     Raises:
         ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
@@ -380,7 +383,9 @@ async def add_journal(
     await asyncio.to_thread(comparison.add_senders, senders)
     last = ""
     while page := await journal.work(limit=PAGE, after=last):
-        senders = [other for key, entry in page if key not in doubts for other in _other_senders(key, entry)]
+        senders = [
+            sender for key, entry in page if key not in doubts for sender in _other_senders(key, entry)
+        ]
         await asyncio.to_thread(comparison.add_senders, senders)
         last = page[-1][0]
     await _add_refuted(comparison, journal, times)
@@ -398,15 +403,15 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""
-    while others := await asyncio.to_thread(comparison.other_times, slack, after=last, limit=PAGE):
-        for order_id, key, posted_at in others:
+    while rows := await asyncio.to_thread(comparison.other_times, slack, after=last, limit=PAGE):
+        for order_id, key, posted_at in rows:
             difference = _time_difference(order_id, posted_at, await journal.history(key))
             if difference is not None and difference > slack:
                 raise ValueError(
-                    f"EXPORT: nothing was compared: posted_at of {order_id} is {difference:,.0f} s from the "
-                    f"time at which the journal has it created, for {key}. A time without a zone is read as "
-                    "UTC: export the times in UTC, or with their zone (2026-01-31T13:00:00+01:00). If the "
-                    "service's clock really differs so much, raise --slack"
+                    f"EXPORT: nothing was compared: posted_at of {order_id} differs by {difference:,.0f} s "
+                    f"from the time in the journal, for {key}. A time without a zone is read as UTC: export "
+                    "the times in UTC, or with their zone (2026-01-31T13:00:00+01:00). If the service's "
+                    "clock really differs so much, raise --slack"
                 )
             is_compared |= difference is not None
             last = order_id
@@ -414,7 +419,10 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Seconds between posting an order and sending it; None if the service did not respond with it."""
+    """Return by how many seconds ``posted_at`` lies before the order was sent, or after it was recorded.
+
+    Return None if the service did not return the order itself.
+    """
     end = next((step for step in steps if step.move == Create.name and step.order_id == order_id), None)
     if end is None:  # A person gave its id, which may be wrong.
         return None
@@ -429,7 +437,7 @@ async def _add_refuted(comparison: Comparison, journal: ScopedJournal, times: Po
 
 
 async def _add_resolved(comparison: Comparison, journal: ScopedJournal, times: PostingTime) -> None:
-    """Add every key whose order id was given by a person; such an id may be wrong."""
+    """Add every key whose order id a person gave, because it may be wrong."""
     async for key, entry in _entries(journal, journal.resolved):
         if entry.is_amendable and entry.order_id is not None:
             sender = evolve(times.sender(key, entry), is_in_doubt=False)
@@ -445,14 +453,14 @@ async def _entries(
         keys, after = await fetch(after=after)
         for key in dict.fromkeys(keys):
             entry = await journal.read(key)
-            if entry is not None:  # It may just have been deleted.
+            if entry is not None:  # The key may have been deleted since.
                 yield key, entry
         if not after:
             return
 
 
 def _other_senders(key: str, entry: Entry) -> Iterator[Sender]:
-    """Return a key that was not in doubt, but whose order, or an earlier one, may exist."""
+    """Yield a key that was not in doubt, but whose order, or an earlier order of it, may exist."""
     intents = [undo.intent for undo in entry.pending_undos]
     if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and entry.intent is not None:
         intents.append(entry.intent)

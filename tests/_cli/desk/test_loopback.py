@@ -266,7 +266,7 @@ async def test_a_journal_that_cannot_be_opened_is_told_at_once(tmp_path: Path):
     ("words", "told"),
     [
         (["--journal", "nowhere.db", "--scope", "live"], "desk: --journal: there is no file nowhere.db"),
-        (["--journal", "{path}"], "desk: --scope: name it"),
+        (["--journal", "{path}"], "desk: --scope, --base-url or TRANSFER_BASE_URL is required"),
         (["--journal", "{path}", "--scope", "live", "--may", "everything"], "desk: roles: must be among"),
         (
             ["--journal", "{path}", "--scope", "live", "--by", "two\nlines"],

@@ -18,4 +18,4 @@ async def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits at the terminal."""
     for module in ("journal_session", "journal_commands"):
-        monkeypatch.setattr(f"transfer_async._cli.{module}.somebody_is_there", lambda: True)
+        monkeypatch.setattr(f"transfer_async._cli.{module}.is_interactive", lambda: True)

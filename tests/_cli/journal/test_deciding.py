@@ -161,7 +161,10 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: Wor
         ([*SEEN, *ADA, "--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
         ([*SEEN, *ADA, "--by", " "], "--by: must be a non-empty line of text"),
         ([*SEEN, *ADA, "--reason", ""], "--reason: must be a non-empty line of text"),
-        (["resolve", "doubt", *ADA], "--order-id is required: the service's responses to this key name none"),
+        (
+            ["resolve", "doubt", *ADA],
+            "--order-id is required: the service's responses contain no candidate order",
+        ),
         (["resolve", "doubt", "--candidate", *ADA], "--order-id is required: "),
         (REFUTE, "--yes is required when not interactive\n"),
         ([*REFUTE, "--yes", "--settle-after", "-1"], "--settle-after: must be 0 seconds or more\n"),
@@ -291,7 +294,7 @@ async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(world
 
     assert shown["candidates"] == [order_id]
     assert shown["history"][-1]["reason"].endswith(f"; the response has the id {order_id}")
-    assert f"names {order_id}. Is it the order of doubt?" in no.stderr
+    assert f"contains {order_id}. Is it the order of doubt?" in no.stderr
     assert (await world.entry("doubt")).order_id == order_id
 
 

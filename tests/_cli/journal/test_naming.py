@@ -78,7 +78,10 @@ async def test_a_file_that_is_no_journal_is_told_in_one_line(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("words", "line"),
-    [([], "journal: --scope: name it"), (["--base-url", "http://bank.example"], "journal: --base-url: must")],
+    [
+        ([], "journal: --scope, --base-url or TRANSFER_BASE_URL is required"),
+        (["--base-url", "http://bank.example"], "journal: --base-url: must"),
+    ],
 )
 async def test_a_scope_or_an_address_must_be_named(
     world: World, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch

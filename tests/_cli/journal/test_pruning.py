@@ -17,7 +17,7 @@ async def test_what_ended_long_ago_is_forgotten(world: World, when: list[str]):
     await everything(world)
     result = await asked("prune", *when, "--yes")
 
-    assert result.stdout == f"{world.scope}: 1 key forgotten\n"
+    assert result.stdout == f"{world.scope}: 1 key deleted\n"
     assert [await world.known(key) is None for key in ("created", "doubt", "owing")] == [True, False, False]
 
 
@@ -27,8 +27,8 @@ async def test_what_ended_within_a_day_is_kept_and_the_command_says_so(world: Wo
     await world.create(key="created")
     for age in ("0m", "1m", "23h"):
         result = await asked("prune", "--older-than", age, "--yes")
-        assert result.stdout == f"{world.scope}: 0 keys forgotten\n"
-        assert "journal: what ended within the last day is kept" in result.stderr
+        assert result.stdout == f"{world.scope}: 0 keys deleted\n"
+        assert "journal: keys that ended within the last day are kept" in result.stderr
     assert await world.known("created") is not None
 
 

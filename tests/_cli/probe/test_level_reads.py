@@ -140,7 +140,7 @@ GOOD = response("200 OK", USER)
         (response("404 Not Found", b"<html>"), "answered who-am-i with 404"),
         (response("302 Found", b"", "Location: /login"), "answered who-am-i with 302"),
         (response("500 Oh", b"{}"), "answered who-am-i with 500"),
-        (response("200 OK", b"<html>"), "the client cannot read the answer to who-am-i"),
+        (response("200 OK", b"<html>"), "the client cannot read the response to who-am-i"),
         (response("503 Busy", b""), "answered 503 5 times in a row"),
         (response("429 Slower", b"", "Retry-After: 86400"), "answered 429 with a wait of 86,400 s"),
     ],

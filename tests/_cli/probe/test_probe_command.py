@@ -63,14 +63,14 @@ async def test_nothing_is_sent_without_yes_when_not_interactive(sandbox):
     assert "31 requests at most" in result.stdout
     assert result.stderr.splitlines() == [
         "--yes is required when not interactive",
-        "probe: not confirmed; nothing more was sent",
+        "probe: not confirmed: nothing more was sent",
     ]
     assert not sandbox.requests
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
 async def test_it_asks_before_it_begins(sandbox, monkeypatch, answer, code):
-    monkeypatch.setattr(probe_command, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(probe_command, "is_interactive", lambda: True)
 
     result = await asked("probe", NOT_LIVE, "--idle", "0", answers=answer, code=code)
 

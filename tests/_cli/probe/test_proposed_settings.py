@@ -80,7 +80,7 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
         ({"wrong_token": SeenAnswer(status=403)}, "a wrong token is answered with 403"),
         ({"not_json": DOUBT}, "so they end in doubt: not-json"),
         ({"same_body_again": NEW}, "created two orders"),
-        ({"same_body_again": SeenAnswer(status=200, order="same")}, "is answered with the first order"),
+        ({"same_body_again": SeenAnswer(status=200, order="same")}, "again is the first order"),
         (
             {"same_body_again": REPEATED, "cut_again": REPEATED},
             "the order exists: its repetition was refused",

@@ -59,7 +59,7 @@ async def test_an_export_that_agrees_needs_no_attention(world: World, export: Pa
 
     output = await reconciled(await write(world, export))
 
-    assert "1  of them that a key has" in output
+    assert "1  of them belong to a key" in output
 
 
 async def test_the_order_of_a_doubt_is_found_with_the_command_that_resolves_it(world: World, export: Path):
@@ -140,10 +140,10 @@ async def test_the_order_of_a_refuted_key_is_not_proposed_for_another(
 
     output = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
 
-    assert f"lost: the export cannot decide; these fit: {order_id}" in output
+    assert f"lost: ambiguous; these orders fit: {order_id}" in output
     assert "refuted keys that may have sent one: mistaken" in output
     assert "0 proposed" in output
-    assert f"{order_id}: no key has this order" in output
+    assert f"{order_id}: belongs to no key" in output
     found_as_json = await found(export)
     ambiguous = {"finding": "ambiguous", "key": "lost", "order_ids": [order_id], "refuted": ["mistaken"]}
     assert ambiguous in found_as_json
@@ -193,7 +193,7 @@ async def test_findings_beyond_the_maximum_are_counted(world: World, export: Pat
 
     output = await reconciled(export, code=3)
 
-    assert output.count("no key has this order") == 20
+    assert output.count("belongs to no key") == 20
     assert "and 3 more unknown: --json prints all" in output
 
 
@@ -251,7 +251,7 @@ async def test_nothing_is_compared_if_the_times_differ(
     )
 
     assert "EXPORT: nothing was compared: posted_at of tx-" in output
-    assert "has it created, for paid. A time without a zone is read as UTC" in output
+    assert "from the time in the journal, for paid. A time without a zone is read as UTC" in output
     assert "only tx-" not in output
     assert (await world.entry("lost")).proposal is None
 
@@ -272,13 +272,13 @@ async def test_a_warning_says_that_utc_is_assumed_until_an_order_confirms_it(wor
 
     output = await reconciled(path, "--propose", "--by", "ada", code=3)
 
-    assert "posted_at: has no zone, and was read as UTC" in output
+    assert "posted_at: has no time zone, and was read as UTC" in output
     proposal = (await world.entry("lost")).proposal
     assert proposal is not None
     assert "if the export's times are in UTC" in proposal.reason
     await world.create(key="paid", order=other_order())
     output = await reconciled(await write_with_times(world, export, local(0)), code=3)
-    assert "has no zone" not in output
+    assert "has no time zone" not in output
 
 
 async def test_an_order_recorded_late_is_no_sign_of_another_clock(
@@ -293,7 +293,7 @@ async def test_an_order_recorded_late_is_no_sign_of_another_clock(
 
     monkeypatch.setattr(ScopedJournal, "orders", later)
 
-    assert "1  of them that a key has" in await reconciled(await write(world, export))
+    assert "1  of them belong to a key" in await reconciled(await write(world, export))
 
 
 # --- ids given by a person ------------------------------------------------------------------
@@ -313,7 +313,7 @@ async def test_a_key_resolved_with_another_customers_order_is_reported(world: Wo
 
     output = await reconciled(await write(world, export), code=3)
 
-    assert f"mistaken: was resolved with {theirs}, an order of other users, amounts or time" in output
+    assert f"mistaken: was resolved with {theirs}, whose users, amounts or time do not fit" in output
     assert "journal amend mistaken" in output
     figures, *findings = await found(export)
     assert figures["wrong_order"] == 1
@@ -339,9 +339,9 @@ async def test_a_key_resolved_with_a_wrong_id_may_have_sent_the_order_that_fits_
 
     output = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
 
-    assert f"lost: the export cannot decide; these fit: {order_id}" in output
+    assert f"lost: ambiguous; these orders fit: {order_id}" in output
     assert "0 proposed" in output
-    assert (f"these fit: {order_id}. Correct it" in output) is (id_of == "another order")
+    assert (f"these orders fit: {order_id}. Correct it" in output) is (id_of == "another order")
 
 
 async def test_a_key_resolved_correctly_leaves_the_other_order_to_its_twin(world: World, export: Path):
@@ -407,15 +407,15 @@ def row(**changes: Any) -> str:
         (row(user="a"), "line 1: missing: poster_username (looked for as"),
         (row(poster_currency=7), "line 1: poster_currency: must be text"),
         (row(poster_amount="1e3"), "line 1: poster_amount: is not a plain decimal"),
-        (row(posted_at="noon"), "line 1: posted_at: is no time"),
+        (row(posted_at="noon"), "line 1: posted_at: is not a time"),
         ("[1]", "line 1: missing: order_id"),
         ("", "the export has no orders"),
         ("\n \n", "the export has no orders"),
         (f"{HEADER}\n", "the export has no orders"),
         (f"{row()}\n{{", "line 2: is not JSON"),
         ("\udcff", "line 1: is not UTF-8"),
-        (f"{row()}\n{row(poster_amount=11)}", "the export has order tx-1 twice"),
-        (f"{HEADER}\ntx-1\n", "line 2: has another number of cells than the header"),
+        (f"{row()}\n{row(poster_amount=11)}", "the export contains order tx-1 twice"),
+        (f"{HEADER}\ntx-1\n", "line 2: does not have as many cells as the header"),
         (f'{HEADER}\n"tx-1', "line 2: is not valid CSV"),
         (f"{HEADER}\n\udcff\n", "line 2: is not UTF-8"),
         (row(id="17"), "line 1: order_id: must look like 'tx-…'"),
