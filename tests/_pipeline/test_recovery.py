@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.bank import Gate, World, failure, owed_hooks
-from transfer_async import NO_ORDER, JournalFailed, KeyState, Order, RecoveryReport
+from transfer_async import NO_ORDER, JournalFailed, KeyState, Order, OrderInDoubt, RecoveryReport
 from transfer_async.journal import transitions
 
 # --- abandoned claims ---------------------------------------------------------------------------
@@ -75,6 +75,7 @@ async def test_an_abandoned_request_only_becomes_a_doubt(world: World):
 
     assert await world.recover() == RecoveryReport(in_doubt=1)
     assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert [event.error for event in world.events_of(OrderInDoubt)] == ["Abandoned"]
     assert world.bank.open
 
 
