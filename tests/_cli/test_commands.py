@@ -8,6 +8,7 @@ import socket
 import sys
 import types
 
+import aiohttp
 import pytest
 
 from tests.support.cases import each
@@ -15,7 +16,7 @@ from tests.support.commands import asked, invoke, refused
 from transfer_async._cli import demo, output, process, servers
 from transfer_async._cli.app import _explained_failure, account_lines, app
 from transfer_async._cli.launcher import main, narrowed
-from transfer_async._models.errors import ServiceFailed
+from transfer_async._models.errors import ConnectionFailed, Refused, ServiceFailed
 from transfer_async._models.responses import User
 from transfer_async.sandbox import Sandbox
 
@@ -219,8 +220,13 @@ def test_text_from_the_service_is_printed_without_control_characters():
     ]
 
 
-def test_an_error_without_advice_is_reported_alone():
+def test_an_error_is_followed_by_advice_if_there_is_any():
+    no_tls = ConnectionFailed()
+    no_tls.__cause__ = aiohttp.ClientConnectorSSLError(None, OSError("no TLS"))  # type: ignore[arg-type] # unused
+
     assert _explained_failure(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
+    assert "check that the port in TRANSFER_BASE_URL is one for https" in _explained_failure(no_tls)
+    assert "it ends before /api/api/v1" in _explained_failure(Refused(status=405))
 
 
 # --- demo -----------------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ def test_a_number_with_too_many_digits_is_reported_as_such():
     assert only_fault(text) == (1, "", "has a whole number of too many digits")
 
 
+def test_bad_bytes_are_a_fault_of_their_line():
+    assert only_fault(json.dumps(tree(1)).encode().replace(b"payment", b"p\xff")) == (1, "", "is not UTF-8")
+
+
 def test_all_faults_of_a_line_are_reported_with_their_paths():
     bad = tree(1, held=7)
     bad["order"] |= {"poster_amount": "1e5", "poster_country": "ng"}

@@ -19,7 +19,7 @@ from tests.desk.visitor import SAME
 from tests.support.bank import World
 from tests.support.commands import asked, invoke
 from tests.support.pages import ELSEWHERE, Page
-from transfer_async import JournalFailed, Operators, SQLiteJournal
+from transfer_async import Operators, SQLiteJournal
 from transfer_async._cli import servers
 from transfer_async.desk import Operator, Role
 from transfer_async.desk.application import HEADERS
@@ -234,10 +234,11 @@ async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served: S
 async def test_an_unusable_journal_is_reported_at_once(tmp_path: Path):
     path = tmp_path / "other.db"
     await asyncio.to_thread(path.write_text, "no journal")
-    journal = SQLiteJournal(path)
+    result = await asked("desk", "--journal", path, "--scope", "live", "--by", "ada", code=1)
 
-    with pytest.raises(JournalFailed):
-        await servers.serve_desk(Operators(journal, "live"), journal, Operator("ada"), port=0, say=print)
+    assert result.stdout == ""
+    assert result.stderr.startswith("desk: ")
+    assert result.stderr.count("\n") == 1
 
 
 # --- the command ----------------------------------------------------------------------------------
