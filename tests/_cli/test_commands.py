@@ -8,6 +8,7 @@ import socket
 import sys
 import types
 
+import aiohttp
 import pytest
 
 from tests.support.cases import each
@@ -15,10 +16,9 @@ from tests.support.commands import asked, invoke, refused
 from transfer_async._cli import demo, output, process, servers
 from transfer_async._cli.app import _explained_failure, account_lines, app
 from transfer_async._cli.launcher import main, narrowed
-from transfer_async._models.errors import ServiceFailed
+from transfer_async._models.errors import ConnectionFailed, Refused, ServiceFailed
 from transfer_async._models.responses import User
-from transfer_async.sandbox import Sandbox, Status
-from transfer_async.sandbox.service import WHO_AM_I_PATH
+from transfer_async.sandbox import Sandbox
 
 FAILED = "demo failed: the sky is green\n"
 URL, TOKEN = "TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"
@@ -44,7 +44,7 @@ def test_a_log_line_contains_no_control_characters():
     assert said == ["refused: ?[2J??\nøre"]
 
 
-# --- the whole ------------------------------------------------------------------------------------
+# --- the app ---------------------------------------------------------------------------------------
 
 
 def test_without_a_command_the_help_is_shown():
@@ -69,8 +69,8 @@ def test_only_the_command_that_is_asked_for_is_made(words, commands, groups):
     assert [one.name for one in alone.registered_groups] == groups
 
 
-@pytest.mark.parametrize("words", [[], ["--version"], ["creat", "create"], ["verify_hooks"], [""]])
-def test_where_no_command_is_named_all_are_there(words):
+@each("words", [[], ["--version"], ["creat", "create"], ["verify_hooks"], [""]])
+def test_without_the_name_of_a_command_all_commands_are_made(words):
     assert narrowed(app, words) is app
 
 
@@ -141,21 +141,12 @@ async def test_whoami_shows_id_username_role_and_active(sandbox):
     ]
 
 
-async def test_whoami_as_json(sandbox):
+async def test_whoami_prints_json_and_opens_no_journal(sandbox, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
     result = await asked("whoami", "--json")
 
-    assert json.loads(result.stdout) == {
-        "id": sandbox.accounts.bank.id,
-        "username": "lagoon-bank",
-        "role": "customer",
-        "active": True,
-    }
-
-
-async def test_whoami_opens_no_journal(sandbox, monkeypatch, tmp_path):
-    monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
-
-    assert (await asked("whoami")).exit_code == 0
+    account = {"id": sandbox.accounts.bank.id, "username": "lagoon-bank", "role": "customer", "active": True}
+    assert json.loads(result.stdout) == account
     assert await asyncio.to_thread(os.listdir, tmp_path) == []
 
 
@@ -169,17 +160,13 @@ async def test_a_refused_token_is_reported_in_one_line_without_the_token(sandbox
     assert "a-wrong-token" not in result.stderr
 
 
-@pytest.mark.parametrize("status", [404, 405])
-async def test_a_status_404_or_405_advises_to_check_the_base_url(sandbox, monkeypatch, status):
+async def test_a_status_404_advises_to_check_the_base_url(sandbox, monkeypatch):
     """A path prefix is missing or superfluous; "refused" alone would suggest a missing permission."""
-    if status == 404:
-        monkeypatch.setenv(URL, f"{sandbox.base_url}/bank")
-    else:
-        sandbox.faults.add(Status(status), path=WHO_AM_I_PATH)
+    monkeypatch.setenv(URL, f"{sandbox.base_url}/bank")
     result = await asked("whoami", code=1)
 
     assert result.stderr == (
-        f"whoami: Refused: the service refused (status {status}); check TRANSFER_BASE_URL: "
+        "whoami: Refused: the service refused (status 404); check TRANSFER_BASE_URL: "
         "it ends before /api/api/v1, and includes any path prefix\n"
     )
 
@@ -193,7 +180,7 @@ async def test_a_service_that_is_down_is_reported_in_one_line(monkeypatch, close
     assert result.stderr.startswith("whoami: ConnectionFailed")
 
 
-@pytest.mark.parametrize("given", [{}, {URL: "https://orders.example.com"}, {TOKEN: "a-secret-token"}])
+@each("given", [{}, {URL: "https://orders.example.com"}, {TOKEN: "a-secret-token"}])
 def test_a_missing_variable_is_named(monkeypatch, given):
     for name in (URL, TOKEN):
         monkeypatch.delenv(name, raising=False)
@@ -204,7 +191,7 @@ def test_a_missing_variable_is_named(monkeypatch, given):
     assert refused("whoami") == f"whoami: {missing}: must be set in the environment\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("base_url", "token"),
     [("http://orders.example.com", "a-secret-token"), ("https://orders.example.com", "a-secret\ntoken")],
 )
@@ -233,8 +220,13 @@ def test_text_from_the_service_is_printed_without_control_characters():
     ]
 
 
-def test_an_error_without_advice_is_reported_alone():
+def test_an_error_is_followed_by_advice_if_there_is_any():
+    no_tls = ConnectionFailed()
+    no_tls.__cause__ = aiohttp.ClientConnectorSSLError(None, OSError("no TLS"))  # type: ignore[arg-type] # unused
+
     assert _explained_failure(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
+    assert "check that the port in TRANSFER_BASE_URL is one for https" in _explained_failure(no_tls)
+    assert "it ends before /api/api/v1" in _explained_failure(Refused(status=405))
 
 
 # --- demo -----------------------------------------------------------------------------------------

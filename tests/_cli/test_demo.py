@@ -105,7 +105,7 @@ def test_each_line_is_printed_when_its_event_happens(story):
     assert created == (1, 1)
 
 
-# --- it does not claim what is not so -------------------------------------------------------------
+# --- false claims ---------------------------------------------------------------------------------
 
 
 ORDER_OF, NOTED = demo.usd_order, demo.ManyOrders._note
@@ -122,21 +122,21 @@ def confused(many: demo.ManyOrders, result: OrderResult) -> None:
     NOTED(many, evolve(result, order=None, error=Refused()) if result.order is not None else result)
 
 
-NOT_SO = {
-    "a hold that stands is released": (
+FALSE_CLAIMS = {
+    "a hold is released that is still kept": (
         (Ledger, "release", forget),
         "payment-3: this is not true: its hold is released",
     ),
-    "an order that is there was never sent": (
+    "an existing order was never sent": (
         (demo.ManyOrders, "_note", confused),
         "refused or never sent does not exist",
     ),
-    "an error nobody thought of is none": ((demo, "_reason", broken), r"^LookupError: what\?is this$"),
+    "an unexpected error did not occur": ((demo, "_reason", broken), r"^LookupError: what\?is this$"),
 }
 
 
-@pytest.mark.parametrize(("change", "told"), NOT_SO.values(), ids=NOT_SO)
-async def test_it_does_not_claim_that(change, told, monkeypatch):
+@pytest.mark.parametrize(("change", "told"), FALSE_CLAIMS.values(), ids=FALSE_CLAIMS)
+async def test_a_false_claim_fails_the_demo(change, told, monkeypatch):
     monkeypatch.setattr(*change)
 
     with pytest.raises(demo.FalseClaim, match=told):
@@ -158,14 +158,14 @@ async def test_a_demo_that_takes_too_long_fails():
         await played(patience=0)
 
 
-# --- its words ------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def test_every_event_has_a_text_except_hook_passed():
     assert set(Event.__subclasses__()) - set(SENTENCES) == {HookPassed}
 
 
-def test_a_refuted_doubt_has_words():
+def test_a_refuted_doubt_has_a_text():
     lines: list[str] = []
     refuted = Resolved(key="payment-9", intent_id="i", attempt=1, seconds=0.0, outcome=Outcome.REFUSED)
     Narration(lines.append, now=lambda: 0.0).observe(refuted)
@@ -178,7 +178,7 @@ def test_money_is_shown_in_full():
     assert money(Decimal("1234567.80"), "NGN") == "1,234,567.80 NGN"
 
 
-def test_a_close_match_is_put_to_the_customer_and_another_name_gets_no_hold(story):
+def test_the_customer_confirms_a_close_match_and_another_name_gets_no_hold(story):
     lines = story.lines
 
     asked = found_in(lines, r"bank +payment-5 +a close match, put to the customer")
@@ -187,7 +187,7 @@ def test_a_close_match_is_put_to_the_customer_and_another_name_gets_no_hold(stor
     assert not any(re.search(r"bank +payment-6 .*placed", line) for line in lines)
 
 
-def test_two_hundred_orders_end_as_the_table_says(story):
+def test_the_table_of_two_hundred_orders_is_consistent(story):
     rows = story.lines[-8:-3]
 
     table = {line.split("  ")[1]: [int(n) for n in re.findall(r"\d+", line)] for line in rows}

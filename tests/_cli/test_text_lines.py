@@ -49,14 +49,14 @@ def test_utf_16_is_a_fault_of_its_first_line():
 
 
 @pytest.mark.parametrize("over", [0, 1, 100, 1000])
-def test_a_line_that_is_too_long_is_passed_over_and_the_next_is_read(monkeypatch, over):
+def test_a_line_that_is_too_long_is_skipped_and_the_next_is_read(monkeypatch, over):
     monkeypatch.setattr(module, "LONGEST", 10)
 
     assert read(b"a" * (11 + over) + b"\nb\n") == [(1, "! is longer than 1 MiB"), (2, "b\n")]
     assert read(b"a" * (11 + over)) == [(1, "! is longer than 1 MiB")]
 
 
-def test_a_line_without_end_takes_no_memory():
+def test_an_endless_line_takes_little_memory():
     class Endless(io.RawIOBase):
         left = 64 << 20
 

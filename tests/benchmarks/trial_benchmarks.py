@@ -15,7 +15,7 @@ from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASU
 from benchmarks.contenders.host import LeftOut, Process
 from benchmarks.measuring.data import CREATE_ORDER_PATH, Answers, new_orders
 from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import Sample, interleaved, percentile, ratio
+from benchmarks.measuring.samples import Sample, interleaved, ratio
 from benchmarks.measuring.service_process import HELD_AFTER, service
 from benchmarks.programs import compare
 from benchmarks.programs.suite import (
@@ -23,7 +23,6 @@ from benchmarks.programs.suite import (
     bench_decode,
     bench_imports,
     bench_memory,
-    bench_profile,
     bench_scale,
 )
 from benchmarks.programs.suite.suite_command import as_json, as_text, measured
@@ -113,12 +112,6 @@ def test_ratios_are_computed_within_a_round():
     assert ratio(slow, fast, lambda one: one.rate) == 0.5
 
 
-def test_a_percentile_is_one_of_the_values():
-    values = range(1, 101)
-
-    assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
-
-
 # --- the areas ----------------------------------------------------------------------------------
 
 
@@ -167,13 +160,6 @@ def test_growth_is_measured():
 
     assert len(found.goals) == 7
     assert all(share is not None and share > 0 for share in shares(found))
-
-
-def test_the_profile_assigns_all_time_of_an_order():
-    found = bench_profile.run(SMALLEST)
-
-    assert sum(found.figures.values()) == pytest.approx(1)
-    assert found.figures["profile: aiohttp itself, share"] > 0
 
 
 # --- contenders ---------------------------------------------------------------------------------

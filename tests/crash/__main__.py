@@ -22,7 +22,7 @@ TRIALS = {
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for: options that every trial has, and some of its own."""
+    """Parse the options that all trials have, and those of one trial."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     trials = parser.add_subparsers(dest="trial", required=True)
     for name, trial in TRIALS.items():

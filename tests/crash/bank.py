@@ -1,8 +1,7 @@
-"""The bank: its holds, its books, and its means to find out what became of an order.
+"""The bank: its holds, its files, and its way to find out what became of an order.
 
-What must survive a process stands in files that are only ever appended to, one system call a line. A
-line that was written survives the death of its writer. Only a power cut could take it back, and nobody
-cuts the power here, so nothing is flushed.
+What must survive a process is appended to files, with one system call for each line. A line survives the
+death of its writer. Only a power cut could remove it, and these trials have none, so nothing is flushed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from transfer_async._models.requests import OrderIntent
 
 
 class Book:
-    """One file."""
+    """A file to which lines are appended."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -35,16 +34,14 @@ class Book:
 
 
 def lines(path: Path) -> Iterator[list[str]]:
-    """The words of every line of a book."""
-    return (
-        (line.split(" ") for line in path.read_text(encoding="utf-8").splitlines())
-        if path.exists()
-        else iter(())
-    )
+    """Yield the words of every line of a book; none if it does not exist."""
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield line.split(" ")
 
 
 def open_holds(path: Path) -> dict[str, frozenset[str]]:
-    """By key, the intents whose holds are open."""
+    """Return the ids of the intents whose holds are open, by key."""
     holds: dict[str, set[str]] = {}
     for done, key, intent_id in lines(path):
         of_key = holds.setdefault(key, set())
@@ -55,17 +52,17 @@ def open_holds(path: Path) -> dict[str, frozenset[str]]:
     return {key: frozenset(open_) for key, open_ in holds.items()}
 
 
-async def _go_on(_: Point) -> None:
-    """Where nothing happens."""
+async def _pass_by(_: Point) -> None:
+    """Do nothing at a point."""
 
 
 class Bank:
-    """The bank's side of the hold: idempotent by intent, not always well.
+    """The bank's hold hook, idempotent by intent.
 
     Args:
-        path: of the book in which holds are placed and released.
-        chance: of the bank's own faults; None for a bank without any.
-        come_by: called at its points, where a process may die.
+        path: the file that records each hold and each release.
+        chance: draws the bank's own failures; None for none.
+        come_by: called at its points, where the process may die.
     """
 
     def __init__(
@@ -73,7 +70,7 @@ class Bank:
         path: Path,
         *,
         chance: random.Random | None = None,
-        come_by: Callable[[Point], Awaitable[None]] = _go_on,
+        come_by: Callable[[Point], Awaitable[None]] = _pass_by,
     ) -> None:
         self._book = Book(path)
         self._chance = chance
@@ -81,7 +78,7 @@ class Bank:
 
     @property
     def hooks(self) -> list[Any]:
-        """What a client is given."""
+        """The hooks of a client."""
         return [Check(), FundsHold(self.place, self.release)]
 
     async def place(self, intent: OrderIntent) -> str:
@@ -107,7 +104,7 @@ class Bank:
 
 
 class Check:
-    """A first hook, so that there is something between two; it must be undone, too."""
+    """A hook before the hold, which must be undone, too."""
 
     name = "check"
 
@@ -119,7 +116,7 @@ class Check:
 
 
 class BackOffice:
-    """Finds out what became of orders, by looking through the service's, and keeps little of it."""
+    """Finds the orders of keys in the service's list, which is too long to keep."""
 
     _ORDER = re.compile(rb'"id":"([^"]+)","poster_username":"([^"]+)"')
 
@@ -132,16 +129,16 @@ class BackOffice:
         self._one_at_a_time = asyncio.Lock()
 
     async def resolve(self, intent: OrderIntent, _: OutcomeUnknown) -> Any:
-        """The order's id, or that there is none."""
+        """Return the order's id, or `NO_ORDER`."""
         self._wanted.add(intent.key)
         async with self._one_at_a_time:
-            if intent.key in self._wanted:  # one look is for all who wait
+            if intent.key in self._wanted:  # one reading serves all waiting calls
                 wanted, self._wanted = self._wanted, set()
                 self._found |= await asyncio.to_thread(self._look_for, wanted)
         return self._found.get(intent.key, NO_ORDER)
 
     async def resolve_some(self, intent: OrderIntent, error: OutcomeUnknown) -> Any:
-        """The same, for half of the keys."""
+        """Do the same for half of the keys; return None for the others."""
         return await self.resolve(intent, error) if is_known(intent.key) else None
 
     def _look_for(self, keys: set[str]) -> dict[str, str]:
@@ -157,21 +154,21 @@ class BackOffice:
 
 
 def is_known(key: str) -> bool:
-    """Whether a bank that knows half of the keys has the means to end a doubt about this one."""
+    """Return whether `resolve_some` can end a doubt about the key."""
     return zlib.crc32(key.encode()) % 2 == 0
 
 
-# --- by name, for the commands: ``--hooks tests.crash.bank:well`` ---------------------------------------
+# --- factories for the commands: ``--hooks tests.crash.bank:well`` ------------------------------------
 
 
 def well() -> dict[str, Any]:
-    """A bank without faults that can end every doubt."""
+    """Return the settings of a bank without failures, which can end every doubt."""
     place = Place.here()
     return {"hooks": Bank(place.path("bank")).hooks, "resolve": BackOffice(place).resolve}
 
 
 def unwell() -> dict[str, Any]:
-    """A bank that has faults, and means to end half of all doubts."""
+    """Return the settings of a bank with failures, which can end half of all doubts."""
     place = Place.here()
     hooks = Bank(place.path("bank"), chance=random.Random()).hooks
     return {"hooks": hooks, "resolve": BackOffice(place).resolve_some, "retry": POLICY}

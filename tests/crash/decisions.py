@@ -1,6 +1,7 @@
-"""A file of decisions whose command is killed: after each kill every row is decided once or not at all.
+"""Decisions: the command that makes the decisions of a file is killed.
 
-The same command is run again until it comes to its end. Then every row is decided, and only once.
+After each kill every row is decided once or not at all. The command is run again until it is not killed. Then
+every row is decided once.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ DECISIONS = {"resolve": KeyState.CREATED, "refute": KeyState.FREE}
 """The commands, and the state that each leaves a key in."""
 
 PATIENCE = 60.0
-"""Seconds in which a process has come to its end."""
+"""Seconds in which a process must end."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this trial is asked for."""
+    """Add the options of this trial."""
     parser.add_argument("--rows", type=int, default=40, help="decisions in each file")
 
 
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
 def _decided_in_the_end(
     options: argparse.Namespace, where: Path, chance: random.Random, report: Report, *, longest: float
 ) -> float:
-    """Kill the runs of one file until one comes to its end; look at every key after each of them.
+    """Kill the runs of one file until one ends by itself; read every key after each run.
 
     Return the seconds that the last run took.
     """
@@ -86,7 +87,7 @@ def _decided_in_the_end(
 
 
 def _asked(work: Callable[[socket.socket], None]) -> list[str]:
-    """Run something in a process of its own, because this one may have no thread; return its message."""
+    """Run a function in a child process, because this one must have no threads; return its keys."""
     child = fork(work)
     told = child.hear() or {}
     await_end(child, PATIENCE)
@@ -97,7 +98,7 @@ def _asked(work: Callable[[socket.socket], None]) -> list[str]:
 
 
 def _fill(end: socket.socket, *, rows: int, name: str) -> None:
-    """Make a journal with so many keys in doubt, and the file that decides them."""
+    """Make a journal with keys in doubt, and the file of their decisions."""
     place = Place.here()
 
     async def fill() -> list[str]:
@@ -118,7 +119,7 @@ def _fill(end: socket.socket, *, rows: int, name: str) -> None:
 
 
 def _look(end: socket.socket) -> None:
-    """Tell the state of each key, and how often its history says that it was decided."""
+    """Send the state of each key, and how many decisions its history has."""
     place = Place.here()
 
     async def look() -> list[str]:

@@ -1,4 +1,4 @@
-"""Probe: the command that sends orders under a cap, killed again and again, and run until it is done."""
+"""Probe: the command that sends orders under a cap is killed several times, then run until it ends."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import argparse
 import asyncio
 import json
 import random
-import signal
 import time
 from functools import partial
 from pathlib import Path
 
 from attrs import frozen
 
-from tests.crash.bulk import LOOK_EVERY
-from tests.crash.processes import await_end, command, fork, last_words, listen
+from tests.crash.processes import await_end, command, fork, kill_when, last_words
 from tests.crash.service import UNREAD, service
 from tests.crash.setting import Place
 from tests.crash.verdict import Evidence, Report
@@ -50,12 +48,12 @@ NOBODYS = frozenset({"not-json", "empty-object", "no-users", "without-poster_use
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this trial is asked for: nothing."""
+    """Add no options: this trial has none of its own."""
     assert parser
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
-    """Run one trial, and compare what the service received with the cap, and with what was counted."""
+    """Run one trial, and compare what the service received with the cap and with the journal's count."""
     troubles: list[str] = []
     with service(directory, seed=options.seed, troubles=troubles, faults=FAULTS) as where:
         place = Place(directory=str(directory), journal="", **where)
@@ -128,29 +126,29 @@ class _Trial:
         until = self.killed + min(KILLS, self._options.kills - self.killed)
         for _ in range(2 * KILLS):  # one that finds a dead run's claim ends by itself
             if self.killed < until:
-                self._is_killed(one, begin)
+                is_due = _ChangeCount(one.path("profile"), self._chance.randint(1, 5))
+                self.killed += kill_when(fork(begin), is_due, until=self._until, chance=self._chance)
         last = fork(begin)
         if not await_end(last, self._until - time.monotonic()):
             self._troubles.append("a run did not come to its end")
         elif last.code not in (0, 1):  # 1: stopped, by an order that went wrong
             self._troubles.append(f"a run ended with {last.code}: {last_words()}")
 
-    def _is_killed(self, one: _Round, begin: partial[None]) -> bool:
-        """Begin a run, and kill it when it has sent some orders; whether it lived as long."""
-        child, seen, left = fork(begin), _changed(one.path("profile")), self._chance.randint(1, 5)
-        while child.code is None and left and time.monotonic() < self._until:
-            list(listen([child], LOOK_EVERY))
-            if (now := _changed(one.path("profile"))) != seen:
-                seen, left = now, left - 1
-        if child.code is None:
-            time.sleep(self._chance.uniform(0, 0.03))  # what is tried is what happens at any time
-        child.kill()
-        self.killed += child.code == -signal.SIGKILL
-        return child.code == -signal.SIGKILL
 
+class _ChangeCount:
+    """Whether a file was changed so many times; the command writes its profile after each order."""
 
-def _changed(path: Path) -> int | None:
-    return path.stat().st_mtime_ns if path.exists() else None
+    def __init__(self, path: Path, changes: int) -> None:
+        self._path, self._left = path, changes
+        self._seen = self._changed_at()
+
+    def __call__(self) -> bool:
+        if (now := self._changed_at()) != self._seen:
+            self._seen, self._left = now, self._left - 1
+        return self._left <= 0
+
+    def _changed_at(self) -> int | None:
+        return self._path.stat().st_mtime_ns if self._path.exists() else None
 
 
 def _counted(one: _Round, base_url: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Processes made by forking one that has imported everything, the channel to each, and how they end."""
+"""Processes that are forked from one with everything imported, and the channel to each of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ctypes
 import json
 import logging
 import os
+import random
 import select
 import signal
 import socket
@@ -28,7 +29,10 @@ BROKEN = 70
 """The exit code of a process whose own code failed."""
 
 LAST_WORDS = 30.0
-"""Seconds that a process gets to come to its end when told to."""
+"""Seconds that a process has to end when it is told to stop."""
+
+LOOK_EVERY = 0.01
+"""Seconds between two looks at how far a process has come that is to be killed."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -36,12 +40,12 @@ _libc = ctypes.CDLL(None)
 
 @define(eq=False)
 class Child:
-    """A process, as the one that made it sees it.
+    """A child process.
 
     Args:
-        pid: its process.
-        end: the way to it.
-        code: how it ended: its exit code, or the signal with a minus; None while it lives.
+        pid: its process id.
+        end: the parent's end of the channel.
+        code: its exit code, or the negative number of the signal that ended it; None while it runs.
     """
 
     pid: int
@@ -49,12 +53,12 @@ class Child:
     code: int | None = None
 
     def tell(self, **message: Any) -> None:
-        """Send a message to a process that may be dead."""
+        """Send a message; do nothing if the process is dead."""
         with contextlib.suppress(OSError):  # its end will be noticed
             self.end.send(json.dumps(message).encode())
 
     def hear(self) -> dict[str, Any] | None:
-        """The next message, or None when there will be none: it has ended."""
+        """Return the next message, or None if the process has ended."""
         while True:
             try:
                 data = self.end.recv(LARGEST)
@@ -65,12 +69,12 @@ class Child:
             return json.loads(data) if data else None
 
     def send(self, number: int) -> None:
-        """Send a signal, if it lives."""
+        """Send a signal if the process runs."""
         if self.code is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it now, whatever it is doing."""
+        """Kill the process and wait for its end."""
         self.send(signal.SIGKILL)
         self._bury()
 
@@ -81,9 +85,9 @@ class Child:
 
 
 def fork(run: Callable[[socket.socket], None]) -> Child:
-    """Run a function in a process of its own, that dies with this one.
+    """Run a function in a child process, which dies with this one.
 
-    This process must have neither threads nor a loop.
+    This process must have neither threads nor an event loop.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
@@ -95,10 +99,10 @@ def fork(run: Callable[[socket.socket], None]) -> Child:
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
-            # What it inherits of others' channels would keep them from noticing each other's end.
+            # If it inherited the channels of other children, their ends would not be noticed.
             os.closerange(3, theirs.fileno())
             os.closerange(theirs.fileno() + 1, theirs.fileno() + 1000)
-            for name in ("transfer_async", "asyncpg"):  # they tell of every death at length
+            for name in ("transfer_async", "asyncpg"):  # they log every death at length
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
             run(theirs)
             code = 0
@@ -111,14 +115,14 @@ def fork(run: Callable[[socket.socket], None]) -> Child:
 
 
 def listen(children: Collection[Child], seconds: float) -> Iterator[tuple[Child, dict[str, Any] | None]]:
-    """What those say who say something within that time; None: somebody has ended."""
+    """Yield a message of each child that sends one within the time, or None for one that has ended."""
     by_end = {child.end: child for child in children if child.code is None}
     for end in select.select(list(by_end), [], [], max(0.0, seconds))[0]:
         yield by_end[end], by_end[end].hear()
 
 
 def await_end(child: Child, seconds: float) -> bool:
-    """Whether it comes to its end in that time; if not, it is killed."""
+    """Return whether the process ends within the time; if it does not, kill it."""
     until = time.monotonic() + seconds
     while child.code is None and time.monotonic() < until:
         for _ in listen([child], until - time.monotonic()):
@@ -128,9 +132,26 @@ def await_end(child: Child, seconds: float) -> bool:
     return in_time
 
 
+def kill_when(child: Child, is_due: Callable[[], bool], *, until: float, chance: random.Random) -> bool:
+    """Kill a process soon after ``is_due`` is true; return whether it was still running.
+
+    Args:
+        child: the process.
+        is_due: asked again and again.
+        until: the time of `time.monotonic` at which it is killed in any case.
+        chance: decides how soon, because a kill may come at any moment.
+    """
+    while child.code is None and time.monotonic() < until and not is_due():
+        list(listen([child], LOOK_EVERY))
+    if child.code is None:
+        time.sleep(chance.uniform(0, 0.05))
+    child.kill()
+    return child.code == -signal.SIGKILL
+
+
 @contextmanager
 def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str]) -> Iterator[Child]:
-    """A process to which nothing ever happens; it is told to stop in the end, and must do so."""
+    """Run a process that is never killed; at the end of the block it is told to stop, and must do so."""
     child = fork(run)
     try:
         yield child
@@ -143,7 +164,7 @@ def beside(run: Callable[[socket.socket], None], what: str, troubles: list[str])
 
 
 def command(_: socket.socket, *, words: Sequence[str], fault: str | None) -> None:
-    """What a process does that carries out one of our commands, as anybody calls it."""
+    """Run a command of the command line in this process."""
     from transfer_async._cli.app import app  # with all that a forked process finds imported
 
     plant_for_good(fault)
@@ -157,29 +178,29 @@ def command(_: socket.socket, *, words: Sequence[str], fault: str | None) -> Non
 
 
 def as_options(settings: Mapping[str, object]) -> list[str]:
-    """Settings as a command takes them."""
+    """Return settings as command-line options."""
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
 def last_words() -> str:
-    """What the last command said before its end, or why it failed."""
+    """Return the end of the log, or its last traceback."""
     return (
         Place.here().path("log").read_text(errors="replace", encoding="utf-8").split("Traceback")[-1][-2000:]
     )
 
 
 class Channel:
-    """The child's side: messages come one by one, and are sent at once."""
+    """The child's end of the channel."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._end = end
 
     async def next(self) -> dict[str, Any] | None:
-        """The next message, or None when there will be none."""
+        """Return the next message, or None if the parent has closed the channel."""
         data = await asyncio.get_running_loop().sock_recv(self._end, LARGEST)
         return json.loads(data) if data else None
 
     def tell(self, **message: Any) -> None:
-        """Send a message: it arrives even if this process dies now."""
+        """Send a message, which arrives even if this process dies immediately afterwards."""
         self._end.send(json.dumps(message).encode())

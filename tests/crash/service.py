@@ -1,4 +1,4 @@
-"""The service, in a process of its own: a sandbox with faults, and at the end a list of what it has."""
+"""The service: a sandbox with faults in its own process, which lists its orders and requests at its end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from transfer_async.sandbox import Fault, RequestRecord, Sandbox
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
 UNREAD = "unread"
-"""Stands for whoever sent a request of which the service has read no body."""
+"""Counts the requests whose body the service has not read."""
 
 
 @contextmanager
 def service(
     directory: Path, *, seed: int, troubles: list[str], faults: Mapping[Fault, float] = FAULTS
 ) -> Iterator[dict[str, str]]:
-    """Where it is while the block runs; then every order and every request is written down."""
+    """Run the service, and yield its address; at the end of the block it writes its orders and requests."""
     serve = partial(_serve, seed=seed, faults=faults, results=directory / "service")
     with beside(serve, "the service", troubles) as serving:
         yield serving.hear() or {}
@@ -46,7 +46,7 @@ async def _served(channel: Channel, seed: int, faults: Mapping[Fault, float]) ->
 
 
 def _whose(request: RequestRecord) -> str:
-    # The end of a client that is killed may come to the service before it has read what was sent.
+    # The connection of a killed client may end before the service has read the request.
     return key_of(str(request.field_of_body("poster_username"))) if request.body else UNREAD
 
 

@@ -1,4 +1,4 @@
-"""Where everything is, what is asked for, and what goes wrong at the service besides."""
+"""The addresses and files of a trial, its orders, and the faults of the service."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ FAULTS: dict[Fault, float] = {
     TruncatedBody(): 0.01,
     UnsolicitedReply(): 0.02,
 }
-"""What goes wrong at the service, and for which share of the orders."""
+"""The faults of the service, and their shares of the orders."""
 
 _HERE = "KILLS_PLACE"
 
 
 class Point(enum.StrEnum):
-    """Where a process can be made to die, or to stop."""
+    """A point at which a process can be killed or paused."""
 
     BEFORE_CLAIM = "before the claim"
     CLAIMED = "after the claim"
@@ -70,14 +70,14 @@ class Point(enum.StrEnum):
 
 @frozen(kw_only=True)
 class Place:
-    """Where everything is; a process finds it in its environment.
+    """The addresses and files of a trial; a process reads them from its environment.
 
     Args:
-        directory: of the books.
-        journal: its address.
-        base_url: the service's.
-        token: the service's.
-        broker: its address, if there is one.
+        directory: the directory of all files.
+        journal: the journal's address.
+        base_url: the service's base URL.
+        token: the service's token.
+        broker: the broker's address, if there is a broker.
     """
 
     directory: str
@@ -87,13 +87,13 @@ class Place:
     broker: str = ""
 
     def enter(self) -> None:
-        """Make it the place of this process, and of all that come of it."""
+        """Write it to the environment of this process and of its children."""
         service = {"TRANSFER_BASE_URL": self.base_url, "TRANSFER_API_TOKEN": self.token}
         os.environ.update(service | {_HERE: json.dumps(asdict(self))})
 
     @classmethod
     def here(cls) -> Place:
-        """The place of this process."""
+        """Read it from the environment."""
         return cls(**json.loads(os.environ[_HERE]))
 
     @property
@@ -102,18 +102,18 @@ class Place:
         return self.journal.startswith("postgres")
 
     def path(self, name: str) -> Path:
-        """Where a file of that name is."""
+        """Return the path of a file."""
         return Path(self.directory) / name
 
     def new_journal(self) -> PostgresJournal | SQLiteJournal:
-        """A journal object more."""
+        """Return a new journal object."""
         if self.is_postgres:
             return PostgresJournal(self.journal)
         return SQLiteJournal(self.journal, timeout=PATIENCE)
 
 
 def order_of(key: str) -> NewOrder:
-    """The order that a key asks for; the poster's username says whose it is at the service."""
+    """Return the order of a key; the poster's username contains the key."""
     poster = f"{key}@kills.example"
     if key.startswith("unknown"):
         return new_order(poster_username=poster, poster_recipient_username="nobody@example.com")
@@ -121,5 +121,5 @@ def order_of(key: str) -> NewOrder:
 
 
 def key_of(poster: str) -> str:
-    """The key under which somebody's order was asked for."""
+    """Return the key that is in a poster's username."""
     return poster.partition("@")[0]

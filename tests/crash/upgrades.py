@@ -1,7 +1,7 @@
-"""Upgrades of a journal of version 1: killed at any statement and at random, and sometimes two at once.
+"""Upgrades of a journal of version 1, killed at any statement and at random, and sometimes two at once.
 
-After each death the journal must be whole: all of it as version 1 wrote it, or all of it of this version,
-with every key and every line of the history as they were. It is upgraded again until that is done.
+After each kill the whole journal must be of version 1 or of this version, with every key and every line of
+the history unchanged. It is upgraded again until an upgrade succeeds.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from transfer_async.journal.postgres_sql import Session
 from transfer_async.journal.rows import ENTRY_TABLE, VERSION
 
 LONGEST = 0.01
-"""Seconds after which one is killed that is to be killed at random, at most."""
+"""The most seconds after which an upgrade is killed at random."""
 
 STATEMENTS = {"sqlite": 7, "postgres": 19}
-"""As many as an upgrade's transaction has, and one more; in PostgreSQL each is seen before and after."""
+"""One more than an upgrade's transaction has; in PostgreSQL each one counts before and after."""
 
 GAVE_UP = "gave up"
 
 PATIENCE = 30.0
-"""Seconds in which every one has come to its end."""
+"""Seconds in which an upgrade must end."""
 
 
 @frozen
 class Fate:
-    """When an upgrade is killed: before that statement of its transaction, or so long after its beginning."""
+    """When an upgrade is killed: before a statement of its transaction, or some time after its beginning."""
 
     statement: int | None
     seconds: float
 
     @classmethod
     def drawn(cls, chance: random.Random, statements: int) -> Fate:
-        """One of many."""
+        """Draw a fate."""
         at_random = chance.random() < 0.3
         return cls(None if at_random else chance.randrange(statements), chance.uniform(0.0, LONGEST))
 
 
 @define
 class Report:
-    """How a trial went."""
+    """The result of a trial."""
 
     title: str
     counts: Counter[str] = field(factory=Counter)
@@ -73,7 +73,7 @@ class Report:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this trial is asked for."""
+    """Add the options of this trial."""
     parser.add_argument("--journal", choices=("sqlite", "postgres"), default="sqlite")
 
 
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace, directory: Path) -> Report:
 
 
 def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fault: str | None) -> None:
-    """Kill its upgrades until one comes to its end; the journal is whole after each of them."""
+    """Kill upgrades of a journal until one succeeds; check after each of them that the journal is whole."""
     before = store.content()
     statements = STATEMENTS["sqlite" if isinstance(store, FileStore) else "postgres"]
     after = evolve(before, version=VERSION, entry_tables=(ENTRY_TABLE,))
@@ -118,7 +118,7 @@ def _upgraded_in_the_end(store: Store, chance: random.Random, report: Report, fa
 
 
 def _end_of(child: Child, fate: Fate) -> str:
-    """See a process to its end; what its end was."""
+    """Wait for the end of a process, or kill it; return how it ended."""
     if fate.statement is None:
         for _ in listen([child], PATIENCE):  # it has begun its transaction, or ended without one
             time.sleep(fate.seconds)
@@ -139,7 +139,7 @@ def _upgrade(end: socket.socket, *, store: Store, fate: Fate, fault: str | None)
 
 
 class _Watch:
-    """Counts statements from the transaction's first on, and kills the process before the one of its fate."""
+    """Counts the statements of the transaction, and kills the process before the one of its fate."""
 
     def __init__(self, end: socket.socket, fate: Fate) -> None:
         self._end, self._left, self._has_begun = end, fate.statement, False
@@ -155,7 +155,7 @@ class _Watch:
 
 
 def _watch(see: Callable[[str], None]) -> None:
-    """Have every statement of this process seen before it is carried out; in PostgreSQL after it, too."""
+    """Call ``see`` with every statement before it is executed; in PostgreSQL also after it."""
     connect = sqlite3.connect
 
     def watched(*args: Any, **options: Any) -> sqlite3.Connection:

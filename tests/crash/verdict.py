@@ -1,4 +1,4 @@
-"""What the service, the bank, the journal and those who were told say in the end, compared and reported."""
+"""The comparison of the service, the bank, the journal and the reported outcomes at the end of a trial."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from transfer_async.journal.model import Entry, HistoryEvent
 
 
 IN_THE_END = 60.0
-"""Seconds in which every lease must be over and every debt paid; and some for every key."""
+"""Seconds in which all leases must end and all undos must run; and some more for every key."""
 
 
 @frozen(kw_only=True)
 class KeyEvidence:
-    """All that is known of one key.
+    """The evidence about one key.
 
     Args:
-        sends: the token and the time of every request that a worker was about to send.
-        received: how many requests came to the service.
+        sends: the attempt and the time of every request that a worker was about to send.
+        received: the number of requests that the service received.
         orders: the orders that exist.
-        told: what was told: how it ended, and the order's id.
-        entry: the journal's, when nothing waits any more.
-        is_listed: the journal lists it among those in doubt.
-        resolved: the journal's, once somebody who knows was asked about every doubt.
-        history: the journal's, of all its moves.
-        holds: the intents whose holds were open, when nothing waited any more.
-        holds_resolved: those that are open in the end.
+        told: the reported outcomes, each with the order's id.
+        entry: the journal's entry, when only doubts are left.
+        is_listed: whether the journal lists the key among those in doubt.
+        resolved: the journal's entry, when all doubts have been resolved.
+        history: the journal's history of the key.
+        holds: the intents whose holds are open, when only doubts are left.
+        holds_resolved: the intents whose holds are open, when all doubts have been resolved.
     """
 
     key: str
@@ -51,7 +51,7 @@ class KeyEvidence:
     received: int
     orders: Sequence[str]
     told: Sequence[tuple[str, str]]
-    # Nothing where the journal cannot be read:
+    # These are empty if the journal cannot be read:
     entry: Entry | None = None
     is_listed: bool = False
     resolved: Entry | None = None
@@ -61,41 +61,41 @@ class KeyEvidence:
 
     @property
     def ends(self) -> set[str]:
-        """How it ended, as was told."""
+        """The reported outcomes."""
         return {ended for ended, _ in self.told}
 
     @property
     def marks(self) -> dict[str, float]:
-        """The tokens of its marks, and when each was made."""
+        """The time of each mark, by attempt."""
         return {step.attempt or "": step.at for step in self.history if step.move == "mark"}
 
     @property
     def story(self) -> str:
-        """What became of it, in short."""
+        """The key's history and reported outcomes, in short."""
         moves = (f"{step.move} {step.intent_id[:3]}.{step.epoch}" for step in self.history)
         return f"{', '.join(moves)}; told {', '.join(ended for ended, _ in self.told)}"
 
 
 @frozen(kw_only=True)
 class Evidence:
-    """What there is of every key, and the keys of orders that nobody asked for."""
+    """The evidence about all keys, and the keys of orders that were never requested."""
 
     keys: Sequence[KeyEvidence]
     unasked: Sequence[str]
 
     @property
     def states(self) -> Counter[str]:
-        """How many keys ended in which state."""
+        """The number of keys in each state."""
         return Counter(one.entry.state.value if one.entry else "nowhere" for one in self.keys)
 
     @property
     def doubts(self) -> list[KeyEvidence]:
-        """The keys that are in doubt in the end."""
+        """The keys that are in doubt at the end."""
         return [one for one in self.keys if one.entry and one.entry.state is KeyState.IN_DOUBT]
 
 
 class _Books:
-    """What was written down while there were processes to kill, by key."""
+    """The files that were written during the trial, by key."""
 
     def __init__(self, place: Place) -> None:
         service = json.loads(place.path("service").read_text(encoding="utf-8"))
@@ -112,11 +112,11 @@ class _Books:
 
 
 def gather(place: Place, keys: Sequence[str]) -> Evidence:
-    """Let everything come to rest, then gather what there is of every key."""
+    """Run recoveries until only doubts are left, then gather the evidence about every key."""
     books = _Books(place)
     try:
         found = asyncio.run(_look(place, keys, books))
-    except (sqlite3.DatabaseError, JournalFailed):  # it is spoiled, and nothing in it can be read
+    except (sqlite3.DatabaseError, JournalFailed):  # the journal is corrupt
         traceback.print_exc()
         found = {}
     return Evidence(
@@ -136,7 +136,7 @@ def gather(place: Place, keys: Sequence[str]) -> Evidence:
 
 
 async def _look(place: Place, keys: Sequence[str], books: _Books) -> dict[str, dict[str, Any]]:
-    """What the journal and the bank's book say of every key."""
+    """Read every key in the journal and in the bank's book."""
 
     async def know(intent: OrderIntent, _: OutcomeUnknown) -> Any:
         return next(iter(books.orders.get(intent.key, ())), NO_ORDER)
@@ -164,7 +164,7 @@ async def _look(place: Place, keys: Sequence[str], books: _Books) -> dict[str, d
 async def _at_rest(
     journal: Journal, keys: Sequence[str], bank: Bank, *, resolve: Any = None
 ) -> Mapping[str, Entry | None]:
-    """Every entry, once `recover` has nothing left to do but doubts; with ``resolve``, not even those."""
+    """Return each entry when `recover` has nothing left to do but doubts; with ``resolve``, nothing."""
     waiting = {KeyState.CLAIMED, KeyState.SENDING, *({KeyState.IN_DOUBT} if resolve else ())}
     settings: dict[str, Any] = {
         "scope": SCOPE,
@@ -188,7 +188,7 @@ async def _at_rest(
             )
             if time.monotonic() > until or not any(left):
                 return entries
-            await asyncio.sleep(LEASE / 4)  # for the last leases to end, and the last moment to send
+            await asyncio.sleep(LEASE / 4)  # the last leases must end
 
 
 # --- what must be true ---------------------------------------------------------------------------
@@ -200,18 +200,18 @@ TIME_STEP = 0.002
 _ENDS = (KeyState.CREATED, KeyState.FREE, KeyState.IN_DOUBT)
 
 Faults = Iterator[tuple[str, str]]
-"""Of promises that were broken: what it is called, and how."""
+"""The kind and the description of each broken promise."""
 
 
 def violations(evidence: Evidence, *checks: Callable[[KeyEvidence], Faults]) -> list[tuple[str, str]]:
-    """The kind of every promise that was broken, and for which key and how."""
+    """Return the kind and the description of every broken promise."""
     found = [
         (kind, f"{one.key}: {why} ({one.story})")
         for one in evidence.keys
         for check in checks
         for kind, why in check(one)
     ]
-    found += [("unasked", f"{key}: an order exists that nobody asked for") for key in evidence.unasked]
+    found += [("unasked", f"{key}: an order exists that was never requested") for key in evidence.unasked]
     owners: dict[str, str] = {}
     for one in evidence.keys:
         if one.entry is not None and one.entry.order_id is not None:
@@ -222,7 +222,7 @@ def violations(evidence: Evidence, *checks: Callable[[KeyEvidence], Faults]) -> 
 
 
 def of_the_key(one: KeyEvidence) -> Faults:
-    """At most one order, and all agree about it: the journal, the service, the bank and who was told."""
+    """Check that at most one order exists, and that the journal, the service and the bank agree about it."""
     if len(one.orders) > 1:
         yield "duplicate", f"{len(one.orders)} orders exist"
     if one.entry is None or one.entry.state not in _ENDS or one.entry.pending_undos:
@@ -267,14 +267,14 @@ def _against_what_was_told(one: KeyEvidence) -> Faults:
         if ended == "created" and told_id not in one.orders:
             yield "lost", f"told created as {told_id}, which does not exist"
     if not one.told:
-        yield "unended", "nobody was ever told"
-    # Of two deliveries at the same time one may be refused, and say so last, and the other created.
+        yield "unended", "no outcome was reported"
+    # Of two concurrent deliveries one may be created, and the other refused and reported last.
     elif one.orders and one.ends <= {"refused", "not_sent"}:
-        yield "lost", "everybody was told that there is none, and an order exists"
+        yield "lost", "only failures were reported, and an order exists"
 
 
 def of_the_marks(one: KeyEvidence) -> Faults:
-    """Nothing was sent without its mark; for trials in which all that is sent is written down."""
+    """Check that every request has a mark before it; for trials that record every request."""
     if one.received > len(one.sends):
         yield "unmarked", f"{one.received} requests, of which {len(one.sends)} are accounted for"
     for attempt, at in one.sends:
@@ -283,25 +283,25 @@ def of_the_marks(one: KeyEvidence) -> Faults:
 
 
 def of_the_telling(one: KeyEvidence) -> Faults:
-    """The end that is on record was told, whatever was told before it."""
+    """Check that the recorded outcome was reported."""
     if one.entry is None:
         return
     if one.entry.pending_notifications:
-        yield "untold", "how its doubt ended was not told"
+        yield "untold", "the outcome of its doubt was not reported"
     if one.entry.state is KeyState.CREATED and ("created", one.entry.order_id) not in set(one.told):
-        yield "untold", "the order was not told"
+        yield "untold", "the order was not reported"
     if one.entry.state is KeyState.IN_DOUBT and "unknown" not in one.ends:
-        yield "untold", "the doubt was not told"
+        yield "untold", "the doubt was not reported"
     ending = one.entry.ending
     if one.entry.state is KeyState.FREE and ending is not None and ending.outcome.value not in one.ends:
-        yield "untold", f"{ending.error} was not told"
+        yield "untold", f"{ending.error} was not reported"
 
 
 # --- the table -----------------------------------------------------------------------------------
 
 
 SHOWN = 10
-"""How many violations are shown at length."""
+"""The most violations that are described."""
 
 KINDS = (
     "duplicate",
@@ -320,14 +320,14 @@ KINDS = (
 
 @frozen(kw_only=True)
 class Report:
-    """How a trial went.
+    """The result of a trial.
 
     Args:
-        title: which trial it was.
-        trials: how many faults were made.
-        rows: what the trial counted itself.
-        evidence: what was gathered in the end.
-        violations: everything that must not be.
+        title: the name and the settings of the trial.
+        trials: the number of kills and other faults.
+        rows: the trial's own counts.
+        evidence: the evidence about all keys.
+        violations: the broken promises.
     """
 
     title: str
@@ -337,7 +337,7 @@ class Report:
     violations: Sequence[tuple[str, str]]
 
     def lines(self) -> Iterator[str]:
-        """The table."""
+        """Yield the lines of the table."""
         yield self.title
         for name, count in self.rows:
             yield _row(name, count)

@@ -16,7 +16,7 @@ def checked(rows, **settings) -> Checking:
     return checking
 
 
-def test_a_good_file_has_sums_by_currency_exact_to_the_digit():
+def test_the_sums_by_currency_are_exact():
     pounds = {
         "matcher_currency": "GBP",
         "matcher_amount": "0.01",
@@ -51,7 +51,7 @@ def test_a_duplicate_key_names_the_line_that_used_it_first():
     assert checking.complaint()[-1] == "3 faults in 2 lines. Nothing was sent."
 
 
-def test_a_key_counts_though_its_line_has_another_fault():
+def test_the_key_of_a_faulty_line_counts():
     assert (
         checked([row(1, poster_amount="x"), row(1)]).listed[1]
         == "line 3: key: is used on line 2 already: give each order its own key"
@@ -90,7 +90,7 @@ def test_a_signal_stops_the_check():
         checked((row(number) for number in range(1000)), is_stopped=is_stopped)
 
 
-def test_keys_that_differ_in_anything_are_different():
+def test_keys_are_compared_exactly():
     with Keys() as keys:
         assert [keys.seen(key, line) for line, key in enumerate(["a", "A", "a ", "á", "á", "a"])] == [
             *[None] * 4,

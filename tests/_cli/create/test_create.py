@@ -1,7 +1,6 @@
 """The command `create`: its options, its messages, its files and its exit codes."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import sqlite3
@@ -19,7 +18,6 @@ from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
 from transfer_async._cli import create_command, create_input, create_run
-from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._cli.create_run import Stopping
 from transfer_async._models import requests
 from transfer_async.sandbox import (
@@ -77,7 +75,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 # --- files that are good --------------------------------------------------------------------------
 
 
-async def test_a_files_orders_are_created_and_their_outcomes_are_written(bench):
+async def test_the_orders_of_a_file_are_created_and_their_outcomes_are_written(bench):
     file = await bench.orders(*(row(number) for number in range(1, 31)))
     result = await bench.run(file)
 
@@ -125,7 +123,7 @@ async def test_a_file_without_orders_is_a_fault(bench, name, text, arguments):
     assert await bench.files() == [name]
 
 
-async def test_quiet_says_only_how_it_ended(bench):
+async def test_quiet_prints_only_the_results(bench):
     result = await bench.run(await bench.orders(row(1)), "--quiet")
 
     assert result.stderr == ""
@@ -208,12 +206,7 @@ async def test_a_line_whose_deadline_passes_while_it_waits_is_not_sent(bench):
     assert len(bench.sandbox.orders) == 2
 
 
-@each("arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []])
-def test_typers_own_complaints_have_the_same_exit_code(arguments):
-    assert invoke("create", *arguments).exit_code == 2
-
-
-async def test_all_that_is_missing_is_named_at_once(bench, monkeypatch):
+async def test_all_missing_options_are_named_at_once(bench, monkeypatch):
     for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN"):
         monkeypatch.delenv(name)
     result = await bench.run(await bench.orders(row(1)), code=2)
@@ -234,19 +227,11 @@ async def test_a_missing_file_a_directory_and_a_pipe_are_refused(bench, what):
     assert result.stderr.startswith("create: FILE: ")
 
 
-async def test_the_orders_and_the_journal_are_not_written_over(bench):
+async def test_the_file_and_the_journal_are_not_overwritten(bench):
     file = await bench.orders(row(1))
     results = [await bench.run(file, "--outcomes", place, code=2) for place in (file, bench.journal)]
 
     assert all("is FILE or the journal" in result.stderr for result in results)
-
-
-async def test_two_runs_do_not_write_one_outcome_file(bench):
-    with contextlib.closing(await asyncio.to_thread(OutcomeFile, bench.outcomes)):
-        result = await bench.run(await bench.orders(row(1)), code=2)
-
-    assert "--outcomes: another run is writing" in result.stderr
-    assert len(bench.sandbox.requests) == 0
 
 
 async def test_a_journal_that_is_not_durable_is_refused(bench, monkeypatch):
@@ -264,7 +249,7 @@ async def test_the_error_for_a_missing_driver_says_what_to_install(bench, monkey
     assert result.stderr == f"create: --journal: postgresql:// needs asyncpg: {needed}\n"
 
 
-async def test_a_database_may_be_named_as_the_journal(bench, postgres):
+async def test_the_journal_may_be_the_address_of_a_database(bench, postgres):
     result = await bench.run(await bench.orders(row(1)), "--journal", postgres.dsn_of("none"), code=1)
 
     assert "create: the journal cannot be opened (InvalidCatalogNameError)" in result.stderr
@@ -338,7 +323,7 @@ async def test_a_dry_run_reports_time_limits_that_have_passed(bench):
     assert ": 1 created, 1 not sent" in real.stdout
 
 
-async def test_what_the_service_refuses_says_which_fields_it_names_and_what_to_do(bench):
+async def test_a_refusal_shows_the_fields_that_the_service_names_and_what_to_do(bench):
     """The field names spare the user a question to the service's support."""
     file = await bench.orders(row(1), row(2, **NOBODY, matcher_amount="1", poster_amount="1550.25"))
     runs = [await bench.run(file, code=3) for _ in range(2)]
@@ -355,7 +340,7 @@ async def test_what_the_service_refuses_says_which_fields_it_names_and_what_to_d
     assert len(bench.sandbox.requests) == 3
 
 
-async def test_after_a_refutation_the_same_line_is_not_sent_again_and_says_so(bench):
+async def test_a_refuted_line_is_not_sent_again_and_this_is_reported(bench):
     """The key is free, but the line is the same order as before: to pay it, the user needs another key."""
     bench.sandbox.faults.add(CloseBeforeReading())
     file = await bench.orders(row(1))
@@ -438,14 +423,14 @@ async def test_the_hooks_place_the_holds(bench):
     assert len(Bank.open) == 1
 
 
-async def test_hooks_without_a_hold_need_every_line_to_say_that_it_is_held(bench):
+async def test_without_a_hold_hook_every_line_must_give_its_hold(bench):
     file = await bench.orders(row(1), row(2, held=""))
     result = await bench.run(file, "--hooks", f"{__name__}:checks_only", code=2)
 
     assert "line 3: held: is missing" in result.stderr
 
 
-async def test_the_banks_means_to_end_a_doubt_are_asked(bench):
+async def test_the_factorys_resolve_is_called_for_a_doubt(bench):
     bench.sandbox.faults.add(CloseAfterProcessing())
     file = await bench.orders(row(1, held=""))
     await bench.run(file, "--hooks", f"{__name__}:make")
@@ -460,7 +445,7 @@ async def test_pending_undos_are_reported(bench):
     assert "undos pending after a failure: 1. Run: transfer-async journal recover" in result.stdout
 
 
-async def test_a_factory_may_bring_the_token_and_observers(bench, monkeypatch):
+async def test_a_factory_may_return_the_token_and_observers(bench, monkeypatch):
     seen = []
 
     def factory() -> dict[str, Any]:
@@ -502,7 +487,7 @@ async def test_giving_up_at_the_last_line_reports_all_outcomes(bench):
     assert f"outcomes: {bench.outcomes}" in result.stdout
 
 
-async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch, closed_port):
+async def test_an_unreachable_service_ends_the_run(bench, monkeypatch, closed_port):
     monkeypatch.setenv("TRANSFER_BASE_URL", f"http://127.0.0.1:{closed_port}")
     cells = (row(number, held="") for number in range(1, 200))
     file = await bench.orders(*cells)
@@ -515,7 +500,7 @@ async def test_a_service_that_is_not_there_ends_it(bench, monkeypatch, closed_po
     assert Bank.open == set()
 
 
-async def test_a_journal_that_cannot_be_opened_is_told_and_nothing_is_sent(bench):
+async def test_an_unusable_journal_is_reported_and_nothing_is_sent(bench):
     await bench.write("no database at all, " * 100, "journal.db")
     result = await bench.run(await bench.orders(row(1)), code=1)
 

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.support.cases import each
 from tests.support.order_files import jsonl_text, lines_of, tree
 from transfer_async._cli.create_input import Record, json_records
@@ -21,7 +19,7 @@ def only_fault(text: str | bytes) -> tuple[int, str, str]:
     return record.line, name, why
 
 
-def test_every_line_is_the_command_that_a_broker_would_bring():
+def test_a_line_is_read_like_a_message_of_a_broker():
     text = jsonl_text([tree(1), tree(2, beneficiary={"first": "Ben", "last": "Okri"})])
     found = read(text)
 
@@ -31,12 +29,7 @@ def test_every_line_is_the_command_that_a_broker_would_bring():
     assert [(record.line, record.key) for record in found] == [(1, "payment-0000001"), (2, "payment-0000002")]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
-def test_ends_of_lines_and_a_mark_at_the_beginning_do_not_matter(end):
-    assert read("\ufeff" + json.dumps(tree(1)) + end)[0].command is not None
-
-
-def test_empty_lines_are_passed_over_and_counted():
+def test_empty_lines_are_skipped_but_counted():
     text = f"\n  \n{json.dumps(tree(1))}\n\r\n\n{json.dumps(tree(2))}"
 
     assert [record.line for record in read(text)] == [3, 6]
@@ -61,7 +54,7 @@ def test_bad_bytes_are_a_fault_of_their_line():
     assert only_fault(json.dumps(tree(1)).encode().replace(b"payment", b"p\xff")) == (1, "", "is not UTF-8")
 
 
-def test_all_faults_of_a_line_come_together_by_their_paths():
+def test_all_faults_of_a_line_are_reported_with_their_paths():
     bad = tree(1, held=7)
     bad["order"] |= {"poster_amount": "1e5", "poster_country": "ng"}
     del bad["order"]["matcher_currency"]

@@ -40,7 +40,7 @@ def test_every_reading_yields_the_same_records(tmp_path, form, text):
 
 
 @pytest.mark.parametrize("form", Format)
-def test_what_was_checked_is_what_is_sent(tmp_path, form):
+def test_the_first_records_are_kept_from_the_check(tmp_path, form):
     with opened_file(tmp_path, form) as orders:
         first = list(orders.records())
         again = list(orders.records())
@@ -72,7 +72,7 @@ def opened_file(tmp_path, form: Format):
     return opened(tmp_path / "orders", form)
 
 
-def test_a_record_is_forgotten_once_it_is_yielded(tmp_path):
+def test_a_kept_record_is_released_once_it_is_yielded(tmp_path):
     with opened_file(tmp_path, Format.CSV) as orders:
         seen = [weakref.ref(record.command.order) for record in orders.records()]
         assert [ref() is not None for ref in seen] == [True] * KEPT + [False] * KEPT

@@ -49,7 +49,7 @@ def mode(path: Path) -> int:
 # --- its place ------------------------------------------------------------------------------------
 
 
-def test_until_it_is_finished_only_its_part_is_there(outcomes, path):
+def test_only_the_part_file_exists_until_it_is_finished(outcomes, path):
     outcomes.add(b"one\n")
     outcomes.write()
     before = path.exists()
@@ -62,7 +62,7 @@ def test_until_it_is_finished_only_its_part_is_there(outcomes, path):
     assert mode(path) == 0o600
 
 
-def test_the_file_of_an_earlier_run_is_set_aside_as_it_may_be_true_no_more(path):
+def test_the_file_of_an_earlier_run_is_renamed_to_old(path):
     path.write_bytes(b"old\n")
     path.chmod(0o644)
     path.with_name("outcomes.jsonl.part").write_bytes(
@@ -121,7 +121,7 @@ def test_only_regular_files_are_replaced(path, end, make):
 
 
 @pytest.mark.parametrize("end", ["", ".part", ".old"])
-def test_the_orders_are_not_written_over_whatever_they_are_called_by(path, tmp_path, end):
+def test_the_orders_are_not_overwritten_under_any_name(path, tmp_path, end):
     orders = tmp_path / "orders.csv"
     orders.write_text("orders", encoding="utf-8")
     os.link(orders, path.with_name(path.name + end))
@@ -131,7 +131,7 @@ def test_the_orders_are_not_written_over_whatever_they_are_called_by(path, tmp_p
     assert orders.read_text(encoding="utf-8") == "orders"
 
 
-def test_a_file_that_is_not_there_yet_is_protected_too(path):
+def test_a_file_that_does_not_exist_yet_is_protected_too(path):
     with pytest.raises(ValueError, match="is FILE or the journal"):
         check_place(path, protected=(path,))
 
@@ -155,7 +155,7 @@ def test_an_error_of_the_system_is_reported_and_the_lock_is_released(path, holde
     OutcomeFile(path).close()
 
 
-def test_where_nothing_can_be_locked_it_is_written_all_the_same(path, monkeypatch):
+def test_a_system_without_locks_writes_the_file_too(path, monkeypatch):
     monkeypatch.setattr(create_outcomes, "fcntl", None)
     made = OutcomeFile(path)
     made.finish()
@@ -179,14 +179,14 @@ def test_lines_are_written_together(outcomes, clock):
     assert outcomes.part.read_bytes() == b"x\n" * KEPT
 
 
-def test_a_line_does_not_wait_for_ever(outcomes, clock):
+def test_a_line_is_written_after_some_time_in_any_case(outcomes, clock):
     outcomes.add(b"x\n")
     clock.pass_(EVERY)
 
     assert outcomes.is_due
 
 
-def test_a_write_that_is_cut_short_goes_on(outcomes, monkeypatch):
+def test_a_partial_write_is_continued(outcomes, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:3]))
     outcomes.add(b"a long line\n")
@@ -208,7 +208,7 @@ def said(result) -> dict:
     return json.loads(line)
 
 
-def test_of_an_order_it_says_what_the_service_recorded_exactly():
+def test_the_line_of_an_order_has_what_the_service_recorded_exactly():
     told = said(ORDER)
 
     assert (told["line"], told["key"], told["outcome"], told["order_may_exist"]) == (7, "k", "created", True)
@@ -242,7 +242,7 @@ def test_a_number_that_would_fill_the_disk_is_written_with_its_exponent(fee):
         (InvalidOrder([("held", "is missing")]), {"reason": "the command is not valid: held: is missing"}),
     ],
 )
-def test_of_an_error_it_says_what_is_certain(error, told):
+def test_the_line_of_an_error_has_what_is_certain(error, told):
     found = said(error)
 
     assert {name: found[name] for name in told} == told

@@ -34,7 +34,7 @@ def progress(time, lines):
         yield made
 
 
-def test_the_rate_is_that_of_the_last_seconds(time, lines, progress):
+def test_the_rate_is_measured_over_the_last_seconds(time, lines, progress):
     for second in range(1, 11):  # what was done before goes by at once
         time.pass_(1.0)
         progress.show("creating", 1000 * second, 20_000, "")
@@ -46,7 +46,7 @@ def test_the_rate_is_that_of_the_last_seconds(time, lines, progress):
     assert lines[-1].endswith("; 10 a second, 1 min 4 s left")
 
 
-def test_there_is_no_rate_before_any_time_has_passed(time, lines, progress):
+def test_the_rate_is_unknown_before_any_time_has_passed(time, lines, progress):
     progress.show("creating", 0, 10, "none")
     time.pass_(PROGRESS_EVERY)
     progress.show("creating", 1, 10, "1 created")
@@ -55,7 +55,7 @@ def test_there_is_no_rate_before_any_time_has_passed(time, lines, progress):
 
 
 @pytest.mark.parametrize("step", [0.01, 0.9, 1.0, 7.0])
-def test_the_rate_is_right_however_often_it_is_noted(time, lines, progress, step):
+def test_the_rate_does_not_depend_on_how_often_it_is_updated(time, lines, progress, step):
     for number in range(1, 1000):
         time.pass_(step)
         progress.show("checking", 1000 * number, None, "")
@@ -131,7 +131,7 @@ def test_a_bar_is_not_updated_for_every_order(time):
     assert sorted(set(moved)) == [*range(1, 100, 10), 100]
 
 
-def test_above_the_bar_a_line_is_written_as_it_is(capsys):
+def test_a_message_above_the_bar_is_written_unchanged(capsys):
     with shown_progress(print, live=True, quiet=False) as progress:
         progress.say("[beside it]")
 

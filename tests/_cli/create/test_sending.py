@@ -28,6 +28,7 @@ from transfer_async._models.errors import (
     ConnectionFailed,
     JournalFailed,
     KeyBusy,
+    OutcomeUnknown,
     PreflightFailed,
     RateLimited,
     Refused,
@@ -110,22 +111,12 @@ def desk(world, outcomes, monkeypatch):
 # --- results --------------------------------------------------------------------------------------
 
 
-async def test_every_line_has_its_outcome(desk):
-    await desk.run(*range(1, 41))
-
-    assert desk.made.is_complete
-    assert desk.made.gave_up is None
-    assert sorted(await desk.told()) == list(range(2, 42))
-    assert {one["order_id"] for one in (await desk.told()).values()} == set(desk.world.sandbox.orders)
-    assert desk.progress.shown == [(number, 40) for number in range(1, 41)]
-
-
-def test_a_line_that_has_faults_now_is_not_sent():
+def test_a_line_with_new_faults_is_not_sent():
     with pytest.raises(Changed, match="line 7 of FILE was changed"):
         request_of(Record(line=7, faults=(("key", "is missing"),)))
 
 
-async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(desk, monkeypatch):
+async def test_a_changed_input_ends_the_run_after_the_orders_in_flight(desk, monkeypatch):
     monkeypatch.setattr(create_run, "AHEAD", 8)
 
     def changing() -> Iterator[Record]:
@@ -142,7 +133,7 @@ async def test_an_input_that_changes_ends_the_run_when_what_had_begun_has_ended(
 # --- other workers' leases ------------------------------------------------------------------------
 
 
-async def test_lines_that_another_worker_left_wait_for_its_lease_and_are_tried_again(desk):
+async def test_lines_of_a_killed_run_wait_for_its_lease_and_are_retried(desk):
     keys = [row(number)["key"] for number in (3, 5)]
     for key in keys:  # as a run that was killed leaves them: the one before it sent, the other after
         await killed_at(desk, key, transitions.MarkSending if key == keys[0] else transitions.Create)
@@ -164,7 +155,7 @@ async def killed_at(desk: Desk, key: str, at: type) -> None:
     await desk.world.crash(at, key=key, order=request.order, held=request.held)
 
 
-async def test_a_worker_that_lives_is_waited_for_no_longer_than_it_takes(desk):
+async def test_a_line_is_retried_soon_after_a_live_worker_has_finished_its_key(desk):
     in_hook = Gate()
     desk.world.bank.on_place = in_hook
     async with desk.world.client() as other:
@@ -184,7 +175,7 @@ async def finished(gate: Gate, busy: asyncio.Task) -> None:
     await asyncio.wait([busy])
 
 
-async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(desk):
+async def test_a_line_is_not_sent_while_another_worker_keeps_its_key(desk):
     class Busy:
         asked = 0
 
@@ -203,7 +194,7 @@ async def test_a_worker_that_lives_on_keeps_its_key_and_the_line_is_not_sent(des
     assert desk.tally.exit_code == 4
 
 
-async def test_no_more_lines_wait_than_memory_is_for(desk, monkeypatch):
+async def test_the_number_of_postponed_lines_is_limited(desk, monkeypatch):
     monkeypatch.setattr(create_run, "MOST_POSTPONED", 2)
     for number in (1, 2, 3):
         await killed_at(desk, row(number)["key"], transitions.MarkSending)
@@ -227,16 +218,6 @@ async def test_a_stopped_run_does_not_wait_for_a_lease(desk):
     assert (await desk.told()) == {}
 
 
-async def test_a_run_stopped_during_retries_starts_no_further_line(desk):
-    for number in (1, 2, 3):
-        await killed_at(desk, row(number)["key"], transitions.MarkSending)
-    desk.progress.on_show = lambda: desk.stopping.ask(signal.SIGINT)
-    await desk.run(1, 2, 3, concurrency=1)
-
-    assert len(await desk.told()) < 3
-    assert not desk.made.is_complete
-
-
 # --- giving up ------------------------------------------------------------------------------------
 
 
@@ -246,7 +227,7 @@ def first_to_give_up(concurrency: int, results: list) -> int | None:
 
 
 @each("error", [Unauthorized(status=401), Refused(status=404), Refused(status=405), TokenUnavailable()])
-def test_a_token_or_an_address_that_is_not_good_ends_it_soon(error):
+def test_a_wrong_token_or_base_url_ends_the_run_soon(error):
     assert first_to_give_up(64, [error] * 100) == NOT_READY
 
 
@@ -254,6 +235,7 @@ def test_a_token_or_an_address_that_is_not_good_ends_it_soon(error):
     "error",
     [
         ConnectionFailed(),
+        OutcomeUnknown(attempts=[object()]),
         JournalFailed(),
         RateLimited(status=429),
         PreflightFailed(refused=False),
@@ -261,11 +243,11 @@ def test_a_token_or_an_address_that_is_not_good_ends_it_soon(error):
     ],
 )
 @each(("concurrency", "after"), [(1, AT_LEAST), (16, 32), (200, 400)])
-def test_any_other_fault_that_is_not_the_orders_ends_it_later(error, concurrency, after):
+def test_other_failures_not_caused_by_orders_end_the_run_later(error, concurrency, after):
     assert first_to_give_up(concurrency, [error] * 1000) == after
 
 
-def test_what_is_the_orders_own_fault_never_ends_it_and_begins_the_count_anew():
+def test_failures_caused_by_orders_never_end_the_run_and_reset_the_count():
     no, down = Refused(status=422), ConnectionFailed()
 
     assert first_to_give_up(1, [no] * 1000) is None
@@ -274,15 +256,7 @@ def test_what_is_the_orders_own_fault_never_ends_it_and_begins_the_count_anew():
     assert first_to_give_up(1, [KeyBusy()] * 1000) is None
 
 
-async def test_a_service_that_leaves_every_order_in_doubt_ends_the_run(desk):
-    desk.world.sandbox.faults.add(Status(503), times=None)
-    await desk.run(*range(1, 1001))
-
-    assert "OutcomeUnknown" in (desk.made.gave_up or "")
-    assert desk.tally.done < AT_LEAST + 2 * 4
-
-
-async def test_doubts_of_an_earlier_run_do_not_end_it(desk):
+async def test_doubts_of_an_earlier_run_do_not_end_the_run(desk):
     desk.world.sandbox.faults.add(Status(503), times=AT_LEAST + 10)
     for _ in range(2):  # as often as it takes to get past them
         desk.tally = Tally()
@@ -330,7 +304,7 @@ async def test_a_stopped_run_writes_the_outcomes_of_orders_in_flight(desk):
     assert not desk.made.is_complete
 
 
-async def test_a_second_signal_cuts_off_what_does_not_end(desk):
+async def test_a_second_signal_cuts_off_the_orders_in_flight(desk):
     desk.world.sandbox.faults.add(StallAfterProcessing(), times=2)
     running = asyncio.create_task(desk.run(*range(1, 1001), concurrency=2))
     await desk.world.sandbox.stalled(2)
@@ -342,7 +316,7 @@ async def test_a_second_signal_cuts_off_what_does_not_end(desk):
     assert desk.progress.said[0].startswith("stopping:")
 
 
-async def test_what_is_cut_off_before_it_is_sent_has_no_outcome(desk):
+async def test_an_order_cut_off_before_it_is_sent_has_no_outcome(desk):
     async def never(_: object) -> None:
         desk.stopping.ask(signal.SIGINT)
         desk.stopping.ask(signal.SIGINT)
@@ -356,7 +330,7 @@ async def test_what_is_cut_off_before_it_is_sent_has_no_outcome(desk):
     assert desk.world.bank.open == {}
 
 
-async def test_a_disk_that_is_full_ends_the_run_when_what_had_begun_has_ended(desk, monkeypatch):
+async def test_a_full_disk_ends_the_run_after_the_orders_in_flight(desk, monkeypatch):
     def full() -> None:
         raise OSError(28, "No space left on device")
 

@@ -10,7 +10,7 @@ from transfer_async._cli.create_run import Stopping
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_signals_ask_and_then_cut_off(number, code):
+async def test_the_first_signal_stops_and_the_second_cuts_off(number, code):
     stopping = Stopping()
     with stopping.by_signals():
         os.kill(os.getpid(), number)
@@ -23,7 +23,7 @@ async def test_signals_ask_and_then_cut_off(number, code):
     assert stopping.exit_code == code
 
 
-async def test_handlers_are_put_back():
+async def test_signal_handlers_are_restored():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Stopping().by_signals():
         assert signal.getsignal(signal.SIGINT) is not before[0]
@@ -31,7 +31,7 @@ async def test_handlers_are_put_back():
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-async def test_in_another_thread_signals_are_left_alone():
+async def test_no_signals_are_handled_in_another_thread():
     before = signal.getsignal(signal.SIGTERM)
 
     async def inside() -> bool:

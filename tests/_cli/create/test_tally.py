@@ -51,7 +51,7 @@ CASES = [
 
 
 @each(("result", "outcome", "code"), CASES)
-def test_every_result_has_its_outcome_and_its_code(result, outcome, code):
+def test_every_result_has_its_outcome_and_exit_code(result, outcome, code):
     assert (outcome_of(result), code_of(result)) == (outcome, code)
 
 
@@ -62,7 +62,7 @@ def tally_of(*results) -> Tally:
     return tally
 
 
-def test_the_highest_code_counts():
+def test_the_highest_exit_code_counts():
     results = (ORDER, Refused(status=422), ConnectionFailed(), OutcomeUnknown(), ORDER)
     tally = tally_of(*results)
 
@@ -71,7 +71,7 @@ def test_the_highest_code_counts():
     assert tally.counted() == "2 created, 1 refused, 1 not sent, 1 unknown"
 
 
-def test_the_advice_says_what_is_to_be_done():
+def test_the_advice_says_what_to_do():
     tally = tally_of(OutcomeUnknown(), RateLimited(status=429), KeyBusy())
     tally.undos_pending = 3
     doubt, again, owed = tally.advice()
@@ -91,7 +91,7 @@ def test_orders_that_were_created_before_are_counted_separately():
     assert told == "created before this run, and not again: 2. To pay once more, use another key"
 
 
-def test_a_final_refusal_is_no_reason_to_run_the_command_again():
+def test_a_final_refusal_does_not_advise_to_run_the_command_again():
     corrected, another_key = tally_of(Refused(status=422), Refuted(), Refused(status=400)).advice()
 
     assert corrected == (
@@ -104,7 +104,7 @@ def test_a_final_refusal_is_no_reason_to_run_the_command_again():
     )
 
 
-def test_the_reasons_met_most_are_named_and_the_others_counted():
+def test_the_most_frequent_reasons_are_named_and_the_others_counted():
     errors = [Expired, KeyConflict, KeyBusy, ConnectionFailed, TokenUnavailable, TokenUnavailable]
     (again,) = tally_of(*(error() for error in errors[1:] + errors * 2)).advice()
 

@@ -24,7 +24,7 @@ def read_once(data: bytes) -> tuple[UnchangedFile, io.BytesIO]:
 
 
 @given(st.binary(max_size=100))
-def test_what_did_not_change_reads_the_same_again_and_again(data):
+def test_an_unchanged_file_reads_the_same_each_time(data):
     made, _ = read_once(data)
 
     assert made.reading().read() == data
@@ -32,7 +32,7 @@ def test_what_did_not_change_reads_the_same_again_and_again(data):
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
-def test_what_changed_is_noticed_and_no_byte_that_differs_is_handed_out(before, after):
+def test_a_change_is_noticed_before_a_byte_that_differs_is_returned(before, after):
     made, file = read_once(before)
     file.seek(0)
     file.truncate()
@@ -66,7 +66,7 @@ def test_a_file_that_grows_is_noticed_before_the_new_part_is_read(tmp_path):
             reading.read(1)
 
 
-def test_what_is_remembered_of_a_big_file_is_small(tmp_path, monkeypatch):
+def test_the_digests_of_a_big_file_are_small(tmp_path, monkeypatch):
     monkeypatch.setattr(create_input, "BLOCK", 1 << 20)
     path = tmp_path / "orders"
     with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The command's desk: on loopback, for one browser, let in once by an address that works once."""
+"""The command `desk`: it serves one browser on loopback, admitted by an address that works once."""
 
 import asyncio
 import os
@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator
 from http.cookies import SimpleCookie
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin
 
 import aiohttp
@@ -20,7 +19,7 @@ from tests.desk.visitor import SAME
 from tests.support.bank import World
 from tests.support.commands import asked, invoke
 from tests.support.pages import ELSEWHERE, Page
-from transfer_async import JournalFailed, Operators, SQLiteJournal
+from transfer_async import Operators, SQLiteJournal
 from transfer_async._cli import servers
 from transfer_async.desk import Operator, Role
 from transfer_async.desk.application import HEADERS
@@ -87,6 +86,8 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 async def test_the_address_lets_one_browser_in_once(served: Served):
+    assert re.match(r"http://127\.0\.0\.1:\d+/enter\?token=[\w-]{43}$", served.address)
+    served.world.time.pass_(10 * servers.IDLE_TIMEOUT)  # the address is valid until it is used
     desk = await served.enters()
     inside = await served.get(desk)
     again = await served.get(served.address)
@@ -123,32 +124,22 @@ async def test_another_desk_on_this_machine_signs_nobody_out(served: Served):
     assert (await served.get(desk))[0] == 200
 
 
-@pytest.mark.parametrize(
-    "look_ahead", [{"method": "HEAD"}, {"method": "GET", "headers": {"Sec-Purpose": "prefetch;prerender"}}]
-)
-async def test_a_look_ahead_does_not_use_up_the_address(served: Served, look_ahead: dict[str, Any]):
-    async with served.http.request(url=served.address, allow_redirects=False, **look_ahead) as looked:
-        assert (looked.status, "Set-Cookie" in looked.headers) == (405, False)
-
-    assert (await served.get(await served.enters()))[0] == 200
-
-
-async def test_a_wrong_token_lets_nobody_in_and_spends_nothing(served: Served):
+async def test_a_prefetch_or_a_wrong_token_does_not_use_up_the_address(served: Served):
+    prefetch = {"method": "GET", "headers": {"Sec-Purpose": "prefetch;prerender"}}
+    for request in ({"method": "HEAD"}, prefetch):
+        async with served.http.request(url=served.address, allow_redirects=False, **request) as answer:
+            assert (answer.status, "Set-Cookie" in answer.headers) == (405, False)
     wrong = [await served.get(f"/enter{query}") for query in ("", "?token=", "?token=x", "?token=\u00fc")]
 
     assert {status for status, _, _ in wrong} == {403}
     assert (await served.get(served.address))[0] == 303
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("POST", "/enter"), ("GET", "/desk/")])
-async def test_an_answer_beside_the_desk_forbids_frames_and_scripts_too(
-    served: Served, method: str, path: str
-):
-    async with served.http.request(method, served.origin + path) as answer:
-        headers = {name: answer.headers.get(name) for name in HEADERS}
-
-    assert answer.status in (404, 405)
-    assert headers == HEADERS
+async def test_responses_outside_the_desk_forbid_frames_and_scripts_too(served: Served):
+    for method, path in (("GET", "/"), ("POST", "/enter"), ("GET", "/desk/")):
+        async with served.http.request(method, served.origin + path) as answer:
+            assert answer.status in (404, 405)
+            assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
 async def test_under_another_name_of_this_machine_nobody_gets_in(served: Served):
@@ -160,7 +151,7 @@ async def test_under_another_name_of_this_machine_nobody_gets_in(served: Served)
     assert (tried[0], inside[0]) == (403, 403)
 
 
-async def test_what_is_decided_there_is_in_the_journal(served: Served):
+async def test_a_decision_is_recorded_in_the_journal(served: Served):
     desk = await served.enters()
     _, html, _ = await served.get(f"{desk}key?key=payment-1")
     fields = {**Page(html).forms["resolve"], "order_id": "tx-abc", "reason": "seen"}
@@ -177,7 +168,7 @@ async def new_address(served: Served) -> str:
     return served.address
 
 
-async def test_after_sign_out_the_cookie_is_worthless_and_a_new_address_is_printed(served: Served):
+async def test_signing_out_invalidates_the_cookie_and_prints_a_new_address(served: Served):
     desk = await served.enters()
     page = Page((await served.get(desk))[1])
     assert "sign-out" in page.forms
@@ -209,7 +200,7 @@ async def test_no_other_page_signs_the_operator_out(served: Served, method: str)
     assert (await served.get(desk))[0] == 200
 
 
-async def test_a_browser_that_is_not_used_is_signed_out(served: Served):
+async def test_an_idle_browser_is_signed_out(served: Served):
     desk, pass_ = await served.enters(), served.world.time.pass_
     used = []
     for _ in range(3):
@@ -227,8 +218,8 @@ async def test_a_browser_that_is_not_used_is_signed_out(served: Served):
     assert (await served.get(await served.enters()))[0] == 200
 
 
-@pytest.mark.parametrize("query", ["?live=1", "?wall=1", "?live=1&wall=1"])
-async def test_a_list_that_refreshes_itself_does_not_prolong_the_session(served: Served, query: str):
+@pytest.mark.parametrize("query", ["?live=1", "?wall=1"])
+async def test_a_page_that_reloads_itself_does_not_prolong_the_session(served: Served, query: str):
     desk, pass_ = await served.enters(), served.world.time.pass_
     statuses = []
     for _ in range(2):
@@ -240,23 +231,14 @@ async def test_a_list_that_refreshes_itself_does_not_prolong_the_session(served:
     assert len(said) == 2
 
 
-async def test_the_address_is_valid_however_late_it_is_opened(served: Served):
-    served.world.time.pass_(10 * servers.IDLE_TIMEOUT)
-
-    assert (await served.get(await served.enters()))[0] == 200
-
-
-async def test_only_this_machine_can_reach_it(served: Served):
-    assert re.match(r"http://127\.0\.0\.1:\d+/enter\?token=[\w-]{43}$", served.address)
-
-
-async def test_a_journal_that_cannot_be_opened_is_told_at_once(tmp_path: Path):
+async def test_an_unusable_journal_is_reported_at_once(tmp_path: Path):
     path = tmp_path / "other.db"
     await asyncio.to_thread(path.write_text, "no journal")
-    journal = SQLiteJournal(path)
+    result = await asked("desk", "--journal", path, "--scope", "live", "--by", "ada", code=1)
 
-    with pytest.raises(JournalFailed):
-        await servers.serve_desk(Operators(journal, "live"), journal, Operator("ada"), port=0, say=print)
+    assert result.stdout == ""
+    assert result.stderr.startswith("desk: ")
+    assert result.stderr.count("\n") == 1
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -275,7 +257,7 @@ async def test_a_journal_that_cannot_be_opened_is_told_at_once(tmp_path: Path):
         (["--journal", "{path}", "--scope", "live", "--settle-after", "-1"], "desk: settle_after: "),
     ],
 )
-async def test_a_wrong_use_is_told_in_a_line(
+async def test_wrong_usage_is_reported_in_one_line(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("TRANSFER_BASE_URL", raising=False)
@@ -288,7 +270,7 @@ async def test_a_wrong_use_is_told_in_a_line(
     assert result.stderr.count("\n") == 1
 
 
-async def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_port_in_use_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     server = await asyncio.start_server(lambda *_: None, servers.HOST, 0)
     port = server.sockets[0].getsockname()[1]
     async with SQLiteJournal(tmp_path / "journal.db"):
@@ -301,7 +283,7 @@ async def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.
     server.close()
 
 
-def test_without_a_login_name_it_must_be_told_who_sits_there(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_login_name_the_option_by_is_required(monkeypatch: pytest.MonkeyPatch):
     def nobody() -> str:
         raise KeyError
 
@@ -312,7 +294,7 @@ def test_without_a_login_name_it_must_be_told_who_sits_there(monkeypatch: pytest
     assert result.stderr == "desk: --by is required: this machine has no login name for you\n"
 
 
-def test_without_its_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_the_error_for_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.startswith(("transfer_async.desk", servers.__name__))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("transfer_async._cli.servers")

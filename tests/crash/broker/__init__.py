@@ -1,7 +1,7 @@
-"""Broker: the command line's own ``worker``, killed, stopped and put to sleep, and its servers restarted.
+"""Broker: the command ``worker`` is killed, stopped and paused, and its servers are restarted.
 
-Three workers take commands from NATS JetStream, with one journal in PostgreSQL. In the end every command
-has been answered, and nothing exists twice or was lost.
+Three workers receive commands from NATS JetStream, with one journal in PostgreSQL. At the end every command
+has an outcome, and no order exists twice or was lost.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.support.postgres import PostgresServer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this trial is asked for."""
+    """Add the options of this trial."""
     parser.add_argument("--restarts", type=int, default=0, help="of the broker, and of the database")
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
-    """Run one trial, and compare what everybody says in the end."""
+    """Run one trial, and compare the service, the bank, the journal and the reported outcomes."""
     troubles: list[str] = []
     with ExitStack() as stack:
         postgres, nats = stack.enter_context(PostgresServer()), stack.enter_context(NatsServer())
@@ -56,7 +56,7 @@ def _rows(met: Counter[str], *, dead_letters: int) -> list[tuple[str, int]]:
 
 
 def _of_the_command(one: KeyEvidence) -> Faults:
-    """All that is true of its key, and that its sender heard; or it cannot be read, and is dead-lettered."""
+    """Check the key and its reported outcomes; or, of an unreadable command, that it is dead-lettered."""
     if not one.key.startswith("bad"):
         yield from of_the_key(one)
         yield from of_the_telling(one)

@@ -1,4 +1,4 @@
-"""Those who send the commands and read the outcomes, in a process that nothing ever happens to."""
+"""The customers, who send the commands and read the outcomes, in a process that is never killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transfer_async.journal import KeyState, PostgresJournal
 from transfer_async.journal.model import Entry
 
 OUTSTANDING = 60
-"""How many commands wait for their outcome at the same time."""
+"""The most commands that wait for their outcome at the same time."""
 
 TWICE = 0.1
 """The share of commands that are sent twice."""
@@ -32,7 +32,7 @@ KINDS = {"good": 0.82, "unknown": 0.08, "poor": 0.06, "bad": 0.04}
 
 
 def serve(end: socket.socket, *, place: Place, seed: int) -> None:
-    """Send commands until told to stop, and go on reading until every one has been answered."""
+    """Send commands until told to stop, then read until every command has an outcome."""
     asyncio.run(_Customers(Channel(end), place, seed).run())
 
 
@@ -60,7 +60,7 @@ class _Customers:
         await self._channel.next()
         self._stop.set()
         self._room.set()
-        await self._channel.next()  # whether or not it has come to the end of its wishes
+        await self._channel.next()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -102,7 +102,7 @@ class _Customers:
             hear(message)
 
     async def _messages(self, subject: str) -> AsyncIterator[Any]:
-        """Everything in a stream from its beginning, each once, whatever happens to the broker."""
+        """Yield every message of a stream once, from the beginning, even if the broker is restarted."""
         last = 0
         while True:
             with contextlib.suppress(Exception):  # the broker is away, or was
@@ -143,7 +143,7 @@ class _Customers:
     # --- the end --------------------------------------------------------------------------------
 
     async def _until_nothing_is_untold(self) -> None:
-        """Until the workers have ended the doubts that can be ended, and told of it."""
+        """Wait until the workers have resolved and published all doubts that can be resolved."""
         async with PostgresJournal(self._place.journal) as journal:
             while await self._waits(journal):  # noqa: ASYNC110 - the workers are elsewhere
                 await asyncio.sleep(0.2)  # between two looks
@@ -157,7 +157,7 @@ class _Customers:
 
 
 def _is_awaited(key: str, entry: Entry | None) -> bool:
-    """Whether the workers have something to do about a key."""
+    """Return whether the workers still have something to do about a key."""
     return entry is not None and (
         bool(entry.pending_notifications or entry.pending_undos)
         or entry.state in (KeyState.CLAIMED, KeyState.SENDING)
@@ -166,14 +166,14 @@ def _is_awaited(key: str, entry: Entry | None) -> bool:
 
 
 def _command_of(key: str) -> bytes:
-    """The message that asks for a key's order; some cannot be read."""
+    """Return the command for a key; some commands are unreadable on purpose."""
     if key.startswith("bad"):
         return f'{{"version": 1, "key": "{key}"}}'.encode()
     return OrderCommand(key=key, order=order_of(key)).to_json()
 
 
 async def _sooner_or_later(do: Callable[[], Awaitable[object]]) -> None:
-    """Until it succeeds: the broker may be away."""
+    """Try until it succeeds, because the broker may be down."""
     while True:
         try:
             await do()

@@ -1,4 +1,4 @@
-"""The harness: starts workers, sees to it that they meet their fates, and replaces who is dead."""
+"""The harness: starts workers, kills, stops or pauses them, and replaces those that are dead."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 
 BETWEEN_FATES = (0, 8)
-"""So many outcomes are told between two fates, so that there are orders to be killed in at any speed."""
+"""The least and the most outcomes between two fates, so that kills meet orders at any speed."""
 
 FATES = {signal.SIGKILL: 0.86, signal.SIGTERM: 0.08, signal.SIGSTOP: 0.06}
 
 SETTLE_AFTER = 5.0
-"""Seconds after which the truth about a doubt is told: the slowest of the service's stalls is over then."""
+"""Seconds after which a doubt may be refuted: the longest stall of the service has ended then."""
 
 ACK_WAIT = 1.5
 SWEEP_EVERY = 1.0
@@ -32,7 +32,7 @@ WORKERS = 3
 
 
 def words_of(place: Place) -> list[str]:
-    """What the command is called with."""
+    """Return the command line of a worker."""
     options: dict[str, Any] = {
         "broker": place.broker,
         "journal": place.journal,
@@ -57,13 +57,13 @@ class _Worker:
 
 
 class Harness:
-    """One trial up to the point at which every command has been answered.
+    """Runs one trial until every command has an outcome.
 
     Args:
-        options: what is to happen.
-        broker: is restarted, at once or in order.
-        postgres: is stopped at once.
-        troubles: where to say what went wrong.
+        options: the options of the trial.
+        broker: the broker, which is killed or stopped, and started again.
+        postgres: the server of the journal, which is stopped immediately, and started again.
+        troubles: receives what went wrong.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Harness:
     # --- the run --------------------------------------------------------------------------------
 
     def run(self, place: Place, customers: Child) -> None:
-        """Run until everything that was wanted has happened and every command is answered."""
+        """Run until all wanted faults have happened and every command has an outcome."""
         try:
             self._run(place, customers)
         finally:
@@ -120,7 +120,7 @@ class Harness:
                 self._restart_servers()
 
     def _await_outcomes(self, customers: Child) -> None:
-        """Return when some outcomes more were told, or none is to be expected before messages come again."""
+        """Return after some more outcomes, or when the broker is about to deliver again."""
         left, until = self._chance.randint(*BETWEEN_FATES), time.monotonic() + ACK_WAIT
         while left > 0 and time.monotonic() < until:
             left -= len(list(listen([customers], until - time.monotonic())))
@@ -160,7 +160,7 @@ class Harness:
             self._workers[child] = _Worker(child)
 
     def _bury(self, seconds: float = 0.0) -> None:
-        """Forget the workers that end in that time; who was only told to stop must have done so in order."""
+        """Forget the workers that end within the time; those that were told to stop must exit with code 0."""
         for child, _ in listen(self._workers, seconds):
             one = self._workers.pop(child)
             if child.code is not None and child.code >= 0 and not (one.is_told and child.code == 0):
@@ -179,7 +179,7 @@ class Harness:
             self.troubles.append("workers did not come to their end when told to")
 
     def _hears(self, customers: Child, word: str) -> dict[str, Any] | None:
-        """The customers' message with ``word`` in it; meanwhile whoever sleeps is woken."""
+        """Return the customers' message that contains ``word``; meanwhile wake paused workers."""
         while customers.code is None and time.monotonic() < self._until:
             self._wake()
             for _, message in listen([customers], 0.1):

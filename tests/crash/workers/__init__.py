@@ -1,9 +1,9 @@
-"""Workers: clients that are killed, stopped and robbed of their database in the middle of their calls.
+"""Workers: clients are killed or paused, or lose their database, in the middle of their calls.
 
-The harness forks workers, each with some clients on as many journal objects, of which now and then one
-is closed and another opened, in front of a real service in a process of its own and a durable journal,
-which visitors open and close all the time. It hands them commands at least once, sends them SIGKILL or
-SIGSTOP at named points or at random times, and stops their PostgreSQL at once.
+The harness forks workers. Each has some clients, with a journal object each, and replaces one of them now
+and then. The service runs in a process of its own, and visitors open and close the durable journal all the
+time. The harness delivers commands at least once, sends SIGKILL or SIGSTOP at named points or at random
+times, and stops PostgreSQL immediately.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.support.postgres import PostgresServer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this trial is asked for."""
+    """Add the options of this trial."""
     parser.add_argument("--journal", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--stops", type=int, default=0, help="immediate stops of the database")
     parser.add_argument("--pauses", type=int, default=0, help="workers that sleep beyond their lease")
 
 
 def run(options: argparse.Namespace, directory: Path) -> Report:
-    """Run one trial, and compare what everybody says in the end."""
+    """Run one trial, and compare the service, the bank, the journal and the reported outcomes."""
     if options.stops and options.journal != "postgres":
         sys.exit("--stops is for --journal postgres")
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The harness: forks workers, hands them commands, and ends or stops them at the planned points."""
+"""The harness: forks workers, delivers commands, and kills or pauses the workers at planned points."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SHARES = {"good": 0.8, "unknown": 0.15, "poor": 0.05}
 
 @define
 class Commands:
-    """Keys that wait to be delivered, and those that are out.
+    """The keys that wait for their delivery.
 
     Args:
-        chance: of the kinds of new keys.
+        chance: draws the kinds of new keys.
     """
 
     chance: random.Random
@@ -43,7 +43,7 @@ class Commands:
     _numbers: itertools.count[int] = field(factory=itertools.count)
 
     def take(self, now: float, *, new: bool) -> str | None:
-        """A key that is due; if there is none, a new one where that is wanted."""
+        """Return a key that is due; if none is, a new one if ``new`` is true."""
         if self._due and self._due[0][0] <= now:
             key = heapq.heappop(self._due)[2]
             self._waiting.discard(key)
@@ -55,14 +55,14 @@ class Commands:
         return self.keys[-1]
 
     def put_back(self, key: str, *, due: float) -> None:
-        """Deliver a key again, at some time; once is enough, however many ask for it."""
+        """Deliver a key again at a time, but only once."""
         if key not in self._waiting:
             self._waiting.add(key)
             heapq.heappush(self._due, (due, next(self._numbers), key))
 
     @property
     def are_waiting(self) -> bool:
-        """Whether any key is to be delivered."""
+        """Whether any key waits for its delivery."""
         return bool(self._due)
 
 
@@ -80,15 +80,15 @@ beneficiary whom nobody knows, some a customer without funds."""
 
 @define
 class Fates:
-    """The deaths, or the pauses, that are still to come.
+    """The kills, or the pauses, of a trial.
 
     Args:
-        signal: what the worker gets.
-        wanted: how many are wanted.
-        chance: decides between equals.
-        points: where they may come.
-        at_once: how many are planned at the same time.
-        met: how many came, by point.
+        signal: the signal that a worker receives.
+        wanted: the number that is wanted.
+        chance: draws one of several equal points.
+        points: the points at which they may happen.
+        at_once: the most that are planned at the same time.
+        met: the number that has happened, by point.
     """
 
     signal: signal.Signals
@@ -101,19 +101,19 @@ class Fates:
 
     @property
     def done(self) -> bool:
-        """Whether all have come."""
+        """Whether all have happened."""
         return self.met.total() >= self.wanted
 
     def plan(self, kind: str) -> Point | None:
-        """A fate for a command of that kind, or None for a quiet life."""
+        """Plan a fate for a command of that kind; return its point, or None for no fate."""
         return self._plan(tuple(point for point in KINDS[kind] if point in self.points))
 
     def plan_recovery(self) -> Point | None:
-        """A fate for a run of recover, if it is its turn."""
+        """Plan a fate for a run of recover, unless one is planned already."""
         return self._plan((Point.RECOVERING,)) if not self.planned[Point.RECOVERING] else None
 
     def _plan(self, points: tuple[Point, ...]) -> Point | None:
-        # What waits for something to recover may wait for long, and must not keep others waiting.
+        # A fate in a recovery may take long to happen, and must not delay the others.
         elsewhere = self.planned.total() - self.planned[Point.RECOVERING]
         limit = self.at_once + (points == (Point.RECOVERING,))
         if not points or elsewhere >= limit or self.met.total() + elsewhere >= self.wanted:
@@ -121,16 +121,16 @@ class Fates:
         count = {point: self.met[point] + self.planned[point] for point in self.points}
         least = min(points, key=lambda point: (count[point], self.chance.random()))
         if count[least] > min(count.values()) + 2:
-            return None  # others lag behind, and wait for a command that passes by them
+            return None  # other points lag behind, and wait for a command that passes them
         self.planned[least] += 1
         return least
 
     def forget(self, point: Point) -> None:
-        """A planned fate was not met: its command took another way."""
+        """Cancel a planned fate, because its command did not pass the point."""
         self.planned[point] -= 1
 
     def come(self, point: Point) -> None:
-        """A planned fate was met."""
+        """Count a planned fate that has happened."""
         self.planned[point] -= 1
         self.met[point] += 1
 
@@ -144,12 +144,12 @@ class Worker:
 
     Args:
         child: its process.
-        out: what it has been handed: by delivery number, the key and the fate that is planned for it.
-        doomed: the moment at which a fate comes to it, whatever it is doing, and of which kind.
-        paused_at: when it was stopped.
-        missed: the keys of which one must be taken over, or end, before it goes on.
-        recovery: the kind of fate that is set for its next recovery.
-        is_killed: its end is expected.
+        out: its deliveries: the key and the planned fate, by number.
+        doomed: the time of its fate at a random time, and the kind of fate.
+        paused_at: the time at which it was paused.
+        missed: the keys of which one must be taken over, or end, before it continues.
+        recovery: the kind of fate that is planned for its next recovery.
+        is_killed: whether its end is expected.
     """
 
     child: Child
@@ -162,18 +162,18 @@ class Worker:
 
     @property
     def keys(self) -> list[str]:
-        """The keys that it has been handed."""
+        """The keys of its deliveries."""
         return [key for key, _, _ in self.out.values()]
 
     def doom(self, fates: Fates, at: float) -> None:
-        """Let a fate come to it at a moment; one is enough."""
+        """Plan a fate at a time, unless one is planned already."""
         if self.doomed is None:
             self.doomed = (at, fates)
         else:
             fates.forget(Point.ANYWHERE)
 
     def forget_fates(self) -> None:
-        """It is dead: what was planned for it will not be met."""
+        """Cancel all fates that are planned for it, because it is dead."""
         if self.doomed is not None:
             self.doomed[1].forget(Point.ANYWHERE)
         if self.recovery is not None:
@@ -187,26 +187,25 @@ class Worker:
 
 
 TOO_LONG = 3 * LEASE
-"""How long others get to do without a worker that was stopped, before it goes on in any case: whoever
-sleeps with the journal's lock keeps them from it."""
+"""Seconds after which a paused worker continues in any case, because it may hold the journal's lock."""
 
 WORKERS = 3
 AT_ONCE = 4
-"""How many workers are alive at the same time, and how many commands each works at."""
+"""The number of workers, and the most commands of each at a time."""
 
 ENDS_PER_STOP = 10
-"""How many commands end between two stops of the database."""
+"""The number of commands that end between two stops of the database."""
 
 MANY = 10
-"""So many troubles end a trial: it is not the deaths that it suffers from."""
+"""The number of troubles that ends a trial."""
 
 
 class Harness:
-    """One trial up to the point at which every command has ended.
+    """Runs one trial until every command has ended.
 
     Args:
-        options: what is to happen.
-        postgres: the server under the journal, if there is one to be stopped.
+        options: the options of the trial.
+        postgres: the server of the journal, if the journal is in PostgreSQL.
     """
 
     def __init__(self, options: argparse.Namespace, postgres: PostgresServer | None) -> None:
@@ -217,9 +216,9 @@ class Harness:
         self.kills = Fates(signal.SIGKILL, options.kills, self.chance)
         self.pauses = Fates(signal.SIGSTOP, options.pauses, self.chance, at_once=1)
         self.stops = 0
-        self.outwaited = 0  # workers that went on before anybody could do without them
+        self.outwaited = 0  # workers that continued before others had taken over their keys
         self.journal_failed = 0
-        self.visitors = 0  # they die there, too
+        self.visitors = 0  # those that died
         self.troubles: list[str] = []
         self._workers: dict[Child, Worker] = {}
         self._deliveries = 0
@@ -229,7 +228,7 @@ class Harness:
     # --- the run --------------------------------------------------------------------------------
 
     def run(self, place: Place) -> None:
-        """Run until everything that was wanted has happened and every command has ended."""
+        """Run until all wanted faults have happened and every command has ended."""
         try:
             self._run(place)
         finally:
@@ -279,7 +278,7 @@ class Harness:
         self._workers[child] = Worker(child)
 
     def _invite(self, place: Place) -> None:
-        """See to it that somebody comes and goes besides."""
+        """Start a visitor, unless one is running."""
         if self._visitor is None:
             seed = self.chance.getrandbits(32)
             self._visitor = fork(partial(visitor.visit, place=place, seed=seed))
@@ -341,7 +340,7 @@ class Harness:
 
     def _met(self, one: Worker, point: Point, message: dict[str, Any]) -> None:
         fates = self.kills if message["signal"] == signal.SIGKILL else self.pauses
-        if one.is_killed:  # just then at a random time, as has been counted
+        if one.is_killed:  # at a random time at the same moment, which has been counted
             fates.forget(point)
         else:
             fates.come(point)
@@ -393,7 +392,7 @@ class Harness:
                 self._wake(one)
 
     def _pause(self, one: Worker, keys: list[str]) -> None:
-        """All that a worker has at hand is delivered once more; it sleeps until somebody had to act."""
+        """Deliver the keys of a paused worker again; it continues when one of ``keys`` was taken over."""
         os.waitid(os.P_PID, one.child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it sleeps, or is dead
         one.paused_at, one.missed = time.monotonic(), set(keys)
         for key in one.keys:
@@ -402,7 +401,7 @@ class Harness:
             self._wake(one)
 
     def _do_without(self, doer: Worker, key: str) -> None:
-        """A key was taken over, or came to an end: whoever slept over it may go on."""
+        """Let the workers continue that were paused with a key, which was taken over or has ended."""
         for one in self._workers.values():
             if one is not doer and key in one.missed:
                 self._wake(one)

@@ -1,6 +1,6 @@
-"""Somebody who comes and goes, as the command line does: opens the journal, looks, closes it, or dies there.
+"""A process that opens the journal, reads it and closes it, as the command line does, or dies in between.
 
-Once in a while it writes for longer than the workers wait, so that their calls fail with the file open.
+Now and then it locks the file for longer than the workers wait, so that their calls fail with the file open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOCKED = 1.2 * PATIENCE
 
 
 def visit(_end: socket.socket, *, place: Place, seed: int) -> None:
-    """Come and go until killed."""
+    """Open and close the journal until killed."""
     chance = random.Random(seed)
     while True:
         asyncio.run(look(place, chance))

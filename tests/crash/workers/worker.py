@@ -1,6 +1,6 @@
-"""A worker: the real client between a service, a journal and a bank, at some commands at once.
+"""A worker: the real client, with a service, a journal and a bank, and several commands at once.
 
-Its journal and its transport have the points built in at which the harness lets it die or stop.
+The harness can kill or pause it at points in its journal and its transport.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from transfer_async.journal.transitions import (
 
 @define(eq=False)
 class Delivery:
-    """A command as one worker got it; ``attempt`` is the token of its mark, once it has one."""
+    """A command that was delivered to a worker; ``attempt`` is the token of its mark, if it has one."""
 
     number: int
     key: str
@@ -68,11 +68,11 @@ class Delivery:
 
 
 at_work: ContextVar[Delivery] = ContextVar("at_work")
-"""The delivery that the current task works at; every task that comes of it inherits it."""
+"""The delivery of the current task and of every task that it creates."""
 
 
 class Fate:
-    """Ends or stops this process where the harness said."""
+    """Kills or pauses this process at the points that the harness chose."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -80,13 +80,13 @@ class Fate:
         self._nobody_writes = asyncio.Event()
 
     def awaits(self, point: Point) -> bool:
-        """Whether this is the point for the delivery at work."""
+        """Return whether the current delivery's fate is at this point."""
         delivery = at_work.get(None)
         return delivery is not None and delivery.point is point
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Say that a move is on its way to the journal while the block runs."""
+        """Count a write to the journal while the block runs."""
         self._writing += 1
         self._nobody_writes.clear()
         try:
@@ -97,18 +97,18 @@ class Fate:
                 self._nobody_writes.set()
 
     async def meet(self, point: Point) -> None:
-        """Come by a point."""
+        """Pass a point."""
         if self.awaits(point):
-            # Whoever sleeps with the journal's lock stops everybody.
+            # A process that is paused with the journal's lock would stop all others.
             while at_work.get().signal == signal.SIGSTOP and self._writing:
                 await self._nobody_writes.wait()
             self.meet_now(point)
 
     def meet_now(self, point: Point) -> None:
-        """Come by a point, whatever else this process is doing."""
+        """Pass a point, whatever else this process is doing."""
         if self.awaits(point):
             delivery = at_work.get()
-            delivery.point = None  # whoever was only stopped goes on from here
+            delivery.point = None  # a paused process continues from here
             self._channel.tell(met=point, signal=delivery.signal, delivery=delivery.number)
             os.kill(os.getpid(), delivery.signal)
 
@@ -131,7 +131,7 @@ class MortalJournal:
         return getattr(self._journal, name)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Make a move, if this worker lives as long."""
+        """Make a move, unless this worker dies first."""
         early = self._chance.random() < 0.5
         await self._before(move, early)
         with self._fate.writing():
@@ -157,7 +157,7 @@ class MortalJournal:
 
 
 def watch(transport: Transport, fate: Fate, sent: Book) -> None:
-    """Let every order that ``transport`` sends be written down first, and its worker die around it."""
+    """Record every order before ``transport`` sends it, and pass the points before and after it."""
     post_order = transport.post_order
 
     async def posted(body: GuardedBody, **options: Any) -> ExchangeResult:
@@ -187,7 +187,7 @@ async def _die_once_sent(body: GuardedBody, fate: Fate) -> None:
 
 
 JOURNALS = (2, 4)
-"""How many journal objects, with a client each, a worker has at least and at most."""
+"""The least and the most journal objects of a worker, with a client each."""
 
 RECOVER_EVERY = 0.5
 ANEW_EVERY = 1.0
@@ -274,7 +274,7 @@ class _Worker:
                 said = {"ended": "created", "order": order.id}
             except TransferError as error:
                 said = _said(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must be heard of
+        except Exception as error:  # noqa: BLE001 - any other error must be reported
             self._channel.tell(broken=f"{delivery.key}: {error!r}")
             return
         await self._fate.meet(Point.SETTLED)
@@ -291,7 +291,7 @@ class _Worker:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * RECOVER_EVERY)
 
     async def _begin_anew_again_and_again(self) -> None:
-        """Put a new client with a new journal in an old one's place, which ends what it has begun."""
+        """Replace a client and its journal now and then; the old client finishes its calls."""
         while True:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * ANEW_EVERY)
             at = self._chance.randrange(len(self._sides))
@@ -299,7 +299,7 @@ class _Worker:
             await old.close()
 
     async def _look_in(self) -> None:
-        """A page that shows the state of things: it enters and leaves one journal object again and again."""
+        """Open and close one journal object again and again, as a monitoring page does."""
         journal = self._place.new_journal()
         while True:
             with contextlib.suppress(Exception):  # whatever its store raises: it may be away, or locked
@@ -309,7 +309,7 @@ class _Worker:
 
 
 def _said(error: TransferError) -> dict[str, Any]:
-    """What the broker and the customer are told: an end, or how soon to deliver again."""
+    """Return the outcome of a failed call, or how soon to deliver it again."""
     if isinstance(error, AlreadyCreated):
         return {"ended": "created", "order": error.order_id}
     if isinstance(error, OutcomeUnknown):
