@@ -122,22 +122,12 @@ async def test_the_cap_limits_the_number_of_orders(sandbox, tmp_path, watch):
     assert "  left out, beyond the cap: without-poster_username" in run.lines
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "sent"),
-    [
-        ({"levels": (1, 2), "orders": 12}, {"levels": (1, 2), "orders": 12}, 12),
-        ({"levels": (1,), "orders": 3}, {"levels": (1,), "amount": Decimal(1)}, 3),
-        ({"levels": (1,), "orders": 2}, {"levels": (1,), "orders": 5}, 5),
-    ],
-    ids=["the same cap", "a cap below the amount sent", "a higher cap"],
-)
-async def test_a_second_run_sends_what_the_cap_has_left(sandbox, tmp_path, watch, first, second, sent):
-    before = await probe(sandbox, tmp_path / "a", watch, **first)
-    after = await probe(sandbox, tmp_path / "a", watch, **second)
-
-    assert number_sent(sandbox) == sent
-    assert after.stopped is None
-    assert (after.profile == before.profile) is (second.get("orders") != 5)  # Only a higher cap adds to it.
+async def test_later_runs_send_what_the_cap_has_left(sandbox, tmp_path, watch):
+    first = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=3)
+    for cap, sent in (({"orders": 3}, 3), ({"amount": Decimal(1)}, 3), ({"orders": 5}, 5)):
+        run = await probe(sandbox, tmp_path / "a", watch, levels=(1,), **cap)
+        assert (number_sent(sandbox), run.stopped) == (sent, None)
+        assert (run.profile == first.profile) is (sent == 3)
 
 
 async def test_an_order_to_a_busy_service_is_sent_and_counted_again(sandbox, tmp_path, watch):
