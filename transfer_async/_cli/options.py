@@ -44,7 +44,7 @@ _hooks = typer.Option(
     "--hooks",
     metavar="MODULE:FACTORY",
     help="A function that returns the bank's hooks, "
-    "and optionally resolve, the token, retry and other settings.",
+    "and optionally its resolve, token, retry and other settings.",
 )
 
 Journal = Annotated[str | None, _journal]

@@ -1,4 +1,4 @@
-"""What an operator types at a terminal, and of what."""
+"""Run journal commands, and create keys for them."""
 
 import json
 from typing import Any
@@ -13,18 +13,26 @@ PERSONAL = ("ada.eze", "ben.okri", "nobody@", "example.com", "Okri")
 
 
 async def asked(*arguments: str, answers: str | None = None, code: int = 0) -> Any:
-    """Run a command, which tells nothing about people."""
+    """Run a command, and check its exit code and that its output contains no personal data."""
     result = await commands.asked("journal", *arguments, answers=answers, code=code)
-    assert not any(told in result.output for told in PERSONAL)
+    assert not any(name in result.output for name in PERSONAL)
     return result
 
 
 async def told(*arguments: str) -> Any:
-    """The same as a document for machines."""
+    """Run a command with ``--json``; return the document."""
     return json.loads((await asked(*arguments, "--json")).stdout)
 
 
+async def corrupt_intents(world: World) -> None:
+    """Corrupt the intents of all keys in the journal's file."""
+    sql = "UPDATE keys_2 SET intent = '{}'"
+    await world.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
+    await world.journal.journal.close()
+
+
 async def everything(world: World) -> None:
+    """Create a key in each state that an operator can meet, ten seconds apart."""
     await world.create(key="created")
     world.time.pass_(10.0)
     await world.in_doubt("doubt")

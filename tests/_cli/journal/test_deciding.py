@@ -1,4 +1,4 @@
-"""A person ends a doubt, or corrects what was said: once, by name and reason, and if they are certain."""
+"""`journal resolve`, `refute` and `amend`: questions, warnings and errors, and the recorded person."""
 
 import asyncio
 import re
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, BEN, asked, told
+from tests._cli.journal.terminal import ADA, BEN, asked, corrupt_intents, told
 from tests.support.bank import NOON, World
 from tests.support.cases import each
 from transfer_async import JournalFailed, KeyState, UnreadableOrder
@@ -25,8 +25,8 @@ async def doubted(world: World) -> World:
     return world
 
 
-async def test_a_doubt_is_resolved_and_again_with_the_same_words(doubted: World):
-    """A script that was cut off is run again, and must not stop at what it has done."""
+async def test_a_doubt_is_resolved_and_may_be_resolved_again_in_the_same_way(doubted: World):
+    """A script that was interrupted is run again, and must not stop at a decision that it has made."""
     first, again = [await asked(*SEEN, *ADA) for _ in range(2)]
     as_json = await told(*SEEN, *ADA)
 
@@ -41,24 +41,24 @@ async def test_a_doubt_is_refuted(doubted: World):
     result = await asked(*REFUTE, "--yes")
 
     entry = await doubted.entry("doubt")
-    (owed,) = entry.pending_undos
+    (undo,) = entry.pending_undos
     assert result.stdout.startswith(
-        f"doubt: free; the next recovery releases {owed.receipt} of 155,025.00 NGN. The same message"
+        f"doubt: free; the next recovery releases {undo.receipt} of 155,025.00 NGN. The same message"
     )
-    assert (entry.state, owed.hook) == (KeyState.FREE, "funds_hold")
+    assert (entry.state, undo.hook) == (KeyState.FREE, "funds_hold")
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_no_release_is_promised_for_a_hold_that_the_bank_placed_itself(world: World):
-    """Ada waits for a release that never comes, and the customer's money stays on hold."""
+async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(world: World):
+    """Otherwise, Ada waits for a release that never happens, and the customer's money stays on hold."""
     await world.in_doubt("doubt", held="bank-7")
     world.time.pass_(600)
     no = await asked(*REFUTE, answers="n\n", code=1)
     done = await asked(*REFUTE, answers="y\n")
 
     assert (await world.entry("doubt")).pending_undos == ()
-    for said in (no.output, done.output):
-        assert "release" not in said.replace("bank must release the hold", "")
+    for output in (no.output, done.output):
+        assert "release" not in output.replace("bank must release the hold", "")
     assert "doubt: this frees the key. No hook needs an undo." in no.stderr
     assert "The bank must release the hold bank-7, because it placed this hold itself." in no.stderr
     banks_own = "nothing is left for a recovery to undo; the bank must release the hold bank-7"
@@ -66,10 +66,10 @@ async def test_no_release_is_promised_for_a_hold_that_the_bank_placed_itself(wor
 
 
 @pytest.mark.usefixtures("doubted")
-async def test_a_saved_refutation_is_not_denied_because_the_journal_fails_afterwards(
+async def test_a_saved_refutation_is_reported_although_the_journal_fails_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Who is told that the journal failed decides again, or believes that the hold is kept."""
+    """After an error, the person would decide again, or believe that the hold stays."""
     view = operators.Operators.view
 
     async def fails_once_decided(self: operators.Operators, key: str) -> object:
@@ -85,24 +85,22 @@ async def test_a_saved_refutation_is_not_denied_because_the_journal_fails_afterw
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_no_release_is_promised_for_a_record_that_cannot_be_read(doubted: World):
-    sql = "UPDATE keys_2 SET intent = '{}'"
-    await doubted.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
-    await doubted.journal.journal.close()
+async def test_no_release_is_announced_for_a_corrupt_record(doubted: World):
+    await corrupt_intents(doubted)
     no = await asked(*REFUTE, "--undone", answers="n\n", code=1)
     proposed = await told("propose", "doubt", "refute", "--undone", *ADA)
     approving = await asked("approve", "doubt", *BEN, answers="n\n", code=1)
 
     assert proposed["proposal"]["decision"] == "refute"
-    for said in (no, approving):
+    for result in (no, approving):
         assert (
             "cannot be undone by a recovery: undo them manually first. Undo manually: funds_hold."
-            in said.stderr
+            in result.stderr
         )
-        assert "release" not in said.stderr
+        assert "release" not in result.stderr
 
 
-async def test_a_wrong_id_is_corrected_and_taken_back(world: World):
+async def test_a_wrong_id_is_corrected_and_withdrawn(world: World):
     await world.in_doubt()
     await asked("resolve", "k", "--order-id", "tx-wrong", *ADA)
     right = await asked("amend", "k", "--order-id", "tx-right", *BEN)
@@ -120,8 +118,8 @@ async def test_a_wrong_id_is_corrected_and_taken_back(world: World):
 
 
 @pytest.mark.parametrize("reported", [True, False])
-async def test_whoever_refutes_is_warned_where_the_sender_may_only_be_stopped(world: World, reported: bool):
-    """The person would release the hold of an order that a stopped process is about to send."""
+async def test_refuting_warns_if_the_sender_may_only_be_suspended(world: World, reported: bool):
+    """Otherwise, the person releases the hold of an order that a suspended process is about to send."""
     if reported:
         await world.in_doubt("doubt")
     else:
@@ -135,11 +133,11 @@ async def test_whoever_refutes_is_warned_where_the_sender_may_only_be_stopped(wo
 
 
 @pytest.mark.usefixtures("somebody")
-@pytest.mark.parametrize(
+@each(
     ("answer", "code", "state"),
-    [("y\n", 0, KeyState.FREE), ("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT)],
+    [("n\n", 1, KeyState.IN_DOUBT), ("\n", 1, KeyState.IN_DOUBT), ("y\n", 0, KeyState.FREE)],
 )
-async def test_it_asks_before_it_frees_the_key(doubted: World, answer: str, code: int, state: KeyState):
+async def test_refute_asks_before_it_frees_the_key(doubted: World, answer: str, code: int, state: KeyState):
     result = await asked(*REFUTE, answers=answer, code=code)
 
     (receipt,) = (await doubted.entry("doubt")).receipts.values() or ["-"]
@@ -147,7 +145,7 @@ async def test_it_asks_before_it_frees_the_key(doubted: World, answer: str, code
     assert (await doubted.entry("doubt")).state is state
 
 
-async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: World):
+async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: World):
     settle_after = (datetime.now(UTC) - NOON).total_seconds() + 1e6
     result = await asked(*REFUTE, "--yes", "--settle-after", str(settle_after), code=1)
 
@@ -174,14 +172,14 @@ async def test_what_comes_too_early_is_a_no_and_says_how_long_still(doubted: Wor
         (["propose", "doubt", "refute", "--order-id", "tx-1", *ADA], "--order-id: is not for refute\n"),
     ],
 )
-async def test_a_wrong_use_is_told_and_leaves_the_doubt(doubted: World, words: list[str], line: str):
+async def test_a_usage_error_leaves_the_doubt(doubted: World, words: list[str], line: str):
     result = await asked(*words, code=2)
 
     assert result.stderr.startswith(f"journal: {line}")
     assert (await doubted.entry("doubt")).state is KeyState.IN_DOUBT
 
 
-async def test_what_is_not_in_doubt_is_a_no(world: World):
+async def test_a_created_key_cannot_be_resolved(world: World):
     order_id = (await world.create(key="created")).id
     result = await asked("resolve", "created", "--order-id", "tx-seen", *ADA, code=1)
 
@@ -189,7 +187,7 @@ async def test_what_is_not_in_doubt_is_a_no(world: World):
 
 
 @each("command", [["resolve", "--order-id", "tx-1"], ["refute"], ["amend", "--in-doubt"]])
-async def test_that_there_is_no_such_key_is_said_before_anything_is_asked(world: World, command: list[str]):
+async def test_an_unknown_key_is_reported_before_any_question(world: World, command: list[str]):
     await world.create(key="created")
     name, *options = command
     result = await asked(name, "never", *options, code=1)
@@ -197,12 +195,10 @@ async def test_that_there_is_no_such_key_is_said_before_anything_is_asked(world:
     assert result.stderr == "journal: key: has no record in this scope\n"
 
 
-# --- whose word it is ----------------------------------------------------------------------------
+# --- the person and the reason -------------------------------------------------------------------
 
 
-async def test_the_login_name_says_so_unless_another_is_given(
-    doubted: World, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_login_name_is_recorded_by_default(doubted: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("getpass.getuser", lambda: "grace")
     await asked(*SEEN, "--reason", "seen")
     *_, last = await doubted.journal.history(doubted.scope, "doubt")
@@ -210,19 +206,17 @@ async def test_the_login_name_says_so_unless_another_is_given(
     assert last.by == "grace"
 
 
-async def test_where_nobody_is_logged_in_somebody_must_be_named(
-    doubted: World, monkeypatch: pytest.MonkeyPatch
-):
-    def nobody() -> str:
+async def test_by_is_required_without_a_login_name(doubted: World, monkeypatch: pytest.MonkeyPatch):
+    def fails() -> str:
         raise OSError("no username set in the environment")
 
-    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.setattr("getpass.getuser", fails)
 
     assert (await asked(*SEEN, "--reason", "seen", code=2)).stderr.startswith("journal: --by is required: ")
 
 
 @pytest.mark.usefixtures("somebody")
-async def test_a_reason_that_is_not_given_is_asked_for(doubted: World):
+async def test_a_missing_reason_is_asked_for(doubted: World):
     result = await asked(*SEEN, "--by", "ada", answers="a letter\n")
     *_, last = await doubted.journal.history(doubted.scope, "doubt")
 
@@ -230,11 +224,11 @@ async def test_a_reason_that_is_not_given_is_asked_for(doubted: World):
     assert last.reason == "a letter"
 
 
-@pytest.mark.parametrize("word", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"]])
-async def test_a_word_about_one_doubt_is_not_taken_for_another(
-    word: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"]])
+async def test_a_decision_about_one_doubt_does_not_end_a_later_one(
+    command: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """While somebody decides, the key is refuted, sent again, and in doubt about that order."""
+    """While a person decides, the key is refuted, sent again, and in doubt about that order."""
     loop = asyncio.get_running_loop()
 
     async def another_doubt() -> None:
@@ -248,14 +242,16 @@ async def test_a_word_about_one_doubt_is_not_taken_for_another(
 
     monkeypatch.setattr("getpass.getuser", meanwhile)
     await world.in_doubt("doubt")
-    name, *options = word
+    name, *options = command
     result = await asked(name, "doubt", *options, "--reason", "seen", code=1)
 
     assert "has changed" in result.stderr
     assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
 
 
-async def test_an_amendment_is_of_the_order_that_was_seen(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_an_amendment_is_refused_if_another_person_has_amended_the_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
     loop = asyncio.get_running_loop()
     desk = operators.Operators(world.journal, world.scope, clock=world.time.clock)
 
@@ -273,35 +269,26 @@ async def test_an_amendment_is_of_the_order_that_was_seen(world: World, monkeypa
     assert (await world.entry("doubt")).order_id == "tx-right"
 
 
-# --- what an answer named, that could not be read ------------------------------------------------
+# --- the candidate order -------------------------------------------------------------------------
 
 
-async def unreadable(world: World) -> str:
-    """A doubt whose answer names the order, and cannot be read; its id."""
+async def test_the_order_id_of_an_unreadable_response_is_offered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise, a person would have to find an order at the service, although its id was in our response."""
     world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
     doubt = await world.fails(UnreadableOrder, key="doubt")
-    assert doubt.order_id is not None
-    return doubt.order_id
-
-
-async def test_the_id_that_an_unreadable_answer_named_is_shown_and_offered(world: World, somebody: None):
-    """Somebody would have to find an order at the service, whose id had been in our hands."""
-    order_id = await unreadable(world)
+    order_id = doubt.order_id
     shown = await told("show", "doubt")
+    not_interactive = await asked("resolve", "doubt", *ADA, code=2)
+    monkeypatch.setattr("transfer_async._cli.journal_session.is_interactive", lambda: True)
+    monkeypatch.setattr("transfer_async._cli.journal_commands.is_interactive", lambda: True)
     no = await asked("resolve", "doubt", *ADA, answers="n\n", code=1)
     assert (await world.entry("doubt")).state is KeyState.IN_DOUBT
-    await asked("resolve", "doubt", *ADA, answers="y\n")
+    await asked("resolve", "doubt", "--candidate", *ADA)  # asks nothing
 
+    assert not_interactive.stderr == "journal: --order-id or --candidate is required when not interactive\n"
     assert shown["candidates"] == [order_id]
     assert shown["history"][-1]["reason"].endswith(f"; the response has the id {order_id}")
     assert f"contains {order_id}. Is it the order of doubt?" in no.stderr
-    assert (await world.entry("doubt")).order_id == order_id
-
-
-async def test_a_candidate_is_taken_unasked_only_where_that_is_said(world: World):
-    order_id = await unreadable(world)
-    unsaid = await asked("resolve", "doubt", *ADA, code=2)
-    await asked("resolve", "doubt", "--candidate", *ADA)
-
-    assert unsaid.stderr == "journal: --order-id or --candidate is required when not interactive\n"
     assert (await world.entry("doubt")).order_id == order_id

@@ -1,4 +1,4 @@
-"""A file of decisions: each row is checked before the first, decided by itself, and only once."""
+"""`--from FILE`: all rows are checked first; each row is a decision of its own, and is made once."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ import pytest
 
 from tests._cli.journal.terminal import ADA, asked
 from tests.support.bank import World
+from tests.support.cases import each
 from transfer_async import JournalFailed, KeyState
 from transfer_async._cli import create_run
 from transfer_async._cli.create_outcomes import OutcomeFile
@@ -73,7 +74,7 @@ async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: Wor
     )
 
 
-async def test_refuted_keys_are_free_once_and_stay_refuted_in_a_second_run(doubts: World, tmp_path: Path):
+async def test_a_second_run_refutes_no_key_again(doubts: World, tmp_path: Path):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
     unasked = await asked("refute", "--from", str(file), *BY, code=2)
     await asked("refute", "--from", str(file), "--yes", *BY)
@@ -82,15 +83,9 @@ async def test_refuted_keys_are_free_once_and_stay_refuted_in_a_second_run(doubt
     moves = [step.move for step in await doubts.journal.history(doubts.scope, "a")]
     assert unasked.stderr == "journal: --yes is required when not interactive\n"
     assert (moves.count("refute"), (await results(file))[0]) == (1, (2, "a", "done before"))
-
-
-async def test_a_key_that_was_called_again_since_its_refutation_is_refused(doubts: World, tmp_path: Path):
-    file = await resolving(doubts, tmp_path / "d.csv", "a", decision="refute")
-    await asked("refute", "--from", str(file), "--yes", *BY)
     await doubts.in_doubt("a")
-    again = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
-
-    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in again.stderr
+    changed = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
+    assert "line 2: refused: a: key: has changed since it was read; it is in doubt" in changed.stderr
     assert (await doubts.entry("a")).state is KeyState.IN_DOUBT
 
 
@@ -105,9 +100,7 @@ async def test_a_key_that_has_changed_since_the_version_seen_is_refused_alone(do
     assert (await states(doubts))[:2] == [KeyState.IN_DOUBT, KeyState.CREATED]
 
 
-async def test_a_dry_run_shows_what_would_become_of_each_row_and_changes_nothing(
-    doubts: World, tmp_path: Path
-):
+async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts: World, tmp_path: Path):
     file = await resolving(doubts, tmp_path / "d.jsonl", "a", "b", decision="refute")
     rows = [
         {"key": "a", "decision": "refute", "reason": "none", "seen": await seen(doubts, "a")},
@@ -164,7 +157,7 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "faults"),
     [
         (HEADER + "a,refute,,why,3\n", ["line 2: decision: must be resolve"]),
@@ -206,7 +199,7 @@ async def test_nothing_is_decided_if_a_row_has_a_fault(
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "why"),
     [
         (["resolve"], "journal: KEY is required, or --from FILE"),
@@ -239,11 +232,11 @@ async def test_a_failing_journal_stops_the_run_which_can_be_continued(
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
     decide = Operators.decide
 
-    async def fails_on_b(self: Operators, key: str, *given: Any, **word: Any) -> object:
-        made = await decide(self, key, *given, **word)
+    async def fails_on_b(self: Operators, key: str, *given: Any, **named: Any) -> object:
+        record = await decide(self, key, *given, **named)
         if key == "b":
             raise JournalFailed("the connection was lost")
-        return made
+        return record
 
     with monkeypatch.context() as patched:
         patched.setattr(Operators, "decide", fails_on_b)
@@ -276,20 +269,20 @@ async def test_a_signal_ends_the_run_after_the_row_in_progress(
     doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
-    decide, asking = Operators.decide, create_run.Stopping.__init__
-    made: list[create_run.Stopping] = []
+    decide, create = Operators.decide, create_run.Stopping.__init__
+    created: list[create_run.Stopping] = []
 
-    def noted(self: create_run.Stopping) -> None:
-        asking(self)
-        made.append(self)
+    def remember(self: create_run.Stopping) -> None:
+        create(self)
+        created.append(self)
 
-    async def interrupted(self: Operators, key: str, *given: Any, **word: Any) -> object:
+    async def interrupted(self: Operators, key: str, *given: Any, **named: Any) -> object:
         if key == "b":
-            made[0].ask(signal.SIGTERM)
+            created[0].ask(signal.SIGTERM)
             await asyncio.sleep(0)
-        return await decide(self, key, *given, **word)
+        return await decide(self, key, *given, **named)
 
-    monkeypatch.setattr(create_run.Stopping, "__init__", noted)
+    monkeypatch.setattr(create_run.Stopping, "__init__", remember)
     monkeypatch.setattr(Operators, "decide", interrupted)
     stopped = await asked("resolve", "--from", str(file), *BY, code=143)
 

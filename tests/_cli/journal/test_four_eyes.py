@@ -1,4 +1,4 @@
-"""Where four eyes are demanded, one person proposes and another approves or turns it down."""
+"""Dual control: `journal propose`, `approve`, `withdraw` and `four-eyes`."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from transfer_async import KeyState, Operators
 from transfer_async._cli import journal_output
 
 
-async def test_one_proposes_another_is_asked_and_the_key_is_free(world: World, somebody: None):
+async def test_one_person_proposes_and_another_approves(world: World, somebody: None):
     await world.in_doubt()
     await asked("four-eyes", "demand", *ADA)
     alone = await asked("refute", "k", "--yes", *ADA, code=1)
@@ -31,7 +31,7 @@ async def test_one_proposes_another_is_asked_and_the_key_is_free(world: World, s
     assert (await world.entry()).state is KeyState.FREE
 
 
-async def test_what_is_approved_where_nobody_can_be_asked_is_named(world: World):
+async def test_the_proposals_id_is_required_when_not_interactive(world: World):
     await world.in_doubt()
     proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
     unnamed = await asked("approve", "k", "--yes", *BEN, code=2)
@@ -50,18 +50,17 @@ async def test_what_is_approved_where_nobody_can_be_asked_is_named(world: World)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_who_approves_second_is_told_who_was_first_and_when(
+async def test_a_second_approval_is_refused_with_the_name_and_time_of_the_first(
     world: World, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Both were told that their approval was done, and the history has one name."""
+    """Otherwise, both persons believe that they approved it, but the history has one name."""
     await world.in_doubt()
     proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
     approve = Operators.approve
 
-    async def approve_second(self: Operators, key: str, **word: str) -> object:
-        if word["by"] != "cleo":
-            await approve(self, key, **{**word, "by": "cleo"})
-        return await approve(self, key, **word)
+    async def approve_second(self: Operators, key: str, **given: str) -> object:
+        await approve(self, key, **{**given, "by": "cleo"})
+        return await approve(self, key, **given)
 
     if at_once:
         monkeypatch.setattr(Operators, "approve", approve_second)
@@ -74,61 +73,50 @@ async def test_who_approves_second_is_told_who_was_first_and_when(
     assert second.stderr.endswith(f"; cleo approved it at {journal_output.step_time(approved)}\n")
 
 
-async def test_a_proposal_is_shown_and_turned_down(world: World):
+async def test_a_proposal_is_shown_and_rejected(world: World):
     propose = ("propose", "k", "resolve", "--order-id", "tx-1", *ADA)
     await world.in_doubt()
     proposal = (await told(*propose))["proposal"]
     shown = await asked("show", "k")
     down = ("withdraw", "k", "--proposal", proposal["id"], "--yes", *BEN)
-    turned_down = await asked(*down)
+    rejected = await asked(*down)
     gone = await asked(*down, code=1)
     another = (await told(*propose))["proposal"]
     record = await told("withdraw", "k", "--proposal", another["id"], "--yes", *BEN)
 
     assert f"proposed    resolve as tx-1, by ada: seen on the statement ({proposal['id']})" in shown.stdout
-    assert turned_down.stdout == "k: in doubt; the proposal is withdrawn\n"
+    assert rejected.stdout == "k: in doubt; the proposal is withdrawn\n"
     assert gone.stderr == "journal: k: there is no proposal, or the key has changed since\n"
     assert (record["key"], record["state"]) == ("k", "in_doubt")
 
 
-async def test_four_eyes_are_demanded_by_one_and_waived_by_two(world: World):
+async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
     await world.create()
     before = await asked("four-eyes")
     demanded = await asked("four-eyes", "demand", *ADA)
-    nobody = await asked("four-eyes", "approve", *BEN, code=1)
+    without_proposal = await asked("four-eyes", "approve", *BEN, code=1)
+    await asked("four-eyes", "waive", *ADA)
+    rejected = await asked("four-eyes", "withdraw", *BEN)
     waiving = await asked("four-eyes", "waive", *ADA)
-    asked_for = await told("four-eyes")
+    as_json = await told("four-eyes")
     same = await asked("four-eyes", "approve", *ADA, code=1)
     waived = await asked("four-eyes", "approve", *BEN)
 
     assert before.stdout == f"{world.scope}: one person is enough\n"
-    assert demanded.stdout == f"{world.scope}: dual control is required\n"
-    assert nobody.stderr == "journal: four-eyes: there is no proposal to waive dual control\n"
+    assert demanded.stdout == rejected.stdout == f"{world.scope}: dual control is required\n"
+    assert without_proposal.stderr == "journal: four-eyes: there is no proposal to waive dual control\n"
     assert waiving.stdout.splitlines() == [
         f"{world.scope}: dual control is required",
         "ada proposes to waive dual control: seen on the statement; another person approves it",
     ]
-    assert (asked_for["demanded"], asked_for["proposal"]["decision"]) == (True, "waive")
+    assert (as_json["demanded"], as_json["proposal"]["decision"]) == (True, "waive")
     assert "another person must approve it" in same.stderr
     assert waived.stdout == f"{world.scope}: one person is enough\n"
 
 
-async def test_that_they_are_waived_is_turned_down(world: World):
-    await world.create()
-    await asked("four-eyes", "demand", *ADA)
-    await asked("four-eyes", "waive", *ADA)
-
-    withdrawn = await asked("four-eyes", "withdraw", *BEN)
-
-    assert withdrawn.stdout == f"{world.scope}: dual control is required\n"
-
-
-@pytest.mark.parametrize(
-    ("decision", "words"), [(["--order-id", "tx-2"], "amend to tx-2"), (["--in-doubt"], "back into doubt")]
-)
-async def test_an_amendment_can_be_proposed(world: World, decision: list[str], words: str):
+async def test_an_amendment_can_be_proposed(world: World):
     await world.in_doubt()
     await asked("resolve", "k", "--order-id", "tx-1", *ADA)
-    result = await asked("propose", "k", "amend", *decision, *ADA)
-
-    assert result.stdout.startswith(f"k: proposed: {words}; ")
+    for options, text in ((["--order-id", "tx-2"], "amend to tx-2"), (["--in-doubt"], "back into doubt")):
+        result = await asked("propose", "k", "amend", *options, *ADA)
+        assert result.stdout.startswith(f"k: proposed: {text}; ")

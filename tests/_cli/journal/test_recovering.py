@@ -1,15 +1,16 @@
-"""`journal recover`, with hooks of the bank's own module: what is worked off, and hooks that are none."""
+"""`journal recover` with the hooks of a bank's module, and modules that have no usable hooks."""
 
 import asyncio
 import json
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, asked, everything, told
+from tests._cli.journal.terminal import ADA, asked, corrupt_intents, everything, told
 from tests.support import commands
 from tests.support.bank import World
 from tests.support.cases import each
@@ -71,7 +72,7 @@ NAME = "hooks"
 
 @pytest.fixture
 def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A module of the bank's in the current directory, and what writes another."""
+    """Write a bank's module to the current directory; return the function that writes it again."""
 
     def write(release: str = "released.append(intent.id)", close: str = "pass") -> None:
         (tmp_path / "our_bank.py").write_text(BANK.format(release=release, close=close), encoding="utf-8")
@@ -85,7 +86,7 @@ def bank_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     sys.modules.pop("our_bank", None)
 
 
-async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(world: World, bank_module: Any):
+async def test_recover_runs_the_banks_hooks(world: World, bank_module: Any):
     await everything(world)
     result = await asked("recover", "--hooks", "our_bank:hooks")
 
@@ -101,7 +102,7 @@ async def test_what_is_left_over_is_worked_off_with_the_banks_hooks(world: World
     ]
 
 
-async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_module: Any):
+async def test_a_factory_may_be_async_and_return_resolve(world: World, bank_module: Any):
     await world.in_doubt("doubt")
     result = await asked("recover", "--hooks", "our_bank:everything", "--json")
 
@@ -117,7 +118,7 @@ async def test_a_factory_may_be_async_and_bring_a_resolve(world: World, bank_mod
     assert (await world.entry("doubt")).order_id == "tx-found"
 
 
-async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(world: World, bank_module: Any):
+async def test_recover_exits_with_3_if_an_undo_is_still_pending(world: World, bank_module: Any):
     await asyncio.to_thread(bank_module, release="raise OSError")
     await world.owing("owing")
     result = await asked("recover", "--hooks", "our_bank:hooks", code=3)
@@ -125,12 +126,10 @@ async def test_a_recovery_that_leaves_an_undo_owed_has_a_code_of_its_own(world: 
     assert result.stdout.splitlines()[-2:] == ["undos pending    1", "unreadable       0"]
 
 
-async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(world: World, bank_module: Any):
-    """It would be in no list, and its hold would be kept for ever."""
+async def test_a_corrupt_record_is_listed_and_can_be_refuted(world: World, bank_module: Any):
+    """Otherwise, its hold would stay forever."""
     await world.in_doubt("doubt")
-    sql = "UPDATE keys_2 SET intent = '{}'"
-    await world.journal.journal._ask(lambda file: file._db.execute(sql).rowcount)  # type: ignore[attr-defined] # SQLite
-    await world.journal.journal.close()
+    await corrupt_intents(world)
     listed = await asked("list")
     shown = await told("show", "doubt")
     recovered = await asked("recover", "--hooks", "our_bank:hooks", code=3)
@@ -166,10 +165,9 @@ async def test_a_row_that_cannot_be_read_is_shown_as_such_and_refuted_by_word(wo
         ("our_bank:wrong", "hooks: a str is neither a hook nor an async function"),
     ],
 )
-async def test_hooks_that_cannot_be_had_are_told_in_one_line(
+async def test_an_unusable_factory_is_reported_in_one_line(
     world: World, bank_module: Any, spec: str, why: str
 ):
-    await world.owing("owing")
     result = await asked("recover", "--hooks", spec, code=2)
 
     assert why in result.stderr
@@ -177,10 +175,8 @@ async def test_hooks_that_cannot_be_had_are_told_in_one_line(
 
 
 @pytest.mark.parametrize("close", ["pass", "raise OSError('the pool is gone')"])
-async def test_the_factory_that_verify_hooks_tried_is_the_one_that_works_for_the_bank(
-    world: World, bank_module: Any, close: str
-):
-    """With two factories the trials say nothing about the hooks that hold the money."""
+async def test_one_factory_serves_recover_and_verify_hooks(world: World, bank_module: Any, close: str):
+    """With two factories, the trials would prove nothing about the hooks in production."""
     await asyncio.to_thread(bank_module, close=close)
     await world.in_doubt("doubt")
     await asked("recover", "--hooks", "our_bank:for_every_command")
@@ -189,55 +185,41 @@ async def test_the_factory_that_verify_hooks_tried_is_the_one_that_works_for_the
     assert (await world.entry("doubt")).order_id == "tx-found"
     assert our_bank.closed == [True]
     if close == "pass":
-        verified = await commands.asked("verify-hooks", "our_bank:for_every_command", "--late", "0")
+        verified = await commands.asked(
+            "verify-hooks", "our_bank:for_every_command", "--late", "0", "--sequences", "0"
+        )
         assert "all rules kept" in verified.stdout
 
 
-async def test_an_object_with_hooks_will_do():
-    class Ours:
-        hooks = ()
-
-    def make() -> Ours:
-        return Ours()
-
-    side = await made_by(make)
+async def test_a_factory_may_return_an_object_with_hooks():
+    side = await made_by(lambda: SimpleNamespace(hooks=()))
 
     assert (side.hooks, side.resolve) == ((), None)
 
 
-def test_a_module_is_found_once_in_the_current_directory(bank_module: Any):
-    factory_named("our_bank:hooks")
-    factory_named("our_bank:nothing")
-
-    assert sys.path.count(str(Path.cwd())) == 1
-
-
-def test_what_lies_about_in_the_current_directory_stands_for_no_library(bank_module: Any):
-    """A file there by the name of one would otherwise run, with the token in its environment."""
+def test_a_file_in_the_current_directory_replaces_no_library(bank_module: Any):
+    """Otherwise, a file with a library's name would run, with the token in its environment."""
     decoys = [Path("asyncpg.py"), Path("aiohttp.py"), Path("rich.py")]
     for decoy in decoys:
         decoy.touch()
     factory_named("our_bank:hooks")
+    factory_named("our_bank:nothing")
     found = [PathFinder.find_spec(decoy.stem) for decoy in decoys]
 
-    assert [one is not None and Path(one.origin or "").parent == Path.cwd() for one in found] == [False] * 3
+    assert not any(spec is not None and Path(spec.origin or "").parent == Path.cwd() for spec in found)
+    assert sys.path.count(str(Path.cwd())) == 1
 
 
-async def test_a_token_must_be_given_or_be_brought_by_the_factory(
+async def test_a_token_is_required_as_an_option_or_from_the_factory(
     world: World, bank_module: Any, monkeypatch: pytest.MonkeyPatch
 ):
     await world.create()
     monkeypatch.delenv("TRANSFER_API_TOKEN")
     none = await asked("recover", "--hooks", "our_bank:hooks", code=2)
-    brought = await asked("recover", "--hooks", "our_bank:with_token")
+    from_factory = await asked("recover", "--hooks", "our_bank:with_token")
+    invalid = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t", code=2)
 
     needed = "--token, or TRANSFER_API_TOKEN, is required, unless the factory of --hooks returns a token"
-    assert (none.stderr, brought.stderr) == (f"journal: {needed}\n", "")
-
-
-async def test_the_token_is_not_told(world: World, bank_module: Any):
-    await world.create(key="created")
-    result = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t", code=2)
-
-    assert "token: " in result.stderr
-    assert "s3cr3t" not in result.stderr
+    assert (none.stderr, from_factory.stderr) == (f"journal: {needed}\n", "")
+    assert "token: " in invalid.stderr
+    assert "s3cr3t" not in invalid.stderr

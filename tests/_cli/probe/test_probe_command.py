@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bank import new_order, refused_order
 from tests.support.cases import each
-from tests.support.commands import asked, invoke
+from tests.support.commands import asked
 from transfer_async._cli import probe_command
 from transfer_async.sandbox import Sandbox, load_profile
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
@@ -40,13 +40,6 @@ ORDERING = (
     *("--most-amount", "2000000", "--most-orders", "3"),
 )
 """The options of levels 1 and 2."""
-
-
-def test_it_has_a_help_text():
-    result = invoke("probe", "--help")
-
-    assert result.exit_code == 0
-    assert "Find out what a service's test environment really does" in result.output
 
 
 @each("levels", [[], ["--level", "1"], ["--level", "2", "--yes"]])
@@ -91,9 +84,9 @@ async def test_the_profile_has_no_token_and_no_person(sandbox, tmp_path):
         assert secret not in result.output.lower().replace("seen.json", "")
 
 
-@pytest.mark.parametrize("earlier", [None, b'{"version":1}'])
-@pytest.mark.parametrize("levels", [["--idle", "0"], ["--level", "1"]])
-@pytest.mark.parametrize(
+@each("earlier", [None, b'{"version":1}'])
+@each("levels", [["--idle", "0"], ["--level", "1"]])
+@each(
     ("option", "message"),
     [
         (["--base-url", "http://127.0.0.1:1"], "probe: no connection could be opened: check --base-url"),
@@ -105,7 +98,10 @@ async def test_a_wrong_base_url_or_token_leaves_the_profile_as_it_is(
 ):
     """Otherwise a typing error would become a profile."""
     profile = here / "service-profile.json"
-    if earlier is not None:
+    sandbox.requests.clear()
+    if earlier is None:
+        await asyncio.to_thread(profile.unlink, missing_ok=True)
+    else:
         await asyncio.to_thread(profile.write_bytes, earlier)
     orders = ORDERING if levels[0] == "--level" else ()
 

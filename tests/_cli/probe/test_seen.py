@@ -75,6 +75,17 @@ def test_the_order_in_a_response(status, body, order):
 
 
 @each(
+    ("body", "why"),
+    [
+        (an_order(poster_amount="100"), "$.poster_amount"),
+        (b'{"data": ' + an_order() + b"}", "is missing"),
+    ],
+)
+def test_the_reason_why_the_client_cannot_read_the_order_is_kept(body, why):
+    assert why in find_order(Response(status=200, body=body), set()).unreadable
+
+
+@each(
     ("body", "kind"),
     [(b"", "empty"), (b" <html>", "html"), (b"oh", "text"), (b"[1]", "json"), (b"[" * 100_000, "text")],
 )

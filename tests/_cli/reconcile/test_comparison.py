@@ -1,4 +1,4 @@
-"""`Comparison`: which order is found to be whose; checked against generated histories with known results."""
+"""`Comparison`: which order belongs to which key; also checked with generated histories."""
 
 import random
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ def test_an_order_that_two_keys_may_have_sent_is_no_match(content: str | None, i
     """A key that is sending, has a pending undo, or cannot be read, may have sent it as well."""
     found = compared([ExportedOrder("tx-1", "w", 50.0)], K, Sender("l", content, 40.0, 140.0, in_doubt))
 
-    assert not any(isinstance(one, Match) for one in found)
+    assert not any(isinstance(finding, Match) for finding in found)
     assert Ambiguous("k", ("tx-1",)) in found
 
 
@@ -116,7 +116,7 @@ def test_an_order_may_be_in_the_export_twice_with_the_same_values_only():
 
 @define
 class History:
-    """Random keys and orders, and whose each order really is."""
+    """Random keys and orders; ``owners`` maps each order to its key."""
 
     random: random.Random
     owners: dict[str, str] = field(factory=dict)
@@ -158,11 +158,11 @@ def test_no_match_is_wrong(size: int, seed: int):
 
     found = compared(history.exported, *history.senders, created=history.created)
 
-    matches = [one for one in found if isinstance(one, Match)]
-    assert [one for one in matches if history.owners[one.order_id] != one.key] == []
+    matches = [finding for finding in found if isinstance(finding, Match)]
+    assert [match for match in matches if history.owners[match.order_id] != match.key] == []
     assert len(matches) > size // 20
-    reported = {one.key for one in found if isinstance(one, Match | Ambiguous | NotFound)}
-    assert reported == {one.key for one in history.senders if one.is_in_doubt}
-    unknown = {one.order_id for one in history.exported} - {order_id for order_id, *_ in history.created}
-    unknown -= {one.order_id for one in matches}
-    assert {one.order_id for one in found if isinstance(one, Unknown)} == unknown
+    reported = {finding.key for finding in found if isinstance(finding, Match | Ambiguous | NotFound)}
+    assert reported == {sender.key for sender in history.senders if sender.is_in_doubt}
+    unknown = {order.order_id for order in history.exported} - {order_id for order_id, *_ in history.created}
+    unknown -= {match.order_id for match in matches}
+    assert {finding.order_id for finding in found if isinstance(finding, Unknown)} == unknown
