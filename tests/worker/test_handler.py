@@ -330,7 +330,7 @@ async def test_an_error_inside_the_worker_leaves_the_message_and_is_logged_witho
         raise RuntimeError("ada.okafor@example.org")
 
     async with world.client() as client:
-        monkeypatch.setattr(client, "_run", broken)
+        monkeypatch.setattr(client._calls, "run", broken)
         handled = await Handler(client).handle(command())
 
     assert said(handled) == (Action.LEAVE, None)
