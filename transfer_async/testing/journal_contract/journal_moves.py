@@ -209,7 +209,11 @@ def acquire_lease(lease: float = LEASE) -> AcquireLease:
     return AcquireLease(lease=lease)
 
 
-def mark_undone(*hooks: str, number: int = 1, lease_until: float = 0.0) -> MarkUndone:
+RECORDED_LEASE = -1.0
+"""Stands for the end of the lease that the record shows; see `Model.apply`."""
+
+
+def mark_undone(*hooks: str, number: int = 1, lease_until: float = RECORDED_LEASE) -> MarkUndone:
     return MarkUndone(intent_id=f"intent-{number}", hooks=hooks, lease_until=lease_until)
 
 

@@ -22,6 +22,7 @@ from transfer_async.journal import (
     HistoryEvent,
     Journal,
     KeyState,
+    MarkUndone,
     Move,
     PendingUndo,
     Rejection,
@@ -33,6 +34,7 @@ from transfer_async.journal import (
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
 from transfer_async.testing.journal_contract.journal_moves import (
     MAX_AGE,
+    RECORDED_LEASE,
     SCOPE,
     WAYS,
     WINDOW,
@@ -117,6 +119,10 @@ class Model:
         """Make one transition, compare its result and the key's entry, and return the rejection or None."""
         place, move = (scope, key), of_key(move, key)
         before = self._entries.get(place)
+        if isinstance(move, MarkUndone) and move.lease_until == RECORDED_LEASE:
+            pending = before.pending_undos if before is not None else ()
+            leases = (undo.lease_until for undo in pending if undo.intent.id == move.intent_id)
+            move = replace(move, lease_until=next(leases, 0.0))
         result = await self._journal.move(scope, key, move)
         expected = decide(
             before,
@@ -409,7 +415,7 @@ PENDING: dict[str, Scenario] = {
             release(None, pending_undos=undos("hold"), lease=0.0),
             1.0,
             add_undos("hold"),
-            mark_undone("hold"),
+            mark_undone("hold", lease_until=0.0),
         ),
     ),
     "an undo that becomes due late is pending once": (
