@@ -64,7 +64,14 @@ from transfer_async.journal.model import (
     is_same_person,
 )
 from transfer_async.journal.operator_transitions import Demand, Look, Propose, Withdraw
-from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, checked_journal, record_of
+from transfer_async.journal.protocol import (
+    AuditLine,
+    Journal,
+    KeyRecord,
+    ScopedJournal,
+    checked_journal,
+    record_of,
+)
 from transfer_async.journal.transitions import Expire, Move, Quarantine
 
 V = TypeVar("V", bound=KeyView)
@@ -236,6 +243,37 @@ class Operators:
         if not steps:
             requests.refuse_key(key)
         return steps
+
+    async def audit(
+        self,
+        *,
+        limit: int = 100,
+        after: str = "",
+        by: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[list[AuditLine], str]:
+        """Return what people did about all keys of the scope, newest first.
+
+        One call searches a part of a long history, so it may return fewer lines than ``limit``, or none.
+
+        Args:
+            limit: the maximum number of lines.
+            after: the text that the last call returned; empty to begin.
+            by: return only the lines of the person of this name.
+            since: return only lines from this aware time on.
+            until: return only lines before this aware time.
+
+        Returns:
+            The lines, and ``after`` for the next call, which is empty at the end. Each line is a tuple: the
+            key, the line, and the line of the proposal that waited for approval until then, or None.
+
+        Raises:
+            ValueError: the journal cannot list the histories of all keys.
+            JournalFailed: the journal could not be read.
+        """
+        begin, end = (None if time is None else time.timestamp() for time in (since, until))
+        return await self._journal.audit(limit=limit, after=after, by=by, since=begin, until=end)
 
     # --- decisions ------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from transfer_async.journal.model import (
     Unread,
 )
 from transfer_async.journal.operator_transitions import (
+    WITHOUT_CHANGE,
     Amend,
     Demand,
     Look,
@@ -36,7 +37,7 @@ from transfer_async.journal.operator_transitions import (
     Withdraw,
 )
 from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
+from transfer_async.journal.protocol import KEPT, AuditLine, Journal, KeyRecord, NotToBeForgotten, forgettable
 from transfer_async.journal.rows import (
     STEP_COLUMNS,
     EntryRow,
@@ -74,9 +75,11 @@ __all__ = [
     "KEPT",
     "LONGEST_LEASE",
     "STEP_COLUMNS",
+    "WITHOUT_CHANGE",
     "AcquireLease",
     "AddPendingUndos",
     "Amend",
+    "AuditLine",
     "Claim",
     "Create",
     "Decision",

@@ -242,6 +242,9 @@ class Look(Move, frozen=True, kw_only=True):
         return False
 
 
+WITHOUT_CHANGE = frozenset({Look.name})
+"""The names of the history lines that stand for no change of the key: a proposal stays valid."""
+
 # --- the states that they apply to ----------------------------------------------------------------
 
 S = KeyState
