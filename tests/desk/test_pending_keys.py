@@ -621,7 +621,8 @@ async def test_the_chosen_rows_are_saved_as_csv_without_formulas():
     )
     unknown = evolve(others[0], key="-5", amount=None, currency="", since=-math.inf, cause="no answer")
     rows = [unknown, hostile, others[1]]
-    text = await pending_keys.as_csv(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(sort="key"))
+    made = await pending_keys.as_csv(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(sort="key"))
+    text = bytes(made.body).decode("utf-8-sig")
     cells = [*csv.DictReader(io.StringIO(text))]
 
     assert [*cells[0]] == (

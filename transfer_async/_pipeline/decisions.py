@@ -449,6 +449,15 @@ LOOK: str = Look.name
 """The history's name for a look-up of the parties. A look-up changes nothing, so pages stay up to date."""
 
 
+def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
+    """Return whether a line approves the ``proposal`` that waited: the same decision, by another person."""
+    row = next((row for row in DECISIONS if row.name == step.move), None)
+    if row is None or is_same_person(step.by or "", proposal.by or ""):
+        return False
+    is_same_order = not row.names_order or step.order_id == proposal.order_id
+    return is_same_order and (proposal.reason or "").startswith(f"{row.decision.value}: ")
+
+
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
     """Return the step with which another person approved the last proposal, or None."""
     changes = [step for step in steps if step.move != LOOK]

@@ -31,6 +31,7 @@ from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock
 from transfer_async._support.util import log
 from transfer_async.desk import views
+from transfer_async.desk.audit_views import AUDIT_CSV, AuditViews
 from transfer_async.desk.auth import (
     Operator,
     Role,
@@ -146,6 +147,10 @@ def application(
     app.router.add_post("/find", pages.find)
     app.router.add_get("/found", pages.found)
     app.router.add_post("/parties", pages.parties)
+    audit = AuditViews(shared)
+    app.router.add_get("/audit", audit.show)
+    app.router.add_post("/audit", audit.search)
+    app.router.add_get(f"/{AUDIT_CSV}", audit.csv)
     if sign_out is not None:
         app.router.add_post("/sign-out", _signing_out(shared, sign_out))
     for name, (roles, change) in _CHANGES.items():

@@ -19,7 +19,7 @@ import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, cached_property
@@ -29,6 +29,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import attrs
+from aiohttp import web
 from attrs import define, field, frozen
 
 from transfer_async._models.errors import JournalFailed
@@ -617,30 +618,43 @@ def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
     )
 
 
-_CSV_COLUMNS = ("key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at")
+_CSV_HEADER = ("key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _AT_ONCE = 1_000  # the rows that are written before other requests are answered
 
 
-async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> str:
-    """Return all chosen rows as CSV, with a header; no cell is a formula for a spreadsheet."""
+async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
+    """Return all chosen rows as a file."""
+    return await csv_of(CSV, _CSV_HEADER, map(_csv_row, _chosen(snapshot, choice)))
+
+
+def _csv_row(row: KeyRow) -> tuple[str, ...]:
+    amount = "" if row.amount is None else f"{row.amount:f}"
+    order = (row.key, ", ".join(row.kinds), amount, row.currency, utc_text(row.since), row.cause)
+    proposal = ("", "", "") if row.by is None else (row.proposed, row.by, utc_text(row.proposed_at))
+    return (*order, *proposal)
+
+
+async def csv_of(name: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> web.Response:
+    """Return ``rows`` as a CSV file, with a header; no cell is a formula for a spreadsheet."""
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(
-        ["key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at"]
-    )
-    for number, row in enumerate(_chosen(snapshot, choice)):
+    writer.writerow(header)
+    for number, row in enumerate(rows):
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
-        amount = "" if row.amount is None else f"{row.amount:f}"
-        order = (row.key, ", ".join(row.kinds), amount, row.currency, _utc(row.since), row.cause)
-        proposal = () if row.by is None else (row.proposed, row.by, _utc(row.proposed_at))
-        writer.writerow([_inert(cell) for cell in (*order, *(proposal or ("", "", "")))])
-    return file.getvalue()
+        writer.writerow([_inert(cell) for cell in row])
+    body = file.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the mark
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
 
 
-def _utc(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds") if math.isfinite(time) else ""
+def utc_text(time: float) -> str:
+    """Return seconds since 1970 as a time in UTC; empty if it is no time."""
+    try:
+        return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):  # infinity and NaN among them
+        return ""
 
 
 def _inert(cell: str) -> str:

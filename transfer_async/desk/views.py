@@ -37,7 +37,6 @@ from transfer_async.desk.pending_keys import (
     AGES,
     AMOUNTS,
     COLUMNS,
-    CSV,
     KINDS,
     PER_PAGE,
     PROPOSALS,
@@ -116,9 +115,7 @@ class Views:
             title = "A part of the keys would look like all of them"
             return self._shared.answer("message", status=503, title=title, text=text, operator=me)
         choice = Choice.of(request.query, snapshot, me=me, now=self._shared.clock.utc().timestamp())
-        body = (await as_csv(snapshot, choice)).encode("utf-8-sig")  # Excel recognises UTF-8 by the mark
-        disposition = {"Content-Disposition": f'attachment; filename="{CSV}"'}
-        return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
+        return await as_csv(snapshot, choice)
 
     async def key(self, request: web.Request) -> web.Response:
         """Return the page of one key."""
@@ -787,7 +784,7 @@ def shown(value: object) -> object:
 _STYLE = _read("desk.css")
 ICON = _read("icon.svg")
 
-_NAMES = ("base.html", "list.html", "key.html", "review.html", "message.html")
+_NAMES = ("base.html", "list.html", "key.html", "review.html", "message.html", "audit.html")
 
 _environment = Environment(
     loader=DictLoader({name: _read(name) for name in _NAMES}),
@@ -820,5 +817,5 @@ _TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for na
 
 
 def page(template: str, **given: Any) -> str:
-    """Return a page of HTML, from the template ``list``, ``key``, ``review`` or ``message``."""
+    """Return a page of HTML, from one of the templates."""
     return _TEMPLATES[template].render(given)
