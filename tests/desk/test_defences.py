@@ -21,6 +21,9 @@ ALLOWED = {
     "/takeback": [{Role.CHANGE}],
     "/approve": [{Role.APPROVE}],
     "/withdraw": [{Role.CHANGE}, {Role.APPROVE}],
+    "/note": [{Role.CHANGE}, {Role.APPROVE}],
+    "/watch": [{Role.CHANGE}, {Role.APPROVE}],
+    "/unwatch": [{Role.CHANGE}, {Role.APPROVE}],
 }
 """Every form, and by which roles, each by itself, it may be sent."""
 

@@ -35,6 +35,7 @@ MOVES: dict[type, Move] = {
             j.mark_notified(),
         ),
         *(j.quarantine(), j.propose(), j.withdraw(), j.amend(), j.take_back(), j.look(), j.demand()),
+        *(j.note(), j.watch(), j.unwatch()),
         j.waive(),
     )
 }
@@ -92,6 +93,7 @@ STORED = (
     *("claim", "keep", "takeover", "mark", "create", "free", "doubt", "expire", "resolve", "refute"),
     *("paid", "owe", "attend", "suspect", "layaside", "promise", "told"),
     *("propose", "withdraw", "amend", "takeback", "look", "demand", "waive"),
+    *("note", "watch", "unwatch"),
 )
 
 

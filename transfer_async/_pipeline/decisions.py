@@ -29,7 +29,7 @@ from transfer_async.journal.model import (
     is_same_person,
     undos_on_failure,
 )
-from transfer_async.journal.operator_transitions import Amend, Look, Propose, TakeBack, Waive
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Amend, Propose, TakeBack, Waive
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
@@ -445,9 +445,6 @@ def transition_of(
 
 # --- the history ------------------------------------------------------------------------------------
 
-LOOK: str = Look.name
-"""The history's name for a look-up of the parties. A look-up changes nothing, so pages stay up to date."""
-
 
 def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
     """Return whether a line approves the ``proposal`` that waited: the same decision, by another person."""
@@ -460,7 +457,7 @@ def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
     """Return the step with which another person approved the last proposal, or None."""
-    changes = [step for step in steps if step.move != LOOK]
+    changes = [step for step in steps if step.move not in WITHOUT_CHANGE]
     last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
     if last is None or last + 1 == len(changes):
         return None

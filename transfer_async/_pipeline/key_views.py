@@ -25,6 +25,7 @@ from transfer_async.journal.model import (
     Proposal,
     Rejection,
     TransitionResult,
+    Watcher,
 )
 from transfer_async.journal.protocol import order_on_record
 from transfer_async.journal.transitions import Move
@@ -170,6 +171,11 @@ class KeyView:
     def proposal(self) -> Proposal | None:
         """A person's proposal that waits for approval."""
         return self.entry.proposal
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """The person who says that they are looking at the key, since its last change."""
+        return self.entry.watched_by
 
     @property
     def version(self) -> int:

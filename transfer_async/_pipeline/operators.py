@@ -63,7 +63,7 @@ from transfer_async.journal.model import (
     demands_four_eyes,
     is_same_person,
 )
-from transfer_async.journal.operator_transitions import Demand, Look, Propose, Withdraw
+from transfer_async.journal.operator_transitions import Demand, Look, Note, Propose, Unwatch, Watch, Withdraw
 from transfer_async.journal.protocol import (
     AuditLine,
     Journal,
@@ -230,6 +230,42 @@ class Operators:
         if parties is None:
             raise ValueError("key: was changed just now; it has no record of the parties any more")
         return parties
+
+    async def note(self, key: str, *, by: str, reason: str) -> None:
+        """Write a note into the key's history. The key does not change, and a proposal stays valid.
+
+        Args:
+            key: the key.
+            by: the person who writes it.
+            reason: the note: one line, as for the reason of a decision.
+
+        Raises:
+            ValueError: the key has no record, or an argument is invalid.
+            JournalFailed: the journal could not be read or written.
+        """
+        note = Note(by=checked_name("by", by), reason=checked_text("reason", reason))
+        key = requests.to_text(key)
+        await self._read(key)
+        await self._made(key, note)
+
+    async def watch(self, key: str, *, by: str, ends: bool = False) -> None:
+        """Record that a person is looking at the key, so that others take another one.
+
+        The key does not change. Its next change ends the looking.
+
+        Args:
+            key: the key.
+            by: the person.
+            ends: whether nobody looks at it any more; any person may say so.
+
+        Raises:
+            ValueError: the key has no record, or an argument is invalid.
+            JournalFailed: the journal could not be read or written.
+        """
+        move = (Unwatch if ends else Watch)(by=checked_name("by", by))
+        key = requests.to_text(key)
+        await self._read(key)
+        await self._made(key, move)
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
         """Return every recorded transition of the key, oldest first; empty for an unknown key.

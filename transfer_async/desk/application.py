@@ -432,12 +432,24 @@ async def _withdraw(operators: Operators, view: KeyView, form: Form, _: bool) ->
     return "withdrawn"
 
 
+async def _note(operators: Operators, view: KeyView, form: Form, _: bool) -> str:
+    await operators.note(view.key, **form.attribution)
+    return "noted"
+
+
+async def _watch(operators: Operators, view: KeyView, form: Form, _: bool) -> str:
+    await operators.watch(view.key, by=form.operator.name, ends=form.name == "unwatch")
+    return f"{form.name}ed"
+
+
 _CHANGING, _APPROVING = frozenset({Role.CHANGE}), frozenset({Role.APPROVE})
 
 _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
     **{row.name: (_CHANGING, _deciding(row)) for row in DECISIONS if row.title},
     "approve": (_APPROVING, _approve),
     "withdraw": (_CHANGING | _APPROVING, _withdraw),
+    "note": (_CHANGING | _APPROVING, _note),
+    **dict.fromkeys(("watch", "unwatch"), (_CHANGING | _APPROVING, _watch)),
 }
 """Each form: the roles (one of them is required), and the function that applies it."""
 

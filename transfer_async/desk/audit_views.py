@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from transfer_async._pipeline.decisions import is_approval
 from transfer_async.desk.pending_keys import PER_PAGE, csv_of, utc_text
-from transfer_async.desk.views import Shared, address, fields_of, moment, move_text, name_of, operator_at
+from transfer_async.desk.views import Shared, fields_of, moment, move_text, name_of, operator_at
 from transfer_async.journal.protocol import AuditLine
 
 AUDIT_CSV = "decisions.csv"
@@ -84,7 +84,6 @@ class AuditViews:
             csv=choice.address(AUDIT_CSV, after=""),
             proposal_of=proposal_of,
             at=moment,
-            address=address,
             name_of=name_of,
         )
 

@@ -12,11 +12,12 @@ from datetime import datetime
 from aiohttp import web
 from attrs import field, frozen
 
-from transfer_async._pipeline.decisions import DECISIONS, LOOK, DecisionRow, effects_of, proposed_row
+from transfer_async._pipeline.decisions import DECISIONS, DecisionRow, effects_of, proposed_row
 from transfer_async._pipeline.key_views import KeyView, Sentence, checked_name
 from transfer_async._support.clock import MAX_TIME
 from transfer_async._support.util import refuse_class
 from transfer_async.journal.model import HistoryEvent
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
 
 LONGEST_NAME = 200
 """The maximum length of a name, in characters: it stands in a column of every key's history."""
@@ -207,7 +208,7 @@ def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: 
 
 def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
     """Return what happened since the page with ``token`` was made; empty if that is unknown."""
-    moves = [step for step in steps if step.move != LOOK]
+    moves = [step for step in steps if step.move not in WITHOUT_CHANGE]
     number = token.partition(".")[0]
     seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version
     new = max(0, view.version - seen)

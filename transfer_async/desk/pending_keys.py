@@ -38,7 +38,7 @@ from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role
-from transfer_async.journal.model import FOUR_EYES, KeyState, is_same_person
+from transfer_async.journal.model import FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
 PAGE = 100
 """The number of keys that are read at once: nothing else in the process runs while they are decoded."""
@@ -91,6 +91,8 @@ class KeyRow:
     by: str | None  # the person who has proposed a decision
     proposed: str  # the proposed decision, as a clause; empty without a proposal
     proposed_at: float  # the time of the proposal, in seconds since 1970; minus infinity if unknown
+    watched_by: str | None  # the person who is looking at it
+    watched_at: float  # since when, in seconds since 1970; minus infinity if unknown
     has_candidate: bool  # whether a response named an order
     # What it is found by beside its key, one id a line, in small letters. Not in the ``repr``, because the
     # bank's own references may be personal data.
@@ -335,9 +337,9 @@ def pending_row(view: KeyView) -> KeyRow | None:
         cause=view.cause_in_short,
         by=None if view.proposal is None else view.proposal.by,
         proposed="" if view.proposal is None else proposed_row(view.proposal).explained,
-        # The record's times are of the journal's clock, which may differ from this machine's.
-        proposed_at=began_at(view)
-        + (0.0 if view.proposal is None else view.proposal.at - view.entry.claimed_at),
+        proposed_at=time_of(view, view.proposal),
+        watched_by=None if view.watcher is None else view.watcher.by,
+        watched_at=time_of(view, view.watcher),
         has_candidate=bool(view.candidates),
         ids=_ids(view),
     )
@@ -361,6 +363,14 @@ def _ids(view: KeyView) -> str:
 def began_at(view: KeyView) -> float:
     """Return when work on a key began; unknown sorts first."""
     return -math.inf if view.began is None else view.began.timestamp()
+
+
+def time_of(view: KeyView, made: Proposal | Watcher | None) -> float:
+    """Return when ``made`` was recorded, in seconds since 1970; minus infinity if that is unknown.
+
+    The record's times are of the journal's clock, which may differ from this machine's.
+    """
+    return began_at(view) + (0.0 if made is None else made.at - view.entry.claimed_at)
 
 
 def kinds_of(view: KeyView) -> tuple[str, ...]:

@@ -18,12 +18,12 @@ from attrs import evolve, field, frozen
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
+from multidict import MultiDict
 
 from transfer_async._models.requests import UNSEEN, OrderIntent
 from transfer_async._models.responses import Order, User
 from transfer_async._pipeline.decisions import (
     DECISIONS,
-    LOOK,
     DecisionRow,
     approval,
     pending,
@@ -52,8 +52,10 @@ from transfer_async.desk.pending_keys import (
     money,
     next_after,
     pending_row,
+    time_of,
 )
 from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_same_person
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
 from transfer_async.journal.state_machine import latest
 
 REFRESH = 30
@@ -180,7 +182,6 @@ class Views:
             operator=operator_at(request),
             other_scopes=other_scopes_text(others) if others else "",
             now=self._shared.clock.utc().timestamp(),
-            address=address,
             **given,
         )
 
@@ -413,22 +414,30 @@ def address(key: str, **more: str) -> str:
     return f"key?{urlencode({'key': key, **more})}"
 
 
-async def fields_of(request: web.Request) -> dict[str, str]:
-    """Return the fields of a form.
+async def form_of(request: web.Request) -> MultiDict[str]:
+    """Return the fields of a form, of which some may be repeated.
 
     Raises:
         HTTPUnsupportedMediaType: it is not the kind of form that these pages use.
-        HTTPBadRequest: it cannot be read, or a field is too long or was sent twice.
+        HTTPBadRequest: it cannot be read, or a field is too long.
     """
     if request.content_type != "application/x-www-form-urlencoded":
         raise web.HTTPUnsupportedMediaType
     try:
-        given = await request.post()
-        fields = {name: value for name, value in given.items() if isinstance(value, str)}
-        "".join([*fields, *fields.values()]).encode()
+        given = MultiDict((name, str(value)) for name, value in (await request.post()).items())
+        "".join([*given, *given.values()]).encode()
     except (ValueError, LookupError):  # it is not text in the character set that it names
         raise web.HTTPBadRequest from None
-    if len(fields) != len(given) or any(len(value) > LONGEST_FIELD for value in fields.values()):
+    if any(len(value) > LONGEST_FIELD for value in given.values()):
+        raise web.HTTPBadRequest
+    return given
+
+
+async def fields_of(request: web.Request) -> dict[str, str]:
+    """Return the fields of a form, none of which may be repeated; it raises what `form_of` raises."""
+    given = await form_of(request)
+    fields = dict(given)
+    if len(fields) != len(given):
         raise web.HTTPBadRequest
     return fields
 
@@ -477,7 +486,6 @@ async def key_page(
         "done": confirmed,
         **await _following(shared, operator, view, listed, is_done=confirmed is not None),
         "at": moment,
-        "address": address,
         **_forms(shared, operator, view, four_eyes=(await shared.operators.four_eyes()).demanded),
         **_NOTHING_TRIED,
         **more,
@@ -565,6 +573,8 @@ def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool
         "may_approve": operator.may(Role.APPROVE) and not is_own,
         "may_withdraw": operator.may(Role.APPROVE) or operator.may(Role.CHANGE),
         "may_see": operator.may(Role.PARTIES),
+        "may_note": view.readable and (operator.may(Role.APPROVE) or operator.may(Role.CHANGE)),
+        "watched_for": shared.clock.utc().timestamp() - time_of(view, view.watcher),
     }
 
 
@@ -613,6 +623,9 @@ _MOVES = {
     "withdraw": "the proposal was withdrawn",
     "demand": "dual control was demanded",
     "look": "the parties were looked at",
+    "note": "a note was written",
+    "watch": "somebody began to look at it",
+    "unwatch": "nobody looks at it any more",
     "paid": "what its hooks did was undone",
     "owe": "an undo became pending late",
     "suspect": "an order turned up against the record",
@@ -627,6 +640,9 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "setaside": ("layaside", "Saved: the corrupt record was put into quarantine."),
     "proposed": ("propose", "Proposed. Another person must approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
+    "noted": ("note", "Saved: the history has your note."),
+    "watched": ("watch", "The list shows that you are looking at it, until the key changes."),
+    "unwatched": ("unwatch", "The list no longer shows that anybody is looking at it."),
 }
 """What the address of a key's page may say was done: its line in the history, and the confirmation."""
 
@@ -638,12 +654,12 @@ def confirmation(
 
     The address that has the ``name`` proves nothing, because anybody can type it.
     """
-    changes = [step for step in steps if step.move != LOOK]
+    wanted, text = _DONE.get(name, ("", ""))
+    changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
     if name == "approved":
         made, text = approval(steps), "Approved: it is done."
         made = made if made is not None and made.by == by else None
     else:
-        wanted, text = _DONE.get(name, ("", ""))
         made = next((step for step in reversed(changes) if (step.move, step.by) == (wanted, by)), None)
     if made is None:
         return None
@@ -804,6 +820,7 @@ _environment.filters.update(
     time=_time,
 )
 _environment.globals.update(
+    address=address,
     own_proposal=OWN_PROPOSAL,
     ages=AGES,
     amounts=AMOUNTS,

@@ -31,6 +31,7 @@ from transfer_async.journal import (
     MarkSending,
     MarkUndone,
     Move,
+    Note,
     OutboxEntry,
     PendingUndo,
     Propose,
@@ -44,7 +45,9 @@ from transfer_async.journal import (
     TakeBack,
     TakeOver,
     TransitionResult,
+    Unwatch,
     Waive,
+    Watch,
     Withdraw,
 )
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
@@ -195,6 +198,18 @@ def waive(number: int = 1, *, by: str = "ben") -> Waive:
 
 def look() -> Look:
     return Look(by="ada", reason="a call")
+
+
+def note() -> Note:
+    return Note(by="ada", reason="asked the service")
+
+
+def watch() -> Watch:
+    return Watch(by="ada")
+
+
+def unwatch() -> Unwatch:
+    return Unwatch(by="ben")
 
 
 def take_over(epoch: int = 1, *, number: int = 1) -> TakeOver:

@@ -50,6 +50,7 @@ from transfer_async.testing.journal_contract.journal_moves import (
     mark,
     mark_notified,
     mark_undone,
+    note,
     of_key,
     propose,
     refute,
@@ -61,7 +62,9 @@ from transfer_async.testing.journal_contract.journal_moves import (
     take_back,
     take_over,
     undos,
+    unwatch,
     waive,
+    watch,
     withdraw,
 )
 
@@ -251,7 +254,7 @@ DOUBTED = (
     request_notification(),
 )
 FULL: dict[str, Scenario] = {
-    "every field of a doubt": (*DOUBTED, propose(said=LONG)),
+    "every field of a doubt": (*DOUBTED, watch(), propose(said=LONG)),
     "every field of a resolved doubt": (*DOUBTED, resolve(order_id="tx-7")),
     "every field of pending undos": (
         claim(intent=INTENT),
@@ -450,7 +453,9 @@ DECISIONS: dict[str, Scenario] = {
         f"a proposal is void after {move.name}": (PROPOSED, move, Step(APPROVAL, R.VOID))
         for move in (doubt(), request_notification(), suspect(), propose(number=2))
     },
-    "viewing a key changes only its history": (PROPOSED, look(), APPROVAL),
+    "viewing a key, a note and a watcher leave a proposal valid": (
+        (PROPOSED, look(), note(), watch(), unwatch(), watch(), APPROVAL),
+    ),
     "only the proposed decision can be approved": (
         (PROPOSED, SETTLE_AFTER),
         Step(resolve(order_id="tx-9", by="ben", proposal="proposal-1"), R.VOID),
