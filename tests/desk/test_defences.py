@@ -21,6 +21,8 @@ ALLOWED = {
     "/takeback": [{Role.CHANGE}],
     "/approve": [{Role.APPROVE}],
     "/withdraw": [{Role.CHANGE}, {Role.APPROVE}],
+    "/select": [{Role.CHANGE}],
+    "/propose": [{Role.CHANGE}],
     "/note": [{Role.CHANGE}, {Role.APPROVE}],
     "/watch": [{Role.CHANGE}, {Role.APPROVE}],
     "/unwatch": [{Role.CHANGE}, {Role.APPROVE}],

@@ -42,6 +42,7 @@ from transfer_async.desk.auth import (
     reviewed_row,
     since,
 )
+from transfer_async.desk.bulk import BulkProposals
 from transfer_async.desk.pending_keys import CSV, Choice, PendingKeysCache, began_at, next_after
 from transfer_async.desk.views import (
     OPERATOR,
@@ -147,6 +148,9 @@ def application(
     app.router.add_post("/find", pages.find)
     app.router.add_get("/found", pages.found)
     app.router.add_post("/parties", pages.parties)
+    bulk = BulkProposals(shared)
+    app.router.add_post("/select", bulk.select)
+    app.router.add_post("/propose", bulk.propose)
     audit = AuditViews(shared)
     app.router.add_get("/audit", audit.show)
     app.router.add_post("/audit", audit.search)

@@ -179,7 +179,8 @@ class Views:
         others = await self._shared.operators.other_scopes() if is_empty else ()
         return self._shared.answer(
             "list",
-            operator=operator_at(request),
+            operator=(operator := operator_at(request)),
+            selects=operator.may(Role.CHANGE) and not given.get("live"),
             other_scopes=other_scopes_text(others) if others else "",
             now=self._shared.clock.utc().timestamp(),
             **given,
@@ -800,7 +801,7 @@ def shown(value: object) -> object:
 _STYLE = _read("desk.css")
 ICON = _read("icon.svg")
 
-_NAMES = ("base.html", "list.html", "key.html", "review.html", "message.html", "audit.html")
+_NAMES = ("base.html", "list.html", "key.html", "review.html", "message.html", "audit.html", "bulk.html")
 
 _environment = Environment(
     loader=DictLoader({name: _read(name) for name in _NAMES}),
