@@ -8,8 +8,9 @@ from aiohttp import web
 from tests.desk.visitor import EVERY_ROLE, MOUNT, SAME, Desk
 from tests.support.bank import World
 from tests.support.pages import ELSEWHERE
+from transfer_async._http.urls import checked_origin
 from transfer_async.desk import Operator, Role, desk
-from transfer_async.desk.application import HEADERS, checked_origin
+from transfer_async.desk.application import HEADERS
 
 ALLOWED = {
     "/find": [frozenset(), *({role} for role in Role)],

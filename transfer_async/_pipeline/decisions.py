@@ -417,6 +417,15 @@ def effects_of(
     return tuple(row.effects(view, verb, holds, order_id))
 
 
+def effects_of_proposal(view: KeyView, *, holds: AbstractSet[str]) -> tuple[Sentence, ...]:
+    """Return what approving the key's proposal will cause."""
+    proposal = view.proposal
+    if proposal is None:
+        return ()
+    row = proposed_row(proposal)
+    return effects_of(view, row, holds=holds, verb="Approving", order_id=proposal.order_id)
+
+
 def transition_of(
     row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, said: dict[str, Any]
 ) -> Move:
@@ -464,3 +473,12 @@ def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
     proposed, step = changes[last], changes[last + 1]
     is_same = is_same_person(step.by or "", proposed.by or "")
     return step if any(step.move == row.name for row in DECISIONS) and not is_same else None
+
+
+def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
+    """Return what happened since the page with ``token`` was made; empty if that is unknown."""
+    moves = [step for step in steps if step.move not in WITHOUT_CHANGE]
+    number = token.partition(".")[0]
+    seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version
+    new = max(0, view.version - seen)
+    return tuple(moves[-new:]) if new else ()

@@ -13,8 +13,9 @@ from aiohttp import web
 from attrs import evolve, field, frozen
 
 from transfer_async._pipeline.decisions import is_approval
+from transfer_async._support.clock import moment
 from transfer_async.desk.pending_keys import PER_PAGE, csv_of, utc_text
-from transfer_async.desk.views import Shared, fields_of, moment, move_text, name_of, operator_at
+from transfer_async.desk.views import Shared, fields_of, move_text, name_of, operator_at
 from transfer_async.journal.protocol import AuditLine
 
 AUDIT_CSV = "decisions.csv"
@@ -140,7 +141,7 @@ class AuditViews:
         return mark
 
     async def _name(self, mark: str) -> str:
-        """Return the name for a mark, from the history if this process does not know it yet."""
+        """Return the name for a mark; the history has it if this process does not know it yet."""
         after = ""
         while mark not in self._names:
             found, after = await self._shared.operators.audit(limit=500, after=after)

@@ -15,7 +15,6 @@ import copy
 import csv
 import io
 import math
-import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -34,7 +33,7 @@ from attrs import define, field, frozen
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.decisions import proposed_row
-from transfer_async._pipeline.key_views import KeyView
+from transfer_async._pipeline.key_views import KeyView, amount_in, money
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role
@@ -69,11 +68,6 @@ KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
 """Why a key needs attention; there may be several reasons."""
 
 _NOTHING = Decimal(0)
-_AMOUNT = re.compile(
-    r"(?P<before>[A-Za-z]{3,10})?\s*(?P<number>[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)"
-    r"\s*(?P<after>[A-Za-z]{3,10})?",
-    re.ASCII,
-)
 _SINCE, _CURRENCY = attrgetter("since"), attrgetter("currency")
 
 
@@ -418,22 +412,6 @@ class Column:
     is_number: bool = False  # whether the cells are aligned like numbers
 
 
-_CODES = {
-    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
-    3: "BHD IQD JOD KWD LYD OMR TND",
-    4: "CLF UYW",
-}
-_DECIMALS = {code: places for places, codes in _CODES.items() for code in codes.split()}
-"""The decimals of the currencies of ISO 4217 that do not have two."""
-
-
-def money(amount: Decimal, currency: str) -> str:
-    """Return an amount with its currency's decimals and thousands separators; no digit is dropped."""
-    _, _, digits = f"{amount:f}".partition(".")
-    places = max(_DECIMALS.get(currency, 2), len(digits.rstrip("0"))) if currency else len(digits)
-    return f"{amount:,.{places}f} {currency}".rstrip()
-
-
 COLUMNS = (
     Column(
         name="key",
@@ -713,14 +691,6 @@ def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
         if wanted in name
         or (row.weight == weight and row.amount == amount and currency in ("", row.currency))
     ]
-
-
-def amount_in(text: str) -> tuple[Decimal | None, str]:
-    """Return the amount in ``text`` and its currency, empty if not given; None if it is not an amount."""
-    match = _AMOUNT.fullmatch(text)
-    if match is None or (match["before"] and match["after"]):
-        return None, ""
-    return Decimal(match["number"].replace(",", "")), (match["before"] or match["after"] or "").upper()
 
 
 def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:

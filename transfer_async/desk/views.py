@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice, product
 from operator import attrgetter
 from pathlib import Path
@@ -26,13 +26,14 @@ from transfer_async._pipeline.decisions import (
     DECISIONS,
     DecisionRow,
     approval,
+    effects_of_proposal,
     pending,
     proposed_row,
 )
-from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
+from transfer_async._pipeline.key_views import KeyView, Sentence, amount_in, money, only_scopes
 from transfer_async._pipeline.operators import Operators
-from transfer_async._support.clock import Clock, in_two_units
-from transfer_async.desk.auth import Operator, Role, effects_of_proposal, form_for, forms_for, token_of
+from transfer_async._support.clock import Clock, in_two_units, machine_time, moment, time_text
+from transfer_async.desk.auth import Operator, Role, form_for, forms_for, token_of
 from transfer_async.desk.pending_keys import (
     AGES,
     AMOUNTS,
@@ -43,13 +44,11 @@ from transfer_async.desk.pending_keys import (
     Choice,
     PendingKeysCache,
     PendingKeysSnapshot,
-    amount_in,
     as_csv,
     began_at,
     found_by_text,
     kinds_of,
     listing,
-    money,
     next_after,
     pending_row,
     time_of,
@@ -715,14 +714,6 @@ def field_of(error: ValueError) -> str | None:
     return name if name in ("reason", "order_id", "undone", "certain") else None
 
 
-def moment(since_1970: float) -> datetime:
-    """Return seconds since 1970 as a time in UTC; an impossible time becomes the nearest one."""
-    try:
-        return datetime.fromtimestamp(since_1970, UTC)
-    except (OverflowError, ValueError, OSError):
-        return datetime(9999, 12, 31, tzinfo=UTC) if since_1970 > 0 else datetime(1, 1, 1, tzinfo=UTC)
-
-
 def name_of(key: str) -> str:
     """Return the title of a key's page."""
     return "The rule of dual control" if key == FOUR_EYES else key
@@ -738,25 +729,9 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
-    """Return a time in UTC, to the second; and in ``zone``, with its date if that is another day."""
-    utc = when.astimezone(UTC)
-    text = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
-    with contextlib.suppress(OverflowError):  # the first and the last day that a datetime can have
-        local = when.astimezone(zone or UTC)
-        day = "" if local.date() == utc.date() else f"{local:%Y-%m-%d} "
-        return f"{text} ({day}{local:%H:%M:%S %Z})" if zone else text
-    return text
-
-
 @pass_context
 def _time(context: Context, when: datetime) -> str:
     return time_text(when, context.get("zone"))
-
-
-def machine_time(when: datetime) -> str:
-    """Return the same in ISO 8601."""
-    return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 # --- pages -------------------------------------------------------------------------------------------
