@@ -121,13 +121,11 @@ class AuditViews:
             wanted[name] = None if day is None else datetime.combine(day, day_time.min, zone)
         lines: list[AuditLine] = []
         after, number = choice.after, 0
-        while number != searches:
+        while number != searches and len(lines) < limit and (after or not number):
             some = min(limit - len(lines), 500)
             found, after = await self._shared.operators.audit(limit=some, after=after, **wanted)
             lines += found
             number += 1
-            if not after or len(lines) >= limit:
-                break
         for _, step, _ in lines:
             self._mark(step.by or "")
         return lines, after

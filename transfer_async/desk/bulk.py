@@ -16,21 +16,13 @@ from attrs import frozen
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.decisions import row_of
-from transfer_async._pipeline.key_views import KeyView, checked_text
+from transfer_async._pipeline.key_views import checked_text
 from transfer_async.desk.auth import Operator, Role, is_current, token_of
 from transfer_async.desk.pending_keys import PER_PAGE
 from transfer_async.desk.views import Shared, form_of, operator_at, problem_text
 from transfer_async.journal.model import Decision
 
 _RESOLVE = row_of(Decision.RESOLVE, "")
-
-
-@frozen(kw_only=True)
-class _Row:
-    view: KeyView
-    token: str
-    order_id: str = ""
-    problem: str | None = None
 
 
 @frozen
@@ -106,7 +98,7 @@ class BulkProposals:
                 left_out.append((key, problem))
                 continue
             token = token_of(view, operator.name, four_eyes=four_eyes, holds=self._shared.holds)
-            rows.append(_Row(view=view, token=token, order_id=order_id, problem=problem))
+            rows.append({"view": view, "token": token, "order_id": order_id, "problem": problem})
         given = {"rows": rows, "left_out": left_out, "wrong": None, "made": 0, **more}
         status = 422 if problems or given["wrong"] else 200
         return self._shared.answer("bulk", status=status, operator=operator, **given)

@@ -201,20 +201,9 @@ class Views:
                 view.key, by=operator.name, reason=fields.get("reason", "")
             )
         except ValueError as error:
-            more: dict[str, Any] = {
-                "problem": problem_text(error),
-                "wrong": field_of(error),
-                "tried": "parties",
-            }
-            return await key_page(
-                self._shared,
-                operator,
-                view,
-                status=422,
-                listed=listed,
-                reason=fields.get("reason", ""),
-                **more,
-            )
+            tried: dict[str, Any] = {"tried": "parties", "wrong": field_of(error)}
+            tried |= {"problem": problem_text(error), "reason": fields.get("reason", "")}
+            return await key_page(self._shared, operator, view, status=422, listed=listed, **tried)
         return await key_page(self._shared, operator, view, listed=listed, parties=list(_parties(found)))
 
     async def _nothing(self, request: web.Request) -> web.Response:
