@@ -55,7 +55,7 @@ async def asserts_in_order(tab: Tab) -> None:
             assert node["name"], node
     for width in WIDTHS:
         await tab.look(width=width)
-        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        assert await tab.evaluate(f"document.documentElement.scrollWidth <= {width}"), width
     assert tab.troubles == []
 
 
