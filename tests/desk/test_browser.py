@@ -55,7 +55,7 @@ async def asserts_in_order(tab: Tab) -> None:
             assert node["name"], node
     for width in WIDTHS:
         await tab.look(width=width)
-        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        assert await tab.evaluate(f"document.documentElement.scrollWidth <= {width}"), width
     assert tab.troubles == []
 
 
@@ -210,6 +210,8 @@ async def shown_pages(world: World, desk: Desk) -> list[str]:
     world.time.pass_(600)
     ada = desk.visitor("eve")
     await ada.does("resolve", key="payment-2", order_id="tx-abc", reason=HOSTILE)
+    await ada.does("note", key="payment-1", reason=HOSTILE)
+    await ada.does("watch", key="payment-1")
     return [
         "/",
         "/?live=1&kind=doubt",
@@ -217,8 +219,21 @@ async def shown_pages(world: World, desk: Desk) -> list[str]:
         "/key?key=payment-1",
         "/key?key=payment-2",
         "/key?key=owed",
+        "/audit",
+        "/audit?since=2024-05-06&until=2024-05-06",
         "/nothing",
     ]
+
+
+async def select_all(tab: Tab, desk: Desk) -> None:
+    """Tick every key of the list by keyboard, and go on to the page with the order ids."""
+    await tab.go(f"{desk.base}/")
+    while (
+        left := await tab.evaluate("document.querySelector('.keys input:not(:checked)')?.ariaLabel")
+    ) is not None:
+        await tab.reach(left[:30], role="checkbox")
+        await tab.press(" ")
+    await tab.follow("Propose orders for the selected keys", role="button")
 
 
 @pytest.mark.trial(long=1)
@@ -228,6 +243,8 @@ async def test_every_page_fits_any_window_and_labels_every_control(
     async with world.client() as client, Desk.of(client) as desk:
         addresses = await shown_pages(world, desk)
         ada = await sits_down(browser, desk, "ada", *Role)
+        await select_all(ada, desk)
+        await asserts_in_order(ada)
         for number, address in enumerate(addresses):
             await ada.go(desk.base + address)
             if address != "/nothing":
@@ -272,6 +289,37 @@ async def test_axe_finds_no_accessibility_problem(world: World, browser: Browser
             await ada.write("If you are certain", "155")
             await ada.follow("None exists", role="button")
             assert await ada.evaluate(f"{axe};{run}") == [], dark
+            await select_all(ada, desk)
+            assert await ada.evaluate(f"{axe};{run}") == [], dark
+            await ada.write("The order's id for payment-1", "no id")
+            await ada.write("How do you know?", "in the export")
+            await ada.follow("Propose them", role="button")
+            assert "Order id: must look like" in await ada.text()
+            assert await ada.evaluate(f"{axe};{run}") == [], dark
+
+
+@pytest.mark.trial(long=1)
+async def test_axe_finds_no_accessibility_problem_on_the_sandboxs_page(
+    world: World, browser: Browser, size: int
+):
+    if not os.environ.get(AXE):
+        pytest.skip(f"{AXE} names no file: npm pack axe-core")
+    axe = await asyncio.to_thread(Path(os.environ[AXE]).read_text)
+    run = "axe.run(document).then(found => found.violations.map(one => one.id))"
+    await world.create()
+    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    tab = await browser.tab()
+    await tab.ask("Page.setBypassCSP", enabled=True)
+    address = f"{world.sandbox.base_url}/sandbox/"
+    await tab.go(address)
+    assert await tab.evaluate(f"{axe};{run}") == []
+    await tab.write("Token, as printed by the sandbox", world.sandbox.token)
+    await tab.follow("Open", role="button")
+    for width in (390, 1600):
+        for dark in (False, True):
+            await tab.look(width=width, dark=dark)
+            await tab.go(address)
+            assert await tab.evaluate(f"{axe};{run}") == [], (width, dark)
 
 
 @pytest.mark.trial(ci=1, long=1)

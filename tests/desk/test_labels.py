@@ -9,9 +9,9 @@ import pytest
 from tests.support.cases import each
 from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._pipeline.decisions import DECISIONS
-from transfer_async._pipeline.key_views import CAUSES, view_of
+from transfer_async._pipeline.key_views import CAUSES, money, view_of
 from transfer_async._support.clock import in_two_units
-from transfer_async.desk import pending_keys, views
+from transfer_async.desk import views
 from transfer_async.desk.pending_keys import KINDS
 from transfer_async.journal import Decision, Entry, KeyState, transitions
 from transfer_async.journal.transitions import Claim, Move
@@ -62,7 +62,7 @@ def test_an_http_status_is_shown_by_its_number():
     [("1234567.10", "1,234,567.10 NGN"), ("0.00000001", "0.00000001 NGN"), ("1E+3", "1,000.00 NGN")],
 )
 def test_an_amount_shows_every_digit(amount: str, told: str):
-    assert pending_keys.money(Decimal(amount), "NGN") == told
+    assert money(Decimal(amount), "NGN") == told
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.desk.visitor import Desk
 from tests.support.bank import NOON, Time, World, new_order
 from transfer_async import Attempt, JournalFailed, OrderIntent, Outcome
 from transfer_async._models.errors import Cause, CauseKind
-from transfer_async._pipeline.key_views import FourEyes, KeyView
+from transfer_async._pipeline.key_views import FourEyes, KeyView, money
 from transfer_async.desk import pending_keys, views
 from transfer_async.desk.pending_keys import (
     Choice,
@@ -517,7 +517,7 @@ async def test_the_list_is_sorted_by_the_chosen_column(
     ],
 )
 def test_an_amount_has_its_currencys_decimals_and_loses_no_digit(amount: str, currency: str, text: str):
-    assert pending_keys.money(Decimal(amount), currency) == text
+    assert money(Decimal(amount), currency) == text
 
 
 async def test_a_reversed_order_of_the_form_is_the_turned_order(snapshot: PendingKeysSnapshot):
@@ -621,7 +621,8 @@ async def test_the_chosen_rows_are_saved_as_csv_without_formulas():
     )
     unknown = evolve(others[0], key="-5", amount=None, currency="", since=-math.inf, cause="no answer")
     rows = [unknown, hostile, others[1]]
-    text = await pending_keys.as_csv(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(sort="key"))
+    made = await pending_keys.as_csv(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(sort="key"))
+    text = bytes(made.body).decode("utf-8-sig")
     cells = [*csv.DictReader(io.StringIO(text))]
 
     assert [*cells[0]] == (

@@ -474,7 +474,7 @@ async def test_a_key_that_only_recovery_can_end_has_no_decision_form(world: Worl
 
     assert "the next recovery runs the pending undos" in pages[0].text
     assert "nothing was sent" in pages[1].text
-    assert all(set(page.page.forms) == {"find", "parties"} for page in pages)
+    assert all(set(page.page.forms) == {"find", "parties", "note", "watch"} for page in pages)
     assert "refute" not in (await ada.key("created")).page.forms
 
 

@@ -191,9 +191,11 @@ STORED = {
         "OutboxEntry": "intent_id outcome order_id error status since",
         "Proposal": "id decision by reason at order_id undone",
         "_Body": "fingerprint intent_id client_made epoch hooks claimed_at lease_until receipts held attempt"
-        " sent_until ending owed promised untold candidates cause laid_aside moves proposal four_eyes",
+        " sent_until ending owed promised untold candidates cause laid_aside moves proposal four_eyes"
+        " watcher",
         "_Persons": "order beneficiary",
         "_StoredIntent": "id key order beneficiary held send_before",
+        "Watcher": "by at version",
         "_StoredUndo": "intent hook receipt lease_until since",
     }
 }

@@ -62,6 +62,7 @@ STORED = (
     *("claim", "keep", "takeover", "mark", "create", "free", "doubt", "expire", "resolve", "refute"),
     *("paid", "owe", "attend", "suspect", "layaside", "promise", "told"),
     *("propose", "withdraw", "amend", "takeback", "look", "demand", "waive"),
+    *("note", "watch", "unwatch"),
 )
 
 

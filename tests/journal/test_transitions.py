@@ -263,6 +263,9 @@ MOVES: dict[str, Move] = {
     "waive": j.waive(),
     "waive, as the person who proposed it": j.waive(by="ada"),
     "look": j.look(),
+    "note": j.note(),
+    "watch": j.watch(),
+    "unwatch": j.unwatch(),
 }  # fmt: skip
 
 # --- how they are shown -------------------------------------------------------------------------

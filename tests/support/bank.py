@@ -232,6 +232,9 @@ class SpiedJournal:
     async def read(self, scope: str, key: str) -> Entry | None:
         return await self.journal.read(scope, key)
 
+    async def audit(self, scope: str, **wanted: Any) -> Any:
+        return await getattr(self.journal, "audit")(scope, **wanted)  # noqa: B009 - optional, too
+
     async def scopes(self) -> list[str]:
         found: list[str] = await getattr(self.journal, "scopes")()  # noqa: B009 - optional: the protocol lacks it
         return found

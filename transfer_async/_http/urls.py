@@ -1,4 +1,4 @@
-"""Checks of the addresses for requests: the base URL, the paths below it, and the proxy."""
+"""Checks of the addresses for requests: the base URL, the paths below it, the proxy, and an origin."""
 
 from __future__ import annotations
 
@@ -167,3 +167,39 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+_ORIGIN = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:]+\]|[^\s/?#@\\%:\[\]]+)(:(?P<port>[0-9]{1,9}))?", re.IGNORECASE
+)
+_HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def checked_origin(origin: str | None) -> str | None:
+    """Return ``origin`` as browsers write it.
+
+    Raises:
+        ValueError: it is not an origin.
+    """
+    if origin is None:
+        return None
+    given = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None
+    found = None if given is None else _as_sent(given["scheme"].lower(), given["host"], given["port"])
+    if found is None:
+        raise ValueError("origin: must be scheme and host, as in https://desk.bank.example")
+    return found
+
+
+def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
+    """Return the origin as browsers send it: the host in IDNA, no default port; None if it is invalid."""
+    number = int(port) if port else _DEFAULT_PORTS[scheme]
+    try:
+        name = URL.build(scheme=scheme, host=host.strip("[]"), port=number).raw_host or ""
+    except ValueError:
+        return None
+    if ":" in name:
+        name = f"[{name}]"
+    elif not _HOST_NAME.fullmatch(name) or is_odd_host(name.removesuffix(".")):
+        return None
+    return f"{scheme}://{name}" + ("" if number == _DEFAULT_PORTS[scheme] else f":{number}")

@@ -29,7 +29,7 @@ from transfer_async.journal.model import (
     is_same_person,
     undos_on_failure,
 )
-from transfer_async.journal.operator_transitions import Amend, Look, Propose, TakeBack, Waive
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Amend, Propose, TakeBack, Waive
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
@@ -417,6 +417,15 @@ def effects_of(
     return tuple(row.effects(view, verb, holds, order_id))
 
 
+def effects_of_proposal(view: KeyView, *, holds: AbstractSet[str]) -> tuple[Sentence, ...]:
+    """Return what approving the key's proposal will cause."""
+    proposal = view.proposal
+    if proposal is None:
+        return ()
+    row = proposed_row(proposal)
+    return effects_of(view, row, holds=holds, verb="Approving", order_id=proposal.order_id)
+
+
 def transition_of(
     row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, basis: dict[str, Any]
 ) -> Move:
@@ -445,16 +454,31 @@ def transition_of(
 
 # --- the history ------------------------------------------------------------------------------------
 
-LOOK: str = Look.name
-"""The history's name for a look-up of the parties. A look-up does not change the key."""
+
+def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
+    """Return whether a line approves the ``proposal`` that waited: the same decision, by another person."""
+    row = next((row for row in DECISIONS if row.name == step.move), None)
+    if row is None or is_same_person(step.by or "", proposal.by or ""):
+        return False
+    is_same_order = not row.names_order or step.order_id == proposal.order_id
+    return is_same_order and (proposal.reason or "").startswith(f"{row.decision.value}: ")
 
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
     """Return the step with which another person approved the last proposal, or None."""
-    changes = [step for step in steps if step.move != LOOK]
+    changes = [step for step in steps if step.move not in WITHOUT_CHANGE]
     last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
     if last is None or last + 1 == len(changes):
         return None
     proposed, step = changes[last], changes[last + 1]
     is_same = is_same_person(step.by or "", proposed.by or "")
     return step if any(step.move == row.name for row in DECISIONS) and not is_same else None
+
+
+def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
+    """Return what happened since the page with ``token`` was made; empty if that is unknown."""
+    moves = [step for step in steps if step.move not in WITHOUT_CHANGE]
+    number = token.partition(".")[0]
+    seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version
+    new = max(0, view.version - seen)
+    return tuple(moves[-new:]) if new else ()

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from transfer_async.journal.model import (
     Proposal,
     Rejection,
     TransitionResult,
+    Watcher,
 )
 from transfer_async.journal.protocol import order_on_record
 from transfer_async.journal.transitions import Move
@@ -172,6 +174,11 @@ class KeyView:
         return self.entry.proposal
 
     @property
+    def watcher(self) -> Watcher | None:
+        """The person who says that they are looking at the key, since its last change."""
+        return self.entry.watched_by
+
+    @property
     def version(self) -> int:
         """The key's version. Pass it as ``seen``, so that a decision is valid for this version only."""
         return self.entry.version
@@ -239,6 +246,36 @@ def summary_of(order: NewOrder | Order | None) -> str:
         f"{order.poster_amount:f} {order.poster_currency} ({order.poster_country or '-'})"
         f" for {order.matcher_amount:f} {order.matcher_currency} ({order.matcher_country or '-'})"
     )
+
+
+_AMOUNT = re.compile(
+    r"(?P<before>[A-Za-z]{3,10})?\s*(?P<number>[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)"
+    r"\s*(?P<after>[A-Za-z]{3,10})?",
+    re.ASCII,
+)
+
+_CODES = {
+    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
+    3: "BHD IQD JOD KWD LYD OMR TND",
+    4: "CLF UYW",
+}
+_DECIMALS = {code: places for places, codes in _CODES.items() for code in codes.split()}
+"""The decimals of the currencies of ISO 4217 that do not have two."""
+
+
+def money(amount: Decimal, currency: str) -> str:
+    """Return an amount with its currency's decimals and thousands separators; no digit is dropped."""
+    _, _, digits = f"{amount:f}".partition(".")
+    places = max(_DECIMALS.get(currency, 2), len(digits.rstrip("0"))) if currency else len(digits)
+    return f"{amount:,.{places}f} {currency}".rstrip()
+
+
+def amount_in(text: str) -> tuple[Decimal | None, str]:
+    """Return the amount in ``text`` and its currency, empty if not given; None if it is not an amount."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None or (match["before"] and match["after"]):
+        return None, ""
+    return Decimal(match["number"].replace(",", "")), (match["before"] or match["after"] or "").upper()
 
 
 Calendar = Callable[[float], datetime | None]

@@ -61,8 +61,15 @@ from transfer_async.journal.model import (
     demands_four_eyes,
     is_same_person,
 )
-from transfer_async.journal.operator_transitions import Demand, Look, Propose, Withdraw
-from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, checked_journal, record_of
+from transfer_async.journal.operator_transitions import Demand, Look, Note, Propose, Unwatch, Watch, Withdraw
+from transfer_async.journal.protocol import (
+    AuditLine,
+    Journal,
+    KeyRecord,
+    ScopedJournal,
+    checked_journal,
+    record_of,
+)
 from transfer_async.journal.transitions import Expire, Move, Quarantine
 
 V = TypeVar("V", bound=KeyView)
@@ -224,6 +231,42 @@ class Operators:
             raise ValueError("key: was changed just now; it has no record of the parties any more")
         return parties
 
+    async def note(self, key: str, *, by: str, reason: str) -> None:
+        """Write a note into the key's history. The key does not change, and a proposal stays valid.
+
+        Args:
+            key: the key.
+            by: the person who writes it.
+            reason: the note: one line, as for the reason of a decision.
+
+        Raises:
+            ValueError: the key has no record, or an argument is invalid.
+            JournalFailed: the journal could not be read or written.
+        """
+        note = Note(by=checked_name("by", by), reason=checked_text("reason", reason))
+        key = requests.to_text(key)
+        await self._read(key)
+        await self._write_or_refuse(key, note)
+
+    async def watch(self, key: str, *, by: str, ends: bool = False) -> None:
+        """Record that a person is looking at the key, so that others take another one.
+
+        The key does not change. Its next change ends the looking.
+
+        Args:
+            key: the key.
+            by: the person.
+            ends: whether nobody looks at it any more; any person may say so.
+
+        Raises:
+            ValueError: the key has no record, or an argument is invalid.
+            JournalFailed: the journal could not be read or written.
+        """
+        move = (Unwatch if ends else Watch)(by=checked_name("by", by))
+        key = requests.to_text(key)
+        await self._read(key)
+        await self._write_or_refuse(key, move)
+
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
         """Return every recorded transition of the key, oldest first; empty for an unknown key.
 
@@ -236,6 +279,37 @@ class Operators:
         if not steps:
             requests.refuse_key(key)
         return steps
+
+    async def audit(
+        self,
+        *,
+        limit: int = 100,
+        after: str = "",
+        by: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> tuple[list[AuditLine], str]:
+        """Return what people did about all keys of the scope, newest first.
+
+        One call searches a part of a long history, so it may return fewer lines than ``limit``, or none.
+
+        Args:
+            limit: the maximum number of lines.
+            after: the text that the last call returned; empty to begin.
+            by: return only the lines of the person of this name.
+            since: return only lines from this aware time on.
+            until: return only lines before this aware time.
+
+        Returns:
+            The lines, and ``after`` for the next call, which is empty at the end. Each line is a tuple: the
+            key, the line, and the line of the proposal that waited for approval until then, or None.
+
+        Raises:
+            ValueError: the journal cannot list the histories of all keys.
+            JournalFailed: the journal could not be read.
+        """
+        begin, end = (None if time is None else time.timestamp() for time in (since, until))
+        return await self._journal.audit(limit=limit, after=after, by=by, since=begin, until=end)
 
     # --- decisions ------------------------------------------------------------------------------
 

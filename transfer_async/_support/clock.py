@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, cast
+from zoneinfo import ZoneInfo
 
 from attrs import frozen
 
@@ -188,3 +189,30 @@ class Periodic:
             except Exception as error:  # noqa: BLE001 - the next run may succeed after any error
                 self._failed(error)
             pause = self._every
+
+
+# --- times as texts ------------------------------------------------------------------------------
+
+
+def moment(since_1970: float) -> datetime:
+    """Return seconds since 1970 as a time in UTC; an impossible time becomes the nearest one."""
+    try:
+        return datetime.fromtimestamp(since_1970, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime(9999, 12, 31, tzinfo=UTC) if since_1970 > 0 else datetime(1, 1, 1, tzinfo=UTC)
+
+
+def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
+    """Return a time in UTC, to the second; and in ``zone``, with its date if that is another day."""
+    utc = when.astimezone(UTC)
+    text = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+    with contextlib.suppress(OverflowError):  # the first and the last day that a datetime can have
+        local = when.astimezone(zone or UTC)
+        day = "" if local.date() == utc.date() else f"{local:%Y-%m-%d} "
+        return f"{text} ({day}{local:%H:%M:%S %Z})" if zone else text
+    return text
+
+
+def machine_time(when: datetime) -> str:
+    """Return the same in ISO 8601."""
+    return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

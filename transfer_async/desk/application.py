@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -11,12 +10,11 @@ from zoneinfo import ZoneInfo
 
 from aiohttp import web
 from attrs import field, frozen
-from yarl import URL
 
 from transfer_async._client import TransferClient
-from transfer_async._http.urls import is_odd_host
+from transfer_async._http.urls import checked_origin
 from transfer_async._models.errors import ClientClosed, JournalFailed
-from transfer_async._pipeline.decisions import DECISIONS, DecisionRow, approval, checked_undone
+from transfer_async._pipeline.decisions import DECISIONS, DecisionRow, approval, checked_undone, since
 from transfer_async._pipeline.hooks import USUAL_HOLD, is_hold
 from transfer_async._pipeline.key_views import (
     ApprovalRequired,
@@ -31,6 +29,7 @@ from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock
 from transfer_async._support.util import log
 from transfer_async.desk import views
+from transfer_async.desk.audit_views import AUDIT_CSV, AuditViews
 from transfer_async.desk.auth import (
     Operator,
     Role,
@@ -39,8 +38,8 @@ from transfer_async.desk.auth import (
     is_current,
     operator_of,
     reviewed_row,
-    since,
 )
+from transfer_async.desk.bulk import BulkProposals
 from transfer_async.desk.pending_keys import CSV, Choice, PendingKeysCache, began_at, next_after
 from transfer_async.desk.views import (
     OPERATOR,
@@ -146,6 +145,13 @@ def application(
     app.router.add_post("/find", pages.find)
     app.router.add_get("/found", pages.found)
     app.router.add_post("/parties", pages.parties)
+    bulk = BulkProposals(shared)
+    app.router.add_post("/select", bulk.select)
+    app.router.add_post("/propose", bulk.propose)
+    audit = AuditViews(shared)
+    app.router.add_get("/audit", audit.show)
+    app.router.add_post("/audit", audit.search)
+    app.router.add_get(f"/{AUDIT_CSV}", audit.csv)
     if sign_out is not None:
         app.router.add_post("/sign-out", _signing_out(shared, sign_out))
     for name, (roles, change) in _CHANGES.items():
@@ -427,12 +433,24 @@ async def _withdraw(operators: Operators, view: KeyView, form: Form, _: bool) ->
     return "withdrawn"
 
 
+async def _note(operators: Operators, view: KeyView, form: Form, _: bool) -> str:
+    await operators.note(view.key, **form.attribution)
+    return "noted"
+
+
+async def _watch(operators: Operators, view: KeyView, form: Form, _: bool) -> str:
+    await operators.watch(view.key, by=form.operator.name, ends=form.name == "unwatch")
+    return f"{form.name}ed"
+
+
 _CHANGING, _APPROVING = frozenset({Role.CHANGE}), frozenset({Role.APPROVE})
 
 _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
     **{row.name: (_CHANGING, _deciding(row)) for row in DECISIONS if row.title},
     "approve": (_APPROVING, _approve),
     "withdraw": (_CHANGING | _APPROVING, _withdraw),
+    "note": (_CHANGING | _APPROVING, _note),
+    **dict.fromkeys(("watch", "unwatch"), (_CHANGING | _APPROVING, _watch)),
 }
 """Each form: the roles (one of them is required), and the function that applies it."""
 
@@ -461,12 +479,6 @@ HEADERS = {
 _OF_THE_BODY = frozenset({"transfer-encoding", "etag", "last-modified"})
 """Headers that describe the body of a response, like all that begin with ``Content-``."""
 
-_ORIGIN = re.compile(
-    r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:]+\]|[^\s/?#@\\%:\[\]]+)(:(?P<port>[0-9]{1,9}))?", re.IGNORECASE
-)
-_HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
 READING = frozenset({"GET", "HEAD"})
 
 
@@ -477,35 +489,6 @@ def keep_headers(error: web.HTTPException, response: web.Response) -> None:
             response.headers.add(name, value)
     for name, cookie in error.cookies.items():
         response.cookies[name] = cookie
-
-
-def checked_origin(origin: str | None) -> str | None:
-    """Return ``origin`` as browsers write it.
-
-    Raises:
-        ValueError: it is not an origin.
-    """
-    if origin is None:
-        return None
-    given = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None
-    found = None if given is None else _as_sent(given["scheme"].lower(), given["host"], given["port"])
-    if found is None:
-        raise ValueError("origin: must be scheme and host, as in https://desk.bank.example")
-    return found
-
-
-def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
-    """Return the origin as browsers send it: the host in IDNA, no default port; None if it is invalid."""
-    number = int(port) if port else _DEFAULT_PORTS[scheme]
-    try:
-        name = URL.build(scheme=scheme, host=host.strip("[]"), port=number).raw_host or ""
-    except ValueError:
-        return None
-    if ":" in name:
-        name = f"[{name}]"
-    elif not _HOST_NAME.fullmatch(name) or is_odd_host(name.removesuffix(".")):
-        return None
-    return f"{scheme}://{name}" + ("" if number == _DEFAULT_PORTS[scheme] else f":{number}")
 
 
 def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:

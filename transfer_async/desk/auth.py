@@ -12,11 +12,16 @@ from datetime import datetime
 from aiohttp import web
 from attrs import field, frozen
 
-from transfer_async._pipeline.decisions import DECISIONS, LOOK, DecisionRow, effects_of, proposed_row
+from transfer_async._pipeline.decisions import (
+    DECISIONS,
+    DecisionRow,
+    effects_of,
+    effects_of_proposal,
+    proposed_row,
+)
 from transfer_async._pipeline.key_views import KeyView, Sentence, checked_name
 from transfer_async._support.clock import MAX_TIME
 from transfer_async._support.util import refuse_class
-from transfer_async.journal.model import HistoryEvent
 
 LONGEST_NAME = 200
 """The maximum length of a name, in characters: it stands in a column of every key's history."""
@@ -167,15 +172,6 @@ def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | 
     return row if row is not None and row.frees_key else None
 
 
-def effects_of_proposal(view: KeyView, *, holds: frozenset[str]) -> tuple[Sentence, ...]:
-    """Return what approving the key's proposal will cause."""
-    proposal = view.proposal
-    if proposal is None:
-        return ()
-    row = proposed_row(proposal)
-    return effects_of(view, row, holds=holds, verb="Approving", order_id=proposal.order_id)
-
-
 def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
     """Return the form token of a page that shows ``view`` to the operator of that name.
 
@@ -203,12 +199,3 @@ def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: 
     """Return whether a page that is made now would promise the same as the page with ``token``."""
     current = token_of(view, name, four_eyes=four_eyes, holds=holds)
     return hmac.compare_digest(token.encode(), current.encode())
-
-
-def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """Return what happened since the page with ``token`` was made; empty if that is unknown."""
-    moves = [step for step in steps if step.move != LOOK]
-    number = token.partition(".")[0]
-    seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version
-    new = max(0, view.version - seen)
-    return tuple(moves[-new:]) if new else ()

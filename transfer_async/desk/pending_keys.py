@@ -15,11 +15,10 @@ import copy
 import csv
 import io
 import math
-import re
 import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, cached_property
@@ -29,15 +28,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import attrs
+from aiohttp import web
 from attrs import define, field, frozen
 
 from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.decisions import proposed_row
-from transfer_async._pipeline.key_views import KeyView
+from transfer_async._pipeline.key_views import KeyView, amount_in, money
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role
-from transfer_async.journal.model import FOUR_EYES, KeyState, is_same_person
+from transfer_async.journal.model import FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
 PAGE = 100
 """The number of keys that are read at once: nothing else in the process runs while they are decoded."""
@@ -68,11 +68,6 @@ KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
 """Why a key needs attention; there may be several reasons."""
 
 _NOTHING = Decimal(0)
-_AMOUNT = re.compile(
-    r"(?P<before>[A-Za-z]{3,10})?\s*(?P<number>[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)"
-    r"\s*(?P<after>[A-Za-z]{3,10})?",
-    re.ASCII,
-)
 _SINCE, _CURRENCY = attrgetter("since"), attrgetter("currency")
 
 
@@ -90,6 +85,8 @@ class KeyRow:
     by: str | None  # the person who has proposed a decision
     proposed: str  # the proposed decision, as a clause; empty without a proposal
     proposed_at: float  # the time of the proposal, in seconds since 1970; minus infinity if unknown
+    watched_by: str | None  # the person who is looking at it
+    watched_at: float  # since when, in seconds since 1970; minus infinity if unknown
     has_candidate: bool  # whether a response named an order
     # What it is found by beside its key, one id a line, in small letters. Not in the ``repr``, because the
     # bank's own references may be personal data.
@@ -334,9 +331,9 @@ def pending_row(view: KeyView) -> KeyRow | None:
         cause=view.cause_in_short,
         by=None if view.proposal is None else view.proposal.by,
         proposed="" if view.proposal is None else proposed_row(view.proposal).explained,
-        # The record's times are of the journal's clock, which may differ from this machine's.
-        proposed_at=began_at(view)
-        + (0.0 if view.proposal is None else view.proposal.at - view.entry.claimed_at),
+        proposed_at=time_of(view, view.proposal),
+        watched_by=None if view.watcher is None else view.watcher.by,
+        watched_at=time_of(view, view.watcher),
         has_candidate=bool(view.candidates),
         ids=_ids(view),
     )
@@ -360,6 +357,14 @@ def _ids(view: KeyView) -> str:
 def began_at(view: KeyView) -> float:
     """Return when work on a key began; unknown sorts first."""
     return -math.inf if view.began is None else view.began.timestamp()
+
+
+def time_of(view: KeyView, made: Proposal | Watcher | None) -> float:
+    """Return when ``made`` was recorded, in seconds since 1970; minus infinity if that is unknown.
+
+    The record's times are of the journal's clock, which may differ from this machine's.
+    """
+    return began_at(view) + (0.0 if made is None else made.at - view.entry.claimed_at)
 
 
 def kinds_of(view: KeyView) -> tuple[str, ...]:
@@ -405,22 +410,6 @@ class Column:
     sort_labels: tuple[str, str] = ("", "")  # the names of both orders in the filter form
     largest_first: bool = False  # whether the default order is descending
     is_number: bool = False  # whether the cells are aligned like numbers
-
-
-_CODES = {
-    0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
-    3: "BHD IQD JOD KWD LYD OMR TND",
-    4: "CLF UYW",
-}
-_DECIMALS = {code: places for places, codes in _CODES.items() for code in codes.split()}
-"""The decimals of the currencies of ISO 4217 that do not have two."""
-
-
-def money(amount: Decimal, currency: str) -> str:
-    """Return an amount with its currency's decimals and thousands separators; no digit is dropped."""
-    _, _, digits = f"{amount:f}".partition(".")
-    places = max(_DECIMALS.get(currency, 2), len(digits.rstrip("0"))) if currency else len(digits)
-    return f"{amount:,.{places}f} {currency}".rstrip()
 
 
 COLUMNS = (
@@ -617,30 +606,43 @@ def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
     )
 
 
-_CSV_COLUMNS = ("key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at")
+_CSV_HEADER = ("key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _AT_ONCE = 1_000  # the rows that are written before other requests are answered
 
 
-async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> str:
-    """Return all chosen rows as CSV, with a header; no cell is a formula for a spreadsheet."""
+async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
+    """Return all chosen rows as a file."""
+    return await csv_of(CSV, _CSV_HEADER, map(_csv_row, _chosen(snapshot, choice)))
+
+
+def _csv_row(row: KeyRow) -> tuple[str, ...]:
+    amount = "" if row.amount is None else f"{row.amount:f}"
+    order = (row.key, ", ".join(row.kinds), amount, row.currency, utc_text(row.since), row.cause)
+    proposal = ("", "", "") if row.by is None else (row.proposed, row.by, utc_text(row.proposed_at))
+    return (*order, *proposal)
+
+
+async def csv_of(name: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> web.Response:
+    """Return ``rows`` as a CSV file, with a header; no cell is a formula for a spreadsheet."""
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(
-        ["key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at"]
-    )
-    for number, row in enumerate(_chosen(snapshot, choice)):
+    writer.writerow(header)
+    for number, row in enumerate(rows):
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
-        amount = "" if row.amount is None else f"{row.amount:f}"
-        order = (row.key, ", ".join(row.kinds), amount, row.currency, _utc(row.since), row.cause)
-        proposal = () if row.by is None else (row.proposed, row.by, _utc(row.proposed_at))
-        writer.writerow([_inert(cell) for cell in (*order, *(proposal or ("", "", "")))])
-    return file.getvalue()
+        writer.writerow([_inert(cell) for cell in row])
+    body = file.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the mark
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
 
 
-def _utc(time: float) -> str:
-    return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds") if math.isfinite(time) else ""
+def utc_text(time: float) -> str:
+    """Return seconds since 1970 as a time in UTC; empty if it is no time."""
+    try:
+        return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):  # infinity and NaN among them
+        return ""
 
 
 def _inert(cell: str) -> str:
@@ -689,14 +691,6 @@ def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
         if wanted in name
         or (row.weight == weight and row.amount == amount and currency in ("", row.currency))
     ]
-
-
-def amount_in(text: str) -> tuple[Decimal | None, str]:
-    """Return the amount in ``text`` and its currency, empty if not given; None if it is not an amount."""
-    match = _AMOUNT.fullmatch(text)
-    if match is None or (match["before"] and match["after"]):
-        return None, ""
-    return Decimal(match["number"].replace(",", "")), (match["before"] or match["after"] or "").upper()
 
 
 def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice, product
 from operator import attrgetter
 from pathlib import Path
@@ -18,43 +18,43 @@ from attrs import evolve, field, frozen
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
+from multidict import MultiDict
 
 from transfer_async._models.requests import UNSEEN, OrderIntent
 from transfer_async._models.responses import Order, User
 from transfer_async._pipeline.decisions import (
     DECISIONS,
-    LOOK,
     DecisionRow,
     approval,
+    effects_of_proposal,
     pending,
     proposed_row,
 )
-from transfer_async._pipeline.key_views import KeyView, Sentence, only_scopes
+from transfer_async._pipeline.key_views import KeyView, Sentence, amount_in, money, only_scopes
 from transfer_async._pipeline.operators import Operators
-from transfer_async._support.clock import Clock, in_two_units
-from transfer_async.desk.auth import Operator, Role, effects_of_proposal, form_for, forms_for, token_of
+from transfer_async._support.clock import Clock, in_two_units, machine_time, moment, time_text
+from transfer_async.desk.auth import Operator, Role, form_for, forms_for, token_of
 from transfer_async.desk.pending_keys import (
     AGES,
     AMOUNTS,
     COLUMNS,
-    CSV,
     KINDS,
     PER_PAGE,
     PROPOSALS,
     Choice,
     PendingKeysCache,
     PendingKeysSnapshot,
-    amount_in,
     as_csv,
     began_at,
     found_by_text,
     kinds_of,
     listing,
-    money,
     next_after,
     pending_row,
+    time_of,
 )
 from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_same_person
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
 from transfer_async.journal.state_machine import latest
 
 REFRESH = 30
@@ -116,9 +116,7 @@ class Views:
             title = "A part of the keys would look like all of them"
             return self._shared.answer("message", status=503, title=title, text=text, operator=me)
         choice = Choice.of(request.query, snapshot, me=me, now=self._shared.clock.utc().timestamp())
-        body = (await as_csv(snapshot, choice)).encode("utf-8-sig")  # Excel recognises UTF-8 by the mark
-        disposition = {"Content-Disposition": f'attachment; filename="{CSV}"'}
-        return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
+        return await as_csv(snapshot, choice)
 
     async def key(self, request: web.Request) -> web.Response:
         """Return the page of one key."""
@@ -180,10 +178,10 @@ class Views:
         others = await self._shared.operators.other_scopes() if is_empty else ()
         return self._shared.answer(
             "list",
-            operator=operator_at(request),
+            operator=(operator := operator_at(request)),
+            selects=operator.may(Role.CHANGE) and not given.get("live"),
             other_scopes=other_scopes_text(others) if others else "",
             now=self._shared.clock.utc().timestamp(),
-            address=address,
             **given,
         )
 
@@ -203,20 +201,9 @@ class Views:
                 view.key, by=operator.name, reason=fields.get("reason", "")
             )
         except ValueError as error:
-            more: dict[str, Any] = {
-                "problem": problem_text(error),
-                "wrong": field_of(error),
-                "tried": "parties",
-            }
-            return await key_page(
-                self._shared,
-                operator,
-                view,
-                status=422,
-                listed=listed,
-                reason=fields.get("reason", ""),
-                **more,
-            )
+            tried: dict[str, Any] = {"tried": "parties", "wrong": field_of(error)}
+            tried |= {"problem": problem_text(error), "reason": fields.get("reason", "")}
+            return await key_page(self._shared, operator, view, status=422, listed=listed, **tried)
         return await key_page(self._shared, operator, view, listed=listed, parties=list(_parties(found)))
 
     async def _nothing(self, request: web.Request) -> web.Response:
@@ -416,22 +403,30 @@ def address(key: str, **more: str) -> str:
     return f"key?{urlencode({'key': key, **more})}"
 
 
-async def fields_of(request: web.Request) -> dict[str, str]:
-    """Return the fields of a form.
+async def form_of(request: web.Request) -> MultiDict[str]:
+    """Return the fields of a form, of which some may be repeated.
 
     Raises:
         HTTPUnsupportedMediaType: it is not the kind of form that these pages use.
-        HTTPBadRequest: it cannot be read, or a field is too long or was sent twice.
+        HTTPBadRequest: it cannot be read, or a field is too long.
     """
     if request.content_type != "application/x-www-form-urlencoded":
         raise web.HTTPUnsupportedMediaType
     try:
-        given = await request.post()
-        fields = {name: value for name, value in given.items() if isinstance(value, str)}
-        "".join([*fields, *fields.values()]).encode()
+        given = MultiDict((name, str(value)) for name, value in (await request.post()).items())
+        "".join([*given, *given.values()]).encode()
     except (ValueError, LookupError):  # it is not text in the character set that it names
         raise web.HTTPBadRequest from None
-    if len(fields) != len(given) or any(len(value) > LONGEST_FIELD for value in fields.values()):
+    if any(len(value) > LONGEST_FIELD for value in given.values()):
+        raise web.HTTPBadRequest
+    return given
+
+
+async def fields_of(request: web.Request) -> dict[str, str]:
+    """Return the fields of a form, none of which may be repeated; it raises what `form_of` raises."""
+    given = await form_of(request)
+    fields = dict(given)
+    if len(fields) != len(given):
         raise web.HTTPBadRequest
     return fields
 
@@ -480,7 +475,6 @@ async def key_page(
         "done": confirmed,
         **await _following(shared, operator, view, listed, is_done=confirmed is not None),
         "at": moment,
-        "address": address,
         **_forms(shared, operator, view, four_eyes=(await shared.operators.four_eyes()).demanded),
         **_NOTHING_TRIED,
         **more,
@@ -568,6 +562,8 @@ def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool
         "may_approve": operator.may(Role.APPROVE) and not is_own,
         "may_withdraw": operator.may(Role.APPROVE) or operator.may(Role.CHANGE),
         "may_see": operator.may(Role.PARTIES),
+        "may_note": view.readable and (operator.may(Role.APPROVE) or operator.may(Role.CHANGE)),
+        "watched_for": shared.clock.utc().timestamp() - time_of(view, view.watcher),
     }
 
 
@@ -616,6 +612,9 @@ _MOVES = {
     "withdraw": "the proposal was withdrawn",
     "demand": "dual control was demanded",
     "look": "the parties were looked at",
+    "note": "a note was written",
+    "watch": "somebody began to look at it",
+    "unwatch": "nobody looks at it any more",
     "paid": "what its hooks did was undone",
     "owe": "an undo became pending late",
     "suspect": "an order turned up against the record",
@@ -630,6 +629,9 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "setaside": ("layaside", "Saved: the corrupt record was put into quarantine."),
     "proposed": ("propose", "Proposed. Another person must approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
+    "noted": ("note", "Saved: the history has your note."),
+    "watched": ("watch", "The list shows that you are looking at it, until the key changes."),
+    "unwatched": ("unwatch", "The list no longer shows that anybody is looking at it."),
 }
 """What the address of a key's page may say was done: its line in the history, and the confirmation."""
 
@@ -641,12 +643,12 @@ def confirmation(
 
     The address that has the ``name`` proves nothing, because anybody can type it.
     """
-    changes = [step for step in steps if step.move != LOOK]
+    wanted, text = _DONE.get(name, ("", ""))
+    changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
     if name == "approved":
         made, text = approval(steps), "Approved: it is done."
         made = made if made is not None and made.by == by else None
     else:
-        wanted, text = _DONE.get(name, ("", ""))
         made = next((step for step in reversed(changes) if (step.move, step.by) == (wanted, by)), None)
     if made is None:
         return None
@@ -701,14 +703,6 @@ def field_of(error: ValueError) -> str | None:
     return name if name in ("reason", "order_id", "undone", "certain") else None
 
 
-def moment(since_1970: float) -> datetime:
-    """Return seconds since 1970 as a time in UTC; an impossible time becomes the nearest one."""
-    try:
-        return datetime.fromtimestamp(since_1970, UTC)
-    except (OverflowError, ValueError, OSError):
-        return datetime(9999, 12, 31, tzinfo=UTC) if since_1970 > 0 else datetime(1, 1, 1, tzinfo=UTC)
-
-
 def name_of(key: str) -> str:
     """Return the title of a key's page."""
     return "The rule of dual control" if key == FOUR_EYES else key
@@ -724,25 +718,9 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
-    """Return a time in UTC, to the second; and in ``zone``, with its date if that is another day."""
-    utc = when.astimezone(UTC)
-    text = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
-    with contextlib.suppress(OverflowError):  # the first and the last day that a datetime can have
-        local = when.astimezone(zone or UTC)
-        day = "" if local.date() == utc.date() else f"{local:%Y-%m-%d} "
-        return f"{text} ({day}{local:%H:%M:%S %Z})" if zone else text
-    return text
-
-
 @pass_context
 def _time(context: Context, when: datetime) -> str:
     return time_text(when, context.get("zone"))
-
-
-def machine_time(when: datetime) -> str:
-    """Return the same in ISO 8601."""
-    return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 # --- pages -------------------------------------------------------------------------------------------
@@ -787,7 +765,7 @@ def shown(value: object) -> object:
 _STYLE = _read("desk.css")
 ICON = _read("icon.svg")
 
-_NAMES = ("base.html", "list.html", "key.html", "review.html", "message.html")
+_NAMES = ("base.html", "list.html", "key.html", "review.html", "message.html", "audit.html", "bulk.html")
 
 _environment = Environment(
     loader=DictLoader({name: _read(name) for name in _NAMES}),
@@ -807,6 +785,7 @@ _environment.filters.update(
     time=_time,
 )
 _environment.globals.update(
+    address=address,
     own_proposal=OWN_PROPOSAL,
     ages=AGES,
     amounts=AMOUNTS,
@@ -820,5 +799,5 @@ _TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for na
 
 
 def page(template: str, **given: Any) -> str:
-    """Return a page of HTML, from the template ``list``, ``key``, ``review`` or ``message``."""
+    """Return a page of HTML, from one of the templates."""
     return _TEMPLATES[template].render(given)

@@ -25,18 +25,23 @@ from transfer_async.journal.model import (
     Rejection,
     TransitionResult,
     Unread,
+    Watcher,
 )
 from transfer_async.journal.operator_transitions import (
+    WITHOUT_CHANGE,
     Amend,
     Demand,
     Look,
+    Note,
     Propose,
     TakeBack,
+    Unwatch,
     Waive,
+    Watch,
     Withdraw,
 )
 from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.protocol import KEPT, Journal, KeyRecord, NotToBeForgotten, forgettable
+from transfer_async.journal.protocol import KEPT, AuditLine, Journal, KeyRecord, NotToBeForgotten, forgettable
 from transfer_async.journal.rows import (
     STEP_COLUMNS,
     EntryRow,
@@ -74,9 +79,11 @@ __all__ = [
     "KEPT",
     "LONGEST_LEASE",
     "STEP_COLUMNS",
+    "WITHOUT_CHANGE",
     "AcquireLease",
     "AddPendingUndos",
     "Amend",
+    "AuditLine",
     "Claim",
     "Create",
     "Decision",
@@ -99,6 +106,7 @@ __all__ = [
     "MemoryJournal",
     "Move",
     "NotToBeForgotten",
+    "Note",
     "OutboxEntry",
     "PendingUndo",
     "PostgresJournal",
@@ -118,8 +126,11 @@ __all__ = [
     "TakeOver",
     "TransitionResult",
     "Unread",
+    "Unwatch",
     "Upgrade",
     "Waive",
+    "Watch",
+    "Watcher",
     "Withdraw",
     "decide",
     "due_at",

@@ -29,6 +29,7 @@ from transfer_async._models.errors import (
     sanitize_exception,
 )
 from transfer_async.journal import rows, state_machine
+from transfer_async.journal.audit import Audit
 from transfer_async.journal.encryption import RecordId, Seal, SealFailed, checked_seal
 from transfer_async.journal.model import (
     FOUR_EYES,
@@ -38,7 +39,7 @@ from transfer_async.journal.model import (
     Rejection,
     TransitionResult,
 )
-from transfer_async.journal.protocol import forgettable
+from transfer_async.journal.protocol import AuditLine, forgettable
 from transfer_async.journal.rows import (
     EntryRow,
     Upgradable,
@@ -93,6 +94,8 @@ class DurableJournal(abc.ABC):
     durable = True
 
     _sql: Queries
+    _audit: Audit
+    """What people did, over all keys; set by a back end."""
 
     def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
@@ -301,6 +304,20 @@ class DurableJournal(abc.ABC):
     async def scopes(self) -> list[str]:
         """See `Journal`."""
         return [scope for (scope,) in await self._query(self._sql.scopes, FOUR_EYES)]
+
+    async def audit(
+        self,
+        scope: str,
+        *,
+        limit: int,
+        after: str = "",
+        by: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> tuple[list[AuditLine], str]:
+        """See `Journal`; one call reads at most `audit.MAX_RANGES` ranges of the history."""
+        page = self._audit.page
+        return await page(scope, limit=limit, after=after, by=by, since=since, until=until)
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+import math
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from datetime import datetime
 from threading import Lock
@@ -16,7 +17,8 @@ from transfer_async._support.clock import Clock, Duration, seconds
 from transfer_async._support.util import check_count
 from transfer_async.journal import state_machine
 from transfer_async.journal.model import FOUR_EYES, REFUTED, Entry, HistoryEvent, KeyState, TransitionResult
-from transfer_async.journal.protocol import KEPT, forgettable
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Propose
+from transfer_async.journal.protocol import KEPT, AuditLine, forgettable
 from transfer_async.journal.transitions import Claim, Create, Move, Refute, Resolve
 
 HISTORY = 100
@@ -51,6 +53,8 @@ class MemoryJournal:
         self._steps: dict[_Place, list[HistoryEvent]] = {}  # with the clock's times
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # ended keys, oldest first
         self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
+        # the history lines that name a person, numbered
+        self._by_people: deque[tuple[int, _Place, HistoryEvent]] = deque(maxlen=max_keys)
 
     async def __aenter__(self) -> Self:
         """Return the journal; it needs no opening."""
@@ -101,7 +105,11 @@ class MemoryJournal:
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
             # Created now, not when it is read: the entry and the transition would take four times the space.
-            steps.append(state_machine.history_step(entry, move, now=now))
+            step = state_machine.history_step(entry, move, now=now)
+            steps.append(step)
+            if step.by is not None:
+                last = self._by_people[-1][0] if self._by_people else 0
+                self._by_people.append((last + 1, place, step))
             if len(steps) > HISTORY:
                 steps[:] = state_machine.latest(steps, HISTORY)
         if ended:
@@ -195,6 +203,45 @@ class MemoryJournal:
         with self._lock:
             steps = list(self._steps.get((scope, key), ()))
         return tuple(msgspec.structs.replace(step, at=since_1970 + step.at) for step in steps)
+
+    async def audit(
+        self,
+        scope: str,
+        *,
+        limit: int,
+        after: str = "",
+        by: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> tuple[list[AuditLine], str]:
+        """See `Journal`; it finds the last ``max_keys`` lines of people in all scopes."""
+        since_1970 = self._clock.utc().timestamp() - self._clock.now()
+        begin, end = -math.inf if since is None else since, math.inf if until is None else until
+        found: list[AuditLine] = []
+        with self._lock:
+            for number, place, step in reversed(self._by_people):
+                line = msgspec.structs.replace(step, at=since_1970 + step.at)
+                if after and number >= int(after):
+                    continue
+                if place[0] != scope or by not in (None, step.by) or not begin <= line.at < end:
+                    continue
+                earlier = self._until(place, step)
+                if not earlier:  # the key was forgotten since
+                    continue
+                changes = [item for item in earlier[:-1] if item.move not in WITHOUT_CHANGE]
+                proposal = changes[-1] if changes and changes[-1].move == Propose.name else None
+                if proposal is not None:
+                    proposal = msgspec.structs.replace(proposal, at=since_1970 + proposal.at)
+                found.append((place[1], line, proposal))
+                if len(found) == limit:
+                    return found, str(number)
+        return found, ""
+
+    def _until(self, place: _Place, step: HistoryEvent) -> list[HistoryEvent]:
+        """Return a key's history up to ``step``; empty if it does not have this line any more."""
+        steps = self._steps.get(place, [])
+        at = next((number for number, item in enumerate(steps) if item is step), -1)
+        return steps[: at + 1]
 
     async def prune(self, scope: str, *, before: datetime) -> int:
         """See `Journal.prune`."""

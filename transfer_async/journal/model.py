@@ -236,6 +236,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         quarantined: corrupt records that were put into quarantine, unchanged.
         version: the number of the key's transitions, without look-ups and those that only take a lease.
         proposal: a person's proposal that waits for approval.
+        watcher: the person who looks at the key, if its ``version`` is still the entry's: see `watched_by`.
         four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
         unknown_members: stored members that only a newer version knows, as JSON. They are stored again
             unchanged, so that programs of both versions can share a journal.
@@ -267,6 +268,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     version: int = 0
     proposal: Proposal | None = None
     four_eyes: bool | None = None
+    watcher: Watcher | None = None
     unknown_members: dict[str, bytes] | None = None
 
     @property
@@ -304,6 +306,11 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     def is_readable(self) -> bool:
         """Whether the whole record could be read, and not only a part of a corrupt one."""
         return self.unread is None
+
+    @property
+    def watched_by(self) -> Watcher | None:
+        """The person who looks at the key; None after any change of the key."""
+        return self.watcher if self.watcher is not None and self.watcher.version == self.version else None
 
     @property
     def is_amendable(self) -> bool:
@@ -394,6 +401,21 @@ class Proposal:
     reason: str
     at: float
     undone: bool = False
+
+
+@frozen(kw_only=True)
+class Watcher:
+    """A person who says that they are looking at a key.
+
+    Args:
+        by: the person.
+        at: when they said so, in seconds on the journal's clock.
+        version: the version of the entry that they look at; they have not seen a later one.
+    """
+
+    by: str
+    at: float
+    version: int
 
 
 # --- names of people --------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from transfer_async.journal.model import (
     Proposal,
     Rejection,
     TransitionResult,
+    Watcher,
 )
 from transfer_async.journal.transitions import (
     Move,
@@ -223,21 +224,56 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
     )
 
 
-# --- look-ups -----------------------------------------------------------------------------------
+# --- look-ups and notes ---------------------------------------------------------------------------
 
 
-class Look(Move, frozen=True, kw_only=True):
-    """Record in the history that a person was shown the order's parties; nothing else changes."""
-
-    name: ClassVar[str] = "look"
+class _WithoutChange(Move, frozen=True, kw_only=True):
+    """Base class: a person leaves a line in the history, and a proposal stays valid."""
 
     by: str
-    reason: str
 
     @property
     def is_a_change(self) -> bool:
         return False
 
+
+class Look(_WithoutChange, frozen=True, kw_only=True):
+    """Record in the history that a person was shown the order's parties; nothing else changes."""
+
+    name: ClassVar[str] = "look"
+
+    reason: str
+
+
+class Note(_WithoutChange, frozen=True, kw_only=True):
+    """Record a person's note in the history; nothing else changes."""
+
+    name: ClassVar[str] = "note"
+
+    reason: str
+
+
+class Watch(_WithoutChange, frozen=True, kw_only=True):
+    """Record that a person is looking at the key, until its next change."""
+
+    name: ClassVar[str] = "watch"
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        """Replace another watcher."""
+        return replace(entry, watcher=Watcher(by=self.by, at=now, version=entry.version))
+
+
+class Unwatch(_WithoutChange, frozen=True, kw_only=True):
+    """Record that nobody is looking at the key any more; any person may say so."""
+
+    name: ClassVar[str] = "unwatch"
+
+    def apply(self, entry: Entry, now: float) -> Entry:
+        return replace(entry, watcher=None)
+
+
+WITHOUT_CHANGE = frozenset({Look.name, Note.name, Watch.name, Unwatch.name})
+"""The names of the history lines that stand for no change of the key: a proposal stays valid."""
 
 # --- the states that they apply to ----------------------------------------------------------------
 
@@ -262,5 +298,8 @@ OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     *((Withdraw, state, state, "the proposal was withdrawn or rejected") for state in _PROPOSABLE),
     (Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
     *((Look, state, state, "the history records who saw the parties' names") for state in S),
+    *((Note, state, state, "a person writes down what they know") for state in S),
+    *((Watch, state, state, "others need not look at it, too") for state in S),
+    *((Unwatch, state, state, "others may look at it again") for state in S),
 )
 """The rows of the state machine's table for people: transition, source state, target state, reason."""

@@ -24,6 +24,7 @@ from transfer_async._models.errors import JournalFailed, hides_arguments, withou
 from transfer_async._support.clock import Duration
 from transfer_async._support.util import VERSION as RELEASE
 from transfer_async._support.util import checked_database, positive_seconds
+from transfer_async.journal.audit import Audit, AuditStatements
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
 from transfer_async.journal.postgres_sql import (
@@ -111,6 +112,13 @@ class PostgresJournal(DurableJournal):
         self._prepared = prepared
         self._timeout = positive_seconds("timeout", timeout)
         self._sql = Statements(schema, idle=self._timeout, slack=min(MAX_CLOCK_ERROR, self._timeout / 2))
+        audit = AuditStatements(
+            f'"{schema}".{ENTRY_TABLE} k',
+            f'"{schema}".history',
+            scope="k.scope",
+            members="json_array_elements_text($1::json)",
+        )
+        self._audit = Audit(self._query, audit)
         self._server_time = EstimatedServerClock()
         self._schema = schema
         self._sessions: Sessions | None = None

@@ -23,6 +23,12 @@ from transfer_async._support.util import FrozenStruct, Raised, is_async, refuse_
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection, TransitionResult
 from transfer_async.journal.transitions import Move
 
+AuditLine = tuple[str, HistoryEvent, HistoryEvent | None]
+"""A key, a line of its history, and the line of the proposal that waited for approval until then, or None.
+
+A proposal waits until the next change of its key: until any line but those of `WITHOUT_CHANGE`.
+"""
+
 
 class Journal(Protocol):
     """The durable record of intents and their outcomes. It only stores; `decide` makes the decisions.
@@ -54,10 +60,10 @@ class Journal(Protocol):
     commit is lost, the journal may read the row's token to find out; otherwise the transition raises, and
     its result is unknown. `JournalContract` (in `transfer_async.testing.journal_contract`) tests any journal.
 
-    Four more methods are optional:
+    Five more methods are optional:
 
     - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without it, a
-      wrong scope gives no warning. The other three are needed to compare the journal with the service.
+      wrong scope gives no warning. The next three are needed to compare the journal with the service.
     - ``async orders(scope, *, limit, after="")`` returns the orders that keys are bound to, sorted by id and
       only beyond ``after``. Each is a tuple: the order's id, its key, and the time at which the last
       work for the key was done (or None).
@@ -65,6 +71,12 @@ class Journal(Protocol):
       ``after`` for the next call; it is empty at the end.
     - ``async resolved(scope, *, after="")`` does the same for doubts that were ever resolved. Without it,
       every key that has an order is read.
+    - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns some lines of the
+      histories of all keys that name a person (``by``), newest first, and the ``after`` for the next call; it
+      is empty at the end. Each line is an `AuditLine`. ``by`` selects the lines of one person; ``since`` and
+      ``until`` (exclusive), in seconds since 1970, those of a time range. A call may search only a part
+      of the history, so that no call takes long. Then it may return fewer lines than ``limit``, or none,
+      although there are more. Without this method, the operators' page has no list of decisions.
     """
 
     durable: bool
@@ -345,6 +357,20 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
         """See `Journal.history`."""
         return await _read(self.store.history, self.scope, key, key=key)
+
+    async def audit(
+        self, *, limit: int, after: str, by: str | None, since: float | None, until: float | None
+    ) -> tuple[list[AuditLine], str]:
+        """Return what people did, newest first; see `Journal`.
+
+        Raises:
+            ValueError: the journal cannot list the histories of all keys.
+        """
+        audit = getattr(self.store, "audit", None)
+        if audit is None:
+            raise ValueError(f"journal: a {type(self.store).__name__} cannot list the histories of all keys")
+        wanted = {"limit": limit, "after": after, "by": by, "since": since, "until": until}
+        return await _read(partial(audit, self.scope, **wanted))
 
     async def prune(self, *, before: datetime) -> int:
         """See `Journal.prune`; an invalid time raises `NotToBeForgotten`, not `JournalFailed`."""

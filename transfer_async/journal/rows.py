@@ -46,6 +46,7 @@ from transfer_async.journal.model import (
     PendingUndo,
     Proposal,
     Unread,
+    Watcher,
 )
 
 log: logging.Logger = logging.getLogger("transfer_async")
@@ -143,6 +144,7 @@ class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     version: int = 0
     proposal: Proposal | None = None
     four_eyes: bool | None = None
+    watcher: Watcher | None = None
 
 
 _encoder = msgspec.json.Encoder()
@@ -296,6 +298,8 @@ def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, 
         body["proposal"] = entry.proposal
     if entry.four_eyes is not None:
         body["four_eyes"] = entry.four_eyes
+    if entry.watcher is not None:
+        body["watcher"] = entry.watcher
     if entry.unknown_members:
         body |= {name: msgspec.Raw(value) for name, value in entry.unknown_members.items()}
     return body
@@ -377,6 +381,7 @@ _SUBSTITUTES: dict[str, Any] = {
     "quarantined": (),
     "version": 0,
     "four_eyes": None,
+    "watcher": None,
 }
 """The values of fields that cannot be read; the lease and the fingerprint are read from other columns."""
 

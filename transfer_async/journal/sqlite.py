@@ -21,6 +21,7 @@ import msgspec
 from transfer_async._models.errors import JournalFailed
 from transfer_async._support.clock import Clock, Duration
 from transfer_async._support.util import ENDS_THE_PROGRAM, positive_seconds
+from transfer_async.journal.audit import Audit, AuditStatements
 from transfer_async.journal.durable import PRUNE_BATCH, DurableJournal, PendingMove, Transaction
 from transfer_async.journal.encryption import RecordId, Seal
 from transfer_async.journal.model import BELIEVED
@@ -147,6 +148,7 @@ class SQLiteJournal(DurableJournal):
         self._thread: ThreadPoolExecutor | None = None
         self._file: _File | None = None
         self._identity: Identity | None = None
+        self._audit = Audit(self._query, _AUDIT)
 
     async def _open(self) -> None:
         if self._file is None:
@@ -245,7 +247,7 @@ class SQLiteJournal(DurableJournal):
         return self._now()
 
     async def _query(self, sql: str, *values: object) -> list[Any]:
-        return await self._ask(lambda file: file.query(sql, *values))
+        return await self._ask(lambda file: file.query(sql.replace("$", "?"), *values))
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
@@ -409,6 +411,9 @@ _WITH_MOVE = (
     f"SELECT h.id, k.key FROM history h CROSS JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
     "WHERE h.id > ? AND h.move = ? AND k.scope = (SELECT id FROM scopes WHERE name = ?) "
     "ORDER BY h.id LIMIT ?"
+)
+_AUDIT = AuditStatements(
+    f"{ENTRY_TABLE} k JOIN scopes s ON s.id = k.scope", "history", scope="s.name", members="json_each($1)"
 )
 _ADD = (
     f"INSERT INTO {ENTRY_TABLE} (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) "

@@ -57,7 +57,7 @@ from transfer_async.journal.model import (
     TransitionResult,
     demands_four_eyes,
 )
-from transfer_async.journal.operator_transitions import OPERATOR_TRANSITIONS, Demand, Look
+from transfer_async.journal.operator_transitions import OPERATOR_TRANSITIONS, WITHOUT_CHANGE, Demand
 from transfer_async.journal.transitions import (
     CREATED_LATE,
     AcquireLease,
@@ -262,13 +262,13 @@ def is_ended(entry: Entry) -> bool:
     return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)
 
 
-_DECIDES_NOTHING = frozenset({RenewLease.name, Look.name})
+_DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 
 
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
     """Return at most ``limit`` lines of a history; drop the oldest, but lines without a decision first.
 
-    Many look-ups of the parties must not displace the decisions. The newest line always stays.
+    Many look-ups of the parties, or notes, must not displace the decisions. The newest line always stays.
     """
     surplus = len(steps) - limit
     if surplus <= 0:

@@ -37,6 +37,7 @@ from transfer_async.testing.journal_contract.journal_moves import (
     demand,
     doubt,
     judged,
+    look,
     made,
     mark,
     of_key,
@@ -49,6 +50,7 @@ from transfer_async.testing.journal_contract.journal_moves import (
     take_over,
     undos,
     waive,
+    withdraw,
 )
 from transfer_async.testing.journal_contract.journal_scenarios import SCENARIOS, Model, random_move
 
@@ -377,6 +379,60 @@ class JournalContract:
                     found = [*found, *some]
                     assert len(found) < 99, "the pages never end"
                 assert set(found) == wanted[name]
+
+    async def test_what_people_did_is_listed_over_all_keys(
+        self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
+    ) -> None:
+        """This method is optional. It serves auditors: who decided what, when, and whose proposal it was."""
+        audit = getattr(journal, "audit", None)
+        if audit is None:
+            pytest.skip("the journal has no audit(), so the operators' page has no list of decisions")
+
+        async def lines(**wanted: Any) -> list[tuple[str, str, str, str | None]]:
+            found, after = await audit(SCOPE, limit=2, **wanted)
+            last, rounds = found, 0
+            while after:
+                assert len(last) <= 2, "a page has more lines than the limit"
+                last, after = await audit(SCOPE, limit=2, after=after, **wanted)
+                found, rounds = [*found, *last], rounds + 1
+                assert rounds < 99, "the pages never end"
+            return [(key, step.move, step.by, proposal and proposal.by) for key, step, proposal in found]
+
+        began = journal_time.utc().timestamp()
+        for key in "abc":
+            await made(journal, *WAYS[KeyState.IN_DOUBT], key=key)
+        for move in (*WAYS[KeyState.IN_DOUBT], resolve(by="ada")):
+            await journal.move(OTHER_SCOPE, "k", move)
+        proposed = propose(Decision.RESOLVE, "tx-a")
+        await made(
+            journal, proposed, look(), resolve(order_id="tx-a", by="ben", proposal=proposed.id), key="a"
+        )
+        pass_time(SETTLE_AFTER + WINDOW)
+        await made(journal, refute(by="ada"), key="b")
+        await made(journal, demand(), key=FOUR_EYES)
+        await made(journal, propose(), withdraw(), key="c")
+        everything = [
+            ("c", "withdraw", "ben", "ada"),
+            ("c", "propose", "ada", None),
+            (FOUR_EYES, "demand", "ada", None),
+            ("b", "refute", "ada", None),
+            ("a", "resolve", "ben", "ada"),
+            ("a", "look", "ada", "ada"),
+            ("a", "propose", "ada", None),
+        ]
+        found, _ = await audit(SCOPE, limit=1)
+        (_, step, proposal) = found[0]
+
+        assert await lines() == everything
+        assert await lines(by="ben") == [everything[0], everything[4]]
+        assert await lines(since=began + 1.0) == everything[:4]
+        assert await lines(until=began + 1.0) == everything[4:]
+        assert await lines(since=began, until=began + 1.0, by="ada") == everything[5:]
+        assert await lines(since=began + 999_999.0) == await lines(until=began - 1.0) == []
+        assert (step, proposal) == (await journal.history(SCOPE, "c"))[:-3:-1]
+        pass_time(2 * KEPT)
+        assert await journal.prune(SCOPE, before=journal_time.utc()) == 2
+        assert await lines() == everything[:3]
 
     # --- pruning --------------------------------------------------------------------------------
 

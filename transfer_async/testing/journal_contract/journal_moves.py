@@ -31,6 +31,7 @@ from transfer_async.journal import (
     MarkSending,
     MarkUndone,
     Move,
+    Note,
     OutboxEntry,
     PendingUndo,
     Propose,
@@ -44,7 +45,9 @@ from transfer_async.journal import (
     TakeBack,
     TakeOver,
     TransitionResult,
+    Unwatch,
     Waive,
+    Watch,
     Withdraw,
 )
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
@@ -197,6 +200,18 @@ def look() -> Look:
     return Look(by="ada", reason="a call")
 
 
+def note() -> Note:
+    return Note(by="ada", reason="asked the service")
+
+
+def watch() -> Watch:
+    return Watch(by="ada")
+
+
+def unwatch() -> Unwatch:
+    return Unwatch(by="ben")
+
+
 def take_over(epoch: int = 1, *, number: int = 1) -> TakeOver:
     return TakeOver(intent_id=f"intent-{number}", epoch=epoch, lease=LEASE)
 
@@ -213,7 +228,7 @@ RECORDED_LEASE = -1.0
 """Stands for the end of the lease that the record shows; see `Model.apply`."""
 
 
-def mark_undone(*hooks: str, number: int = 1, lease_until: float = RECORDED_LEASE) -> MarkUndone:
+def mark_undone(*hooks: str, number: int = 1, lease_until: float = 0.0) -> MarkUndone:
     return MarkUndone(intent_id=f"intent-{number}", hooks=hooks, lease_until=lease_until)
 
 

@@ -52,6 +52,7 @@ from transfer_async.testing.journal_contract.journal_moves import (
     mark,
     mark_notified,
     mark_undone,
+    note,
     of_key,
     propose,
     refute,
@@ -63,7 +64,9 @@ from transfer_async.testing.journal_contract.journal_moves import (
     take_back,
     take_over,
     undos,
+    unwatch,
     waive,
+    watch,
     withdraw,
 )
 
@@ -201,7 +204,7 @@ def random_move(chance: Random, order_id: str) -> Move:
         refute(attempt, pending_undos=owed),
         take_over(number=number),
         acquire_lease(),
-        mark_undone("hold", number=number),
+        mark_undone("hold", number=number, lease_until=RECORDED_LEASE),
         add_undos("hold", number=number),
         suspect(order_id),
         request_notification(number),
@@ -256,7 +259,7 @@ DOUBTED = (
     request_notification(),
 )
 FULL: dict[str, Scenario] = {
-    "every field of a doubt": (*DOUBTED, propose(said=LONG)),
+    "every field of a doubt": (*DOUBTED, watch(), propose(said=LONG)),
     "every field of a resolved doubt": (*DOUBTED, resolve(order_id="tx-7")),
     "every field of pending undos": (
         claim(intent=INTENT),
@@ -402,12 +405,16 @@ SETTLING: dict[str, Scenario] = {
 PENDING: dict[str, Scenario] = {
     "undos are pending under a lease": (claim(), release(None, pending_undos=undos("hold", "check")), LEASE),
     "an undo that is done is no longer pending": (
-        (claim(), release(None, pending_undos=undos("hold", "check"), lease=0.0), mark_undone("hold")),
+        (
+            claim(),
+            release(None, pending_undos=undos("hold", "check"), lease=0.0),
+            mark_undone("hold", lease_until=RECORDED_LEASE),
+        ),
     ),
     "an undo of one intent leaves those of others": (
         (claim(), release(None, pending_undos=undos("hold"), lease=0.0)),
         (claim(2), release(None, number=2, pending_undos=undos("hold", number=2), lease=0.0)),
-        mark_undone("hold", number=2),
+        mark_undone("hold", number=2, lease_until=RECORDED_LEASE),
     ),
     "an undo that became due again meanwhile stays pending": (
         (
@@ -415,7 +422,7 @@ PENDING: dict[str, Scenario] = {
             release(None, pending_undos=undos("hold"), lease=0.0),
             1.0,
             add_undos("hold"),
-            mark_undone("hold", lease_until=0.0),
+            mark_undone("hold"),
         ),
     ),
     "an undo that becomes due late is pending once": (
@@ -455,7 +462,9 @@ DECISIONS: dict[str, Scenario] = {
         f"a proposal is void after {move.name}": (PROPOSED, move, Step(APPROVAL, R.VOID))
         for move in (doubt(), request_notification(), suspect(), propose(number=2))
     },
-    "viewing a key changes only its history": (PROPOSED, look(), APPROVAL),
+    "viewing a key, a note and a watcher leave a proposal valid": (
+        (PROPOSED, look(), note(), watch(), unwatch(), watch(), APPROVAL),
+    ),
     "only the proposed decision can be approved": (
         (PROPOSED, SETTLE_AFTER),
         Step(resolve(order_id="tx-9", by="ben", proposal="proposal-1"), R.VOID),

@@ -1,0 +1,158 @@
+"""The audit: who decided what and when, who proposed it, over all keys; by person and day, and as CSV."""
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tests.desk.visitor import Answer, Desk, Visitor, where_to
+from tests.support.bank import World
+from transfer_async.desk import Role, audit_views
+from transfer_async.journal import Decision
+
+RULE = "The rule of dual control"
+AUCKLAND = ZoneInfo("Pacific/Auckland")
+
+
+@pytest.fixture
+async def desk(world: World) -> AsyncIterator[Desk]:
+    """A desk with two approved proposals, one of which has a hostile reason, and midnight between them."""
+    async with world.client(four_eyes=True) as client, Desk.of(client) as made:
+        ada, ben = made.visitor("ada", [Role.CHANGE]), made.visitor("ben", [Role.APPROVE])
+        for key, reason in (("first", "=cmd()"), ("second", "in the export")):
+            await world.in_doubt(key)
+            await ada.does("resolve", key=key, order_id=f"tx-{key}", reason=reason)
+            await ben.does("approve", key=key, reason="asked, too")
+            world.time.pass_(50_000)  # less than a journal in memory keeps a key
+        yield made
+
+
+def rows_of(answer: Answer) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(answer.html.removeprefix("\ufeff"))))
+
+
+async def searched(visitor: Visitor, **fields: str) -> tuple[str, dict[str, Any], Answer]:
+    """Fill in the filter, and follow the redirection."""
+    path, query = where_to(await visitor.post("/audit", fields))
+    return path, query, await visitor.get(path, **query)
+
+
+async def test_a_reader_sees_who_decided_and_who_proposed_it(desk: Desk):
+    page = await desk.visitor("eve", []).get("/audit")
+
+    assert "the order was recorded as existing tx-second ben ada" in page.text
+    assert "an end was proposed tx-second ada – resolve: in the export" in page.text
+    assert "key?key=second" in page.page.links
+    assert page.text.index("tx-second") < page.text.index("tx-first")
+
+
+async def test_lines_are_filtered_by_person_and_no_address_has_the_name(desk: Desk):
+    eve = desk.visitor("eve", [])
+
+    path, query, page = await searched(eve, person=" ben ")
+    saved = await eve.get("/decisions.csv", **query)
+
+    assert (path, set(query)) == ("/audit", {"person"})
+    assert "ben" not in query["person"]
+    assert not any("ben" in link for link in page.page.links)
+    assert {(row["by"], row["proposed by"]) for row in rows_of(saved)} == {("ben", "ada")}
+    assert "only ben" in page.text
+
+
+async def test_an_address_with_a_person_works_in_another_process(world: World, desk: Desk):
+    """A colleague's request may reach another process, or the same one after it was started again."""
+    _, query, _ = await searched(desk.visitor("eve", []), person="ben")
+    async with world.client(four_eyes=True) as client, Desk.of(client) as other:
+        eve = other.visitor("eve", [])
+        known, unknown = await eve.get("/audit", **query), await eve.get("/audit", person="0" * 16)
+
+    assert "only ben" in known.text
+    assert unknown.status == 404
+    assert "type the name" in unknown.text
+
+
+async def test_lines_are_filtered_by_day(world: World, desk: Desk):
+    eve, today = desk.visitor("eve", []), world.time.utc().date()
+    days = [str(today.replace(day=today.day - number)) for number in (1, 0, -1)]
+
+    found = [rows_of(await eve.get("/decisions.csv", since=day, until=day)) for day in days]
+    since = rows_of(await eve.get("/decisions.csv", since=days[1], until="no day"))
+    until = rows_of(await eve.get("/decisions.csv", until=days[0]))
+
+    assert [{row["key"] for row in rows} for rows in found] == [{RULE, "first"}, {"second"}, set()]
+    assert ({row["key"] for row in since}, {row["key"] for row in until}) == ({"second"}, {RULE, "first"})
+
+
+async def test_a_day_is_one_of_the_banks_zone(world: World):
+    async with world.client() as client, Desk.of(client, zone=AUCKLAND) as made:
+        await world.in_doubt()
+        ada = made.visitor()
+        await ada.does("resolve", order_id="tx-abc")
+        day = str(world.time.utc().astimezone(AUCKLAND).date())
+
+        assert len(rows_of(await ada.get("/decisions.csv", since=day, until=day))) == 1
+
+
+async def test_the_file_has_no_formula(desk: Desk):
+    rows = rows_of(await desk.visitor("eve", []).get("/decisions.csv"))
+
+    assert [
+        (row["key"], row["did"], row["by"], row["proposed by"], row["order id"]) for row in rows[-3:-1]
+    ] == [
+        ("first", "the order was recorded as existing", "ben", "ada", "tx-first"),
+        ("first", "an end was proposed", "ada", "", "tx-first"),
+    ]
+    assert not any(cell.startswith("=") for row in rows for cell in row.values())
+
+
+async def test_a_long_audit_has_pages(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(audit_views, "PER_PAGE", 3)
+    eve = desk.visitor("eve", [])
+
+    page, seen = await eve.get("/audit"), []
+    while True:
+        seen += [link for link in page.page.links if link.startswith("key?")]
+        older = [link for link in page.page.links if "after=" in link]
+        if not older:
+            break
+        page = await eve.get(f"/{older[0]}")
+
+    assert seen == ["key?key=second"] * 2 + ["key?key=first"] * 2 + ["key?key=%09four+eyes"]
+    assert "audit" in page.page.links
+
+
+async def test_a_file_of_too_many_lines_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(audit_views, "MAX_LINES", 3)
+    monkeypatch.setattr(audit_views, "MAX_NAMES", 1)
+
+    answer = await desk.visitor("eve", []).get("/decisions.csv")
+
+    assert answer.status == 404
+    assert "choose fewer days" in answer.text
+
+
+async def test_a_journal_without_an_audit_says_so(world: World):
+    world.journal.audit = None  # type: ignore[method-assign,assignment] # a journal without the method
+    async with world.client() as client, Desk.of(client) as made:
+        answer = await made.visitor("eve", []).get("/audit")
+
+    assert answer.status == 404
+    assert "cannot list the histories of all keys" in answer.text
+
+
+async def test_a_decision_that_nobody_proposed_is_not_shown_as_approved(world: World):
+    """Dual control has ended since: one person decides alone, against the proposal that still waits."""
+    async with world.client() as client, Desk.of(client) as made:
+        await world.in_doubt()
+        operators = client.operators
+        await operators.propose("k", Decision.RESOLVE, order_id="tx-1", by="ada", reason="seen")
+        await operators.resolve("k", order_id="tx-2", by="ben", reason="seen another")
+        rows = rows_of(await made.visitor("eve", []).get("/decisions.csv"))
+
+    assert [(row["by"], row["proposed by"], row["order id"]) for row in rows] == [
+        ("ben", "", "tx-2"),
+        ("ada", "", "tx-1"),
+    ]

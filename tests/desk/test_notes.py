@@ -1,0 +1,99 @@
+"""Notes without a decision, and who is looking at a key: both are shown, and change nothing."""
+
+import pytest
+
+from tests.desk.visitor import Desk, where_to
+from tests.support.bank import World
+from transfer_async import KeyState
+from transfer_async._models.requests import REFERENCE
+from transfer_async.desk import Role
+
+
+async def test_a_note_is_in_the_history_and_changes_nothing(doubted: World, desk: Desk):
+    ada, ben = desk.visitor("ada", [Role.CHANGE]), desk.visitor("ben", [Role.APPROVE])
+    before, page = await doubted.entry(), (await ben.key()).page
+
+    path, query = where_to(await ada.does("note", reason="the service calls back at four"))
+    done = await ada.get(path, **query)
+    after = await doubted.entry()
+
+    assert "Saved: the history has your note." in done.text
+    assert "a note was written by ada the service calls back at four" in done.text
+    assert (after.state, after.version, after.proposal) == (KeyState.IN_DOUBT, before.version, None)
+    assert (await ben.sends(page, "note", reason="thanks")).status == 303  # its page is still current
+
+
+async def test_a_note_leaves_a_proposal_and_its_approval_valid(world: World):
+    async with world.client(four_eyes=True) as client, Desk.of(client) as made:
+        await world.in_doubt()
+        ada, ben = made.visitor("ada", [Role.CHANGE]), made.visitor("ben", [Role.APPROVE])
+        await ada.does("resolve", order_id="tx-abc")
+        page = (await ben.key()).page
+        await ada.does("note", reason="see the statement of May")
+        await ada.does("watch")
+
+        path, query = where_to(await ben.sends(page, "approve", reason="asked, too"))
+        done = await ben.get(path, **query)
+
+    assert "Approved: it is done." in done.text
+    assert (await world.entry()).order_id == "tx-abc"
+
+
+async def test_an_empty_or_long_note_is_refused_at_its_field(doubted: World, desk: Desk):
+    ada = desk.visitor("ada", [Role.CHANGE])
+    before = await doubted.told()
+
+    empty, broken = await ada.does("note", reason=" "), await ada.does("note", reason="one\u2028two")
+    async with doubted.client() as client:
+        with pytest.raises(ValueError, match=r"^reason: must be no longer than"):
+            await client.operators.note("k", by="ada", reason="x" * (REFERENCE + 1))
+        with pytest.raises(ValueError, match=r"^by: "):
+            await client.operators.watch("k", by=" ")
+        with pytest.raises(ValueError, match=r"^key: has no record"):
+            await client.operators.note("none", by="ada", reason="seen")
+
+    assert (empty.status, broken.status) == (422, 422)
+    assert "non-empty line" in empty.text
+    assert 'aria-invalid="true"' in empty.html
+    assert await doubted.told() == before
+
+
+async def test_the_list_and_the_key_show_who_is_looking_and_for_how_long(doubted: World, desk: Desk):
+    ada, ben = desk.visitor("ada", [Role.CHANGE]), desk.visitor("ben", [Role.APPROVE])
+
+    await ada.does("watch")
+    doubted.time.pass_(125)
+    listed, page = await ben.get(), await ben.key()
+    await ben.does("watch")
+    replaced = await ada.key()
+    await ben.does("unwatch")
+    ended = await ada.get()
+
+    assert "ada is looking at it, for 2 min 5 s" in listed.text
+    assert "Looking at it ada, for 2 min 5 s" in page.text
+    assert "Looking at it ben, for 0 s" in replaced.text
+    assert "watch" in replaced.page.forms
+    assert "is looking at it" not in ended.text
+    steps = [step.partition(":")[0] for step in await doubted.told()]
+    assert steps[-3:] == ["watch", "watch", "unwatch"]
+
+
+async def test_a_change_of_the_key_ends_the_looking(world: World):
+    """Who looked has not seen the change."""
+    async with world.client(four_eyes=True) as client, Desk.of(client) as made:
+        await world.in_doubt()
+        ada = made.visitor("ada", [Role.CHANGE])
+        await ada.does("watch")
+        await ada.does("resolve", order_id="tx-abc")
+
+        assert "is looking at it" not in (await ada.get()).text
+        assert "Looking at it nobody" in (await ada.key()).text
+
+
+async def test_a_reader_sees_who_is_looking_and_has_no_form_for_it(doubted: World, desk: Desk):
+    await desk.visitor("ada", [Role.CHANGE]).does("watch")
+
+    page = await desk.visitor("eve", [Role.PARTIES]).key()
+
+    assert "Looking at it ada" in page.text
+    assert set(page.page.forms) == {"find", "parties"}

@@ -1,0 +1,133 @@
+"""What people did, over all keys: which parts of the history are read again, and which are remembered."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bank import World
+from tests.support.journalling import SCOPE, WAYS, KeyState, made, resolve
+from transfer_async import MemoryJournal, SQLiteJournal
+from transfer_async._support.clock import Clock
+from transfer_async.journal import audit
+from transfer_async.journal.protocol import KEPT
+from transfer_async.testing.journal_contract import JournalTime
+
+
+@pytest.fixture(autouse=True)
+def _short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "SPAN", 4)  # the lines of one resolved doubt
+    monkeypatch.setattr(audit, "MAX_RANGES", 2)
+
+
+@pytest.fixture
+def journal_time() -> JournalTime:
+    return JournalTime()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+@pytest.fixture
+def journal(path: Path, journal_time: JournalTime) -> SQLiteJournal:
+    return SQLiteJournal(path, clock=journal_time.clock)
+
+
+async def resolved(journal: SQLiteJournal, *keys: str) -> None:
+    for key in keys:
+        await made(journal, *WAYS[KeyState.IN_DOUBT], resolve(order_id=f"tx-{key}", by="ada"), key=key)
+
+
+async def changed(path: Path, sql: str) -> None:
+    """Change the stored file by itself."""
+
+    def change() -> None:
+        stored = sqlite3.connect(path, isolation_level=None)
+        stored.execute(sql)
+        stored.close()
+
+    await asyncio.to_thread(change)
+
+
+async def found(journal: Any, **wanted: Any) -> tuple[list[str], int]:
+    """Return all keys, and the number of pages."""
+    keys, after, pages = [], "", 0
+    while after or not pages:
+        lines, after = await journal.audit(SCOPE, limit=99, after=after, **wanted)
+        keys += [key for key, *_ in lines]
+        pages += 1
+    return keys, pages
+
+
+async def test_only_the_end_of_the_history_is_read_a_second_time(journal: SQLiteJournal):
+    """A page at 100,000 keys would take a second each time."""
+    await resolved(journal, *"abcdefgh")
+    first = await found(journal)
+
+    assert first == ([*"hgfedcba"], 5)
+    assert await found(journal, by="ada") == (first[0], 1)
+    assert await found(journal, by="ben") == ([], 1)
+    await journal.close()
+
+
+async def test_a_line_that_is_committed_late_is_found(journal: SQLiteJournal, path: Path):
+    """A decision of another worker would be missing from every audit."""
+    await resolved(journal, *"abcd")
+    await found(journal)
+    await changed(path, "UPDATE history SET by_whom = 'ben' WHERE by_whom IS NULL AND id = 14")
+
+    assert await found(journal, by="ben") == (["d"], 1)
+    await journal.close()
+
+
+async def test_lines_with_the_ids_of_pruned_ones_are_found(journal: SQLiteJournal, journal_time: JournalTime):
+    """SQLite gives the ids of deleted rows again."""
+    await resolved(journal, *"abcd")
+    await found(journal)
+    journal_time.pass_(2 * KEPT)
+    await journal.prune(SCOPE, before=journal_time.utc())
+    assert await found(journal) == ([], 1)
+    await resolved(journal, *"wxyz")
+
+    assert (await found(journal))[0] == [*"zyxw"]
+    await journal.close()
+
+
+async def test_a_gap_that_pruning_left_is_not_searched(journal: SQLiteJournal, path: Path):
+    await resolved(journal, "a", "b")
+    await changed(path, "UPDATE history SET id = id + 1000000 WHERE id > 4")
+
+    assert await found(journal) == (["b", "a"], 2)
+    await journal.close()
+
+
+async def test_a_damaged_time_hides_a_line_from_time_ranges_only(journal: SQLiteJournal, path: Path):
+    await resolved(journal, "a")
+    await changed(path, "UPDATE history SET at = 'damaged' WHERE by_whom = 'ada'")
+
+    assert await found(journal) == (["a"], 1)
+    assert await found(journal, since=0.0) == ([], 1)
+    await journal.close()
+
+
+async def test_what_is_remembered_has_a_limit(journal: SQLiteJournal, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(audit, "MAX_KNOWN", 2)
+    await resolved(journal, *"abcdefgh")
+    await found(journal)
+
+    assert sum(known.number for known in journal._audit._known.values()) <= 2
+    assert (await found(journal))[0] == [*"hgfedcba"]
+    await journal.close()
+
+
+async def test_a_forgotten_key_is_not_listed_in_memory(world: World):
+    journal = MemoryJournal(clock=Clock(now=world.time.now, utc=world.time.utc), keep=10.0)
+    await resolved(journal, "a")  # type: ignore[arg-type] # any journal
+    world.time.pass_(20)
+    await resolved(journal, "b")  # type: ignore[arg-type] # any journal
+
+    assert await found(journal) == (["b"], 1)

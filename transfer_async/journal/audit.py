@@ -1,0 +1,171 @@
+"""What people did, over all keys of a durable journal: `Journal.audit`.
+
+No index of the stored format finds history lines by person. So a program reads the history once, in ranges,
+and remembers the few lines that name a person: their ids, scopes, names and times. After that it reads only
+the newest lines again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
+from transfer_async.journal.protocol import AuditLine
+from transfer_async.journal.rows import STEP_COLUMNS, step_of
+
+SPAN = 5_000
+"""The number of history lines in a range."""
+
+MAX_RANGES = 10
+"""The maximum number of ranges that one call reads."""
+
+MAX_KNOWN = 500_000
+"""The maximum number of lines that are remembered, some 60 MB."""
+
+Query = Callable[..., Awaitable[list[Any]]]
+"""Runs a statement with its values, and returns the rows."""
+
+
+class AuditStatements:
+    """The statements; SQLite and PostgreSQL accept the same, if SQLite gets ``?`` for ``$``.
+
+    Args:
+        keys: the table of entries, ``k``, with the joined table of scopes if there is one.
+        history: the table of history lines.
+        scope: the column with the scope's name.
+        members: the function that returns the members of a JSON array as rows.
+    """
+
+    def __init__(self, keys: str, history: str, *, scope: str, members: str) -> None:
+        first = f"FROM {history} ORDER BY id LIMIT 1"
+        steps = ", ".join(f"{table}.{name}" for table in "hp" for name in STEP_COLUMNS)
+        unchanged = ", ".join(f"'{name}'" for name in sorted(WITHOUT_CHANGE))
+        self.edges: str = f"SELECT (SELECT id {first}), (SELECT at {first}), (SELECT max(id) FROM {history})"
+        self.last_below: str = f"SELECT max(id) FROM {history} WHERE id < CAST($1 AS bigint)"
+        # ``CROSS JOIN`` makes SQLite read the history once, in its order.
+        self.people: str = (
+            f"SELECT h.id, {scope}, h.by_whom, h.at FROM {history} h CROSS JOIN {keys} "
+            "WHERE h.id >= CAST($1 AS bigint) AND h.id < CAST($2 AS bigint) AND h.by_whom IS NOT NULL "
+            "AND k.id = h.key_id ORDER BY h.id DESC"
+        )
+        self.lines: str = f"""
+            SELECT k.key, {steps} FROM {history} h CROSS JOIN {keys}
+            LEFT JOIN {history} p ON p.move = 'propose' AND p.id = (
+                SELECT q.id FROM {history} q WHERE q.key_id = h.key_id AND q.id < h.id
+                AND q.move NOT IN ({unchanged}) ORDER BY q.id DESC LIMIT 1)
+            WHERE h.id IN (SELECT CAST(value AS bigint) FROM {members}) AND k.id = h.key_id
+            ORDER BY h.id DESC"""
+
+
+class _Range:
+    """The lines of a range that name a person.
+
+    Args:
+        rows: of each, newest first: its id, its key's scope, the person, and the time.
+    """
+
+    def __init__(self, rows: Sequence[tuple[int, str, str, Any]]) -> None:
+        self.number: int = len(rows)
+        self._lines: dict[tuple[str, str], list[tuple[int, float]]] = {}  # by scope and person
+        for line, scope, by, at in rows:  # a damaged line's time is not always a number
+            time = at if isinstance(at, (int, float)) else math.nan
+            self._lines.setdefault((scope, by), []).append((line, time))
+        times = [at for lines in self._lines.values() for _, at in lines]
+        self._earliest, self._latest = min(times, default=0.0), max(times, default=0.0)
+
+    def found(
+        self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
+    ) -> list[int]:
+        """Return the ids of some lines, newest first; arguments as for ``audit``, and ids below ``below``."""
+        begin, end = -math.inf if since is None else since, math.inf if until is None else until
+        if self._latest < begin or self._earliest >= end:
+            return []
+        some = [
+            line
+            for (at, person), lines in self._lines.items()
+            if at == scope and by in (None, person)
+            for line in lines
+            if line[0] < below
+        ]
+        if since is not None or until is not None:
+            some = [line for line in some if begin <= line[1] < end]
+        return sorted([number for number, _ in some], reverse=True)
+
+
+class Audit:
+    """The lines that name a person, as far as this program knows them.
+
+    Args:
+        query: reads the store.
+        statements: see there.
+    """
+
+    def __init__(self, query: Query, statements: AuditStatements) -> None:
+        self._query = query
+        self._sql = statements
+        self._known: dict[int, _Range] = {}
+        self._first: tuple[Any, ...] = ()  # the id and time of the oldest line when they were read
+
+    async def page(
+        self,
+        scope: str,
+        *,
+        limit: int,
+        after: str = "",
+        by: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> tuple[list[AuditLine], str]:
+        """See `Journal` for ``audit``."""
+        [(first, at, last)] = await self._query(self._sql.edges)
+        if (first, at) != self._first:  # Some were pruned: SQLite may use their ids again.
+            self._known.clear()
+            self._first = (first, at)
+        if first is None:
+            return [], ""
+        below = int(after) if after else last + 1
+        ids: list[int] = []
+        reads = 0
+        while below > first and len(ids) < limit:
+            number = (below - 1) // SPAN
+            known = self._known.get(number)
+            if known is None:
+                [(there,)] = await self._query(self._sql.last_below, below)
+                if there is None or reads == MAX_RANGES:
+                    break
+                below, number = there + 1, there // SPAN  # Pruning may have left a gap.
+                known = await self._read(number, last=last)
+                reads += 1
+            found = known.found(scope, below=below, by=by, since=since, until=until)
+            ids += found[: limit - len(ids)]
+            below = ids[-1] if len(ids) == limit else number * SPAN
+        return await self._lines(ids), str(below) if below > first else ""
+
+    async def _read(self, number: int, *, last: int) -> _Range:
+        """Read a range; remember it if no line can be added to it.
+
+        Near the end of the history, a transaction may still commit a line among others.
+        """
+        rows = await self._query(self._sql.people, number * SPAN, (number + 1) * SPAN)
+        made = _Range(rows)
+        if (number + 2) * SPAN <= last:
+            if sum(known.number for known in self._known.values()) + made.number > MAX_KNOWN:
+                self._known.clear()
+            self._known[number] = made
+        return made
+
+    async def _lines(self, ids: list[int]) -> list[AuditLine]:
+        if not ids:
+            return []
+        found = await self._query(self._sql.lines, msgspec.json.encode(ids).decode())
+        return [_line(*row) for row in found]
+
+
+def _line(key: str, *values: Any) -> AuditLine:
+    columns = len(STEP_COLUMNS)
+    step, proposal = values[:columns], values[columns:]
+    return key, step_of(step), None if proposal[0] is None else step_of(proposal)
