@@ -91,9 +91,9 @@ class TransferClient:
         timeouts: see `Timeouts`.
         resolve: an async callable with which the bank finds out what became of an order in doubt. It takes
             the intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
-        settle_after: seconds after the last possible send from which `NO_ORDER` is accepted.
-        abandoned_settle_after: the same if the sender never reported an end: its process may only be
-            stopped, and send when it continues. By default 86,400 (a day), or ``settle_after`` if that is
+        settle_after: the seconds that must pass after the last possible send before `NO_ORDER` is accepted.
+        abandoned_settle_after: the same if the sender never reported an end. Its process may only be
+            stopped, and may send when it continues. By default 86,400 (a day), or ``settle_after`` if that is
             longer; never less than ``settle_after``. A person's refutation waits only for ``settle_after``.
         four_eyes: whether to require dual control for the scope from now on: what one person decides,
             another must approve; see `Operators`. Answers of ``resolve`` need no approval.
@@ -119,8 +119,8 @@ class TransferClient:
         request_id_header: the name of a header in which each request for an order carries its attempt id,
             for example ``X-Request-Id``; by default none does. The journal, errors and events have the id.
             So you can ask the service about an order whose response never came.
-        response_id_header: the name of the response header with the service's id of a request. Errors, events
-            and the journal have its value as ``request_id``. The specification names no such header.
+        response_id_header: the name of the response header with the service's own id for a request. Errors,
+            events and the journal have its value as ``request_id``. The specification names no such header.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -291,7 +291,7 @@ class TransferClient:
         header on each line, for ``headers``.
 
         Args:
-            settings: the constructor's other arguments; ``proxy``, ``ssl`` and ``headers`` replace these
+            settings: the constructor's other arguments; ``proxy``, ``ssl`` and ``headers`` override their
                 variables.
 
         Raises:
@@ -386,7 +386,7 @@ class TransferClient:
             the iterator (``contextlib.aclosing``) to wait for them.
 
         Raises:
-            ValueError: ``concurrency`` is not a whole number, 1 or more.
+            ValueError: ``concurrency`` is not a whole number of at least 1.
             TypeError: ``requests`` cannot be iterated.
         """
         check_count("concurrency", concurrency)

@@ -337,7 +337,7 @@ _VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
 
 
 def _client_from_env(network: dict[str, Any]) -> TransferClient:
-    """Return a client for reading, which does not open the journal in TRANSFER_JOURNAL.
+    """Create a client that only reads from the service; it ignores the journal in TRANSFER_JOURNAL.
 
     Raises:
         ValueError: a variable is missing or wrong; the message does not show the token.

@@ -53,7 +53,7 @@ OPTIONAL = frozenset(
 
 @frozen(kw_only=True)
 class Layout:
-    """The columns of a file, and how its lines are read."""
+    """The columns of an input file, and the functions that read its lines."""
 
     columns: Collection[str]  # the names of the columns
     optional: Collection[str]  # the columns that may be absent
@@ -88,9 +88,9 @@ ORDERS = Layout(
 
 
 def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
-    """Yield a record for each row; if the header has faults, only a record of those.
+    """Yield a record for each row; if the header has faults, yield only one record with them.
 
-    ``known`` yields the records of the first rows that an earlier reading kept.
+    ``known`` yields records that an earlier reading kept. They replace those of the first rows.
     """
     header: list[str] | None = None
     for line, row in csv_rows(lines):

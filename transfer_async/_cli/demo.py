@@ -58,10 +58,10 @@ class FalseClaim(Exception):
 
 
 def expect(claim: str, truth: bool, *, key: str = "") -> None:
-    """Continue if ``truth`` is true.
+    """Raise an error unless ``truth`` is true.
 
     Raises:
-        FalseClaim: it is false; the message quotes ``claim``.
+        FalseClaim: ``truth`` is false. The message quotes ``claim``.
     """
     if not truth:
         raise FalseClaim(f"{key or 'the demo'}: this is not true: {claim}")
@@ -347,7 +347,7 @@ ANSWERED, LOST, REFUSED = "payment-1", "payment-2", "payment-3"
 
 @frozen(kw_only=True)
 class Scene:
-    """What the steps share: a small bank, its client, and a sandbox of the service."""
+    """The objects that all steps use: a small bank, its client, and a sandbox of the service."""
 
     lines: Narration
     sandbox: Sandbox

@@ -1,4 +1,4 @@
-"""The options of several commands, and the client, hooks and journal that they stand for."""
+"""Options that several commands share, and the client, hooks and journal that they configure."""
 
 from __future__ import annotations
 

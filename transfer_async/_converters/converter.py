@@ -109,7 +109,7 @@ def _as_hook(read: Reader) -> Callable[[Any, Any], Any]:
 
 
 def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook that reads a model from bytes. It first encodes a decoded value again."""
+    """Return a cattrs hook that reads a model from JSON bytes; a decoded value is encoded again first."""
     return lambda value, _kind: read(value if isinstance(value, bytes) else _encoder.encode(value))
 
 
@@ -457,7 +457,7 @@ def read_answer(raw: bytes) -> Answer:
     """Read an order's required fields now; its optional fields are read when one is first accessed.
 
     Raises:
-        Unreadable: a required field is missing or invalid. The error has its JSON path.
+        Unreadable: a required field is missing or invalid. The error contains its JSON path.
     """
     strict, of_bank, usernames = read_head(raw) or _read_head_by_field(raw)
     order = object.__new__(responses.Order)

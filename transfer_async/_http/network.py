@@ -39,10 +39,10 @@ class NetworkSettings:
         return cls(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
 
     def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the ``proxy``, ``ssl`` and ``headers`` of `TransferClient`, as far as they are set.
+        """Return the arguments ``proxy``, ``ssl`` and ``headers`` of `TransferClient` that are set.
 
         Args:
-            names: the name of each setting in errors, such as its option or variable.
+            names: the name of each setting in errors: that of its option or variable.
 
         Raises:
             ValueError: a setting is invalid, or its file cannot be used; the text names it, and shows no

@@ -156,7 +156,7 @@ async def _trace_first(request: Any) -> None:
 
 
 async def _no_trace(*_: object) -> None:
-    """Do nothing. This replaces a trace that was awaited already."""
+    """Do nothing. aiohttp calls this in place of a trace that was awaited already."""
 
 
 async def _is_stale(transport: Any, protocol: Any) -> bool:

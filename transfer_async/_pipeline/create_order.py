@@ -227,7 +227,7 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
     """Run the hooks in order. The hook that holds the funds runs last.
 
     Returns:
-        The request. It may be sent after the journal has recorded that it is being sent.
+        The request. Send it only after the journal has recorded that it is being sent.
 
     Raises:
         TransferError: a hook refused or failed, there is no hold, or a limit passed.
@@ -359,7 +359,7 @@ def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create a default error of the nearest base class of ``error`` that this package defines."""
+    """Create an error with default attributes, of the nearest base class of ``error`` in this package."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))

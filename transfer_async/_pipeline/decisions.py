@@ -212,7 +212,7 @@ class DecisionRow:
             accepted only ``settle_after`` seconds after the last possible send.
         outcome: the outcome that observers receive; None for no event.
         effects: see `Effects`.
-        help: the help text of its command. If two rows have the same decision, the first row has the text.
+        help: the help text of its command. If two rows share a decision, only the first has a text.
         title: the heading of its form.
         button: the text of the form's button, or a function that returns it for a key and names of hold
             hooks.
@@ -435,7 +435,7 @@ def transition_of(
         row: the decision.
         entry: the entry that the decision is about.
         order_id: the order's id, if the decision names one.
-        settle_after: the seconds after the last possible send from which a refutation is accepted.
+        settle_after: the seconds that must pass after the last possible send before a refutation is accepted.
         basis: the person and the reason, the version that they saw, and the proposal that they approve.
     """
     values = {

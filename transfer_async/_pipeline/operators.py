@@ -104,7 +104,7 @@ class Operators:
     Args:
         journal: the journal. `Operators` does not close it.
         scope: the name of the service in the journal: a client's ``scope``, or its normalised ``base_url``.
-        settle_after: seconds after the last possible send from which a refutation is accepted.
+        settle_after: the seconds that must pass after the last possible send before a refutation is accepted.
         four_eyes: true requires dual control in this scope from now on, for all operators: another person
             must approve each decision. The journal stores this. With false, the stored setting applies.
         observers: the functions that receive `Resolved` events, and an `OrderInDoubt` event for a request
@@ -148,9 +148,9 @@ class Operators:
         return self._journal.scope
 
     async def other_scopes(self) -> tuple[str, ...]:
-        """Return the scopes with keys if this scope has none, because the scope may be wrong.
+        """If this scope has no keys, return the scopes that have some: this scope may be wrong.
 
-        The result is also empty if the journal has no keys, or cannot list scopes.
+        The result is empty if this scope has keys, if the journal has none, or if it cannot list scopes.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -296,8 +296,8 @@ class Operators:
         Args:
             limit: the maximum number of lines.
             after: the text that the last call returned; empty to begin.
-            by: return only the lines of the person of this name.
-            since: return only lines from this aware time on.
+            by: return only the lines of the person with this name.
+            since: return only lines of this aware time or later.
             until: return only lines before this aware time.
 
         Returns:
@@ -454,15 +454,16 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> Proposal:
-        """Propose a decision for another person to approve. Any other change of the key makes it invalid.
+        """Propose a decision for another person to approve. Any other change of the key voids the proposal.
 
         Args:
             key: as for `resolve`, `refute` and `amend`; `FOUR_EYES` for ``WAIVE``.
             decision: the decision; ``WAIVE`` ends dual control.
-            order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None means in doubt again.
+            order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None puts the key in
+                doubt again.
             by: the person who proposes it.
             reason: how they know.
-            undone: as for the decision.
+            undone: as for the method of the decision, such as `refute`.
             seen: see `resolve`.
 
         Raises:
@@ -632,7 +633,7 @@ class Operators:
     ) -> AsyncIterator[tuple[Entry, Basis]]:
         """Yield the entry for the decision, and ``basis`` with that entry's version.
 
-        A corrupt record is put into quarantine first. After that the key may also be free, or created with
+        A corrupt record is put into quarantine first. The key is then in doubt, free, or created with
         ``order_id``. This method's own writes do not count as changes by others. A ValueError means that
         nothing was written, unless it is `RecordSetAside`.
         """

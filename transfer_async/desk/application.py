@@ -265,7 +265,7 @@ class Form:
 
     @property
     def attribution(self) -> dict[str, str]:
-        """Who decides, and why."""
+        """The arguments ``by`` and ``reason`` of a decision."""
         return {"by": self.operator.name, "reason": self["reason"]}
 
 
@@ -452,7 +452,7 @@ _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
     "note": (_CHANGING | _APPROVING, _note),
     **dict.fromkeys(("watch", "unwatch"), (_CHANGING | _APPROVING, _watch)),
 }
-"""Each form: the roles (one of them is required), and the function that applies it."""
+"""The forms by name, each with its roles, of which an operator needs one, and the function it calls."""
 
 
 # --- defences ----------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ _CSV_HEADER = ("at", "key", "did", "by", "proposed by", "proposed at", "order id
 
 @frozen(kw_only=True)
 class AuditChoice:
-    """The filters that an address asks for; invalid ones are ignored.
+    """The filters in the address of the audit; invalid ones are ignored.
 
-    A person is named by a mark, because addresses are kept in logs.
+    The address has a hash of a person's name, the mark, because addresses are kept in logs.
     """
 
     person: str = ""
@@ -47,7 +47,7 @@ class AuditChoice:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> AuditChoice:
-        """Return the choice that an address asks for."""
+        """Return the filters in the query of an address."""
         since, until = _day(query.get("since", "")), _day(query.get("until", ""))
         return cls(person=query.get("person", ""), since=since, until=until, after=query.get("after", ""))
 
@@ -110,7 +110,7 @@ class AuditViews:
     async def _lines(
         self, choice: AuditChoice, *, limit: int, searches: int | None = None
     ) -> tuple[list[AuditLine], str]:
-        """Return some lines, and the ``after`` of the next page; empty at the end.
+        """Return one page of lines, and the ``after`` for the next page, which is empty at the end.
 
         Raises:
             ValueError: the journal has no audit, or the person is unknown.

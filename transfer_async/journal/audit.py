@@ -1,4 +1,4 @@
-"""What people did, over all keys of a durable journal: `Journal.audit`.
+"""The audit of a durable journal, `Journal.audit`: what people did about all its keys.
 
 No index of the stored format finds history lines by person. So a program reads the history once, in ranges,
 and remembers the few lines that name a person: their ids, scopes, names and times. After that it reads only

@@ -410,7 +410,7 @@ class Watcher:
     Args:
         by: the person.
         at: when they said so, in seconds on the journal's clock.
-        version: the version of the entry that they look at; they have not seen a later one.
+        version: the version of the entry that they are looking at, which may not be the latest.
     """
 
     by: str

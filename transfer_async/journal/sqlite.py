@@ -431,7 +431,7 @@ _ADD_STEP = (
 
 
 def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Group the second items by scope, as JSON arrays, so that one statement per scope finds them all."""
+    """Group keys or order ids by scope into JSON arrays, so that one statement per scope finds them all."""
     grouped: dict[str, list[str]] = {}
     for scope, other in pairs:
         grouped.setdefault(scope, []).append(other)

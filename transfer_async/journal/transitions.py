@@ -293,7 +293,7 @@ def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]
 
 
 def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
-    """Return ``entry`` with a pending notification of its end if its outcome was published as unknown."""
+    """Add a pending notification of the end of a doubt, if its outcome was published as unknown."""
     if not entry.notification_requested:
         return entry
     return replace(
@@ -413,7 +413,7 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
         reason: how they know.
         proposal: the id of another person's proposal that this approves, if any.
         seen: the ``Entry.version`` that the person saw; None to accept any version.
-        by_program: whether the bank's ``resolve`` decides, and not a person.
+        by_program: true if the bank's ``resolve`` decides, false if a person does.
     """
 
     decision: ClassVar[Decision]
@@ -588,11 +588,11 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 
 
 class Suspect(Move, frozen=True, kw_only=True):
-    """Record a suspected duplicate: a sender's order exists or may exist, although others ended its doubt.
+    """Record a suspected duplicate: a sender reports that its order may exist after its doubt was ended.
 
-    A doubt may be ended while its sender is only stopped; its request leaves when it continues. After this
-    transition only a person can free the key. A free key is put in doubt. A key that a later intent uses is
-    marked (`Entry.is_suspected`): that intent sends nothing, and the key is in doubt when it ends.
+    A sender may only be stopped while others end its doubt; it sends its request when it continues. After
+    this transition only a person can free the key. A free key is put in doubt. A key that a later intent
+    uses is marked (`Entry.is_suspected`): that intent sends nothing, and the key is in doubt when it ends.
 
     Args:
         order_id: the id of the order that the sender received, or that a response names; None if unknown.
@@ -713,9 +713,10 @@ class Quarantine(Move, frozen=True, kw_only=True):
 
 
 def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
-    """Return a free entry put in doubt. The undos of its last intent no longer are pending.
+    """Put a free entry in doubt, and remove the pending undos of its last intent.
 
-    Otherwise a recovery would release the hold of an order that may exist. A refutation adds them again.
+    A recovery would otherwise run them, and release the hold of an order that may exist. If the doubt is
+    refuted, they become pending again.
     """
     intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
     own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)
@@ -790,8 +791,8 @@ class Claim(Move, frozen=True, kw_only=True):
         lease: the lease in seconds.
         max_claim_age: the seconds after which an abandoned claim is too old to continue.
         hooks: the names of the hooks that may run now and can be undone, last first.
-        once: whether a recorded final refusal of the same order ends the call. A hook's refusal counts too
-            if the bank passes the same hold again: it may have released that hold after the refusal.
+        once: whether a recorded final refusal of the same order ends the call. If the bank passes the same
+            hold again, a refusal that is not final ends it too: the bank may have released that hold since.
     """
 
     name: ClassVar[str] = "claim"

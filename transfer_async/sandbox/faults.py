@@ -477,7 +477,7 @@ class Mix:
         self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
 
     def fault_for(self, record: RequestRecord) -> Fault | None:
-        """Return the fault that a request has drawn, or None. Later calls return the same."""
+        """Return a random fault for a request, or None. Later calls for this request return the same."""
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:

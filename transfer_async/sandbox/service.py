@@ -157,9 +157,9 @@ class Service:
 
 
 def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> Reply | None:
-    """Return the refusal of a request's method, token or `Accept`, or `None` if they are right.
+    """Return the response that refuses a request's method, token or `Accept`; `None` if all are valid.
 
-    With `token=None`, no token is needed.
+    With `token=None`, a request needs no token.
     """
     if call.method not in methods:
         return evolve(message(405, "Method Not Allowed"), headers={"Allow": ", ".join(methods)})

@@ -129,7 +129,7 @@ class _Exchange(Exchange):
             await self.ended
 
     async def read_body(self) -> None:
-        """Take the request's body. All orders of the client are within the service's limit."""
+        """Read the request's body. Its size needs no check: the client's orders are all within the limit."""
         self._body = self.record.body = self._sent
 
     async def send(self, reply: Reply) -> None:

@@ -415,7 +415,7 @@ async def verify_hooks(
     The trials call the hooks twice, concurrently, and from a restarted worker. They cancel the hooks at each
     await, and raise timeouts and lost connections there. They undo without a receipt, twice, and with nothing
     to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If one fault
-    breaks several rules, the report has only the most basic one.
+    breaks several rules, the report names only the most basic one.
 
     Args:
         factory: makes the hooks of a worker. It returns a mapping or an object with these names:
@@ -623,7 +623,7 @@ class _Run:
         self.broken[broken.rule.name] = evolve(shorter, more=known.more + 1)
 
     def report(self, seed: int) -> HookReport:
-        """Return the report. If one fault breaks several rules, it has only the most basic one."""
+        """Return the report. If one fault breaks several rules, it names only the most basic one."""
         seen = [item.rule for item in self.broken.values()]
         follows = [
             item for item in seen if set(item.after) & set(seen) or (item is rules.PLACES and seen[1:])

@@ -40,7 +40,7 @@ from transfer_async._support.util import FrozenStruct, is_positive
 
 
 class Action(enum.Enum):
-    """What to do with the message."""
+    """The ways in which a worker can finish a message."""
 
     ACK = "ack"
     """Publish the outcome, then acknowledge the message."""
@@ -61,7 +61,7 @@ LONGEST_ASKED_FOR = 3600.0
 
 @frozen(kw_only=True)
 class Disposition:
-    """What to do with one message.
+    """How a worker finishes one message.
 
     Args:
         action: see `Action`.

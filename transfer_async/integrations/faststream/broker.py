@@ -158,9 +158,9 @@ class Broker(ABC):
     tests every subclass.
 
     Attributes:
-        broker: FastStream's broker, with its connection, publishing and middlewares. Instead it may be any
-            object with ``await start()``, ``await stop()`` and ``await ping(timeout=…)``; ``ping`` returns
-            true if the broker responds.
+        broker: FastStream's broker, with its connection, publishing and middlewares; or any object with
+            ``await start()``, ``await stop()`` and ``await ping(timeout=…)``. ``ping`` returns true if the
+            broker responds.
         settings: see `WorkerSettings`.
     """
 

@@ -523,12 +523,12 @@ class PullSlot:
         self._given_at: float | None = None
 
     async def start(self) -> None:
-        """Open the shared pull, unless it is open already. It ends with the connection."""
+        """Join the shared pull, and open it if it is not open yet. It ends with the connection."""
         self._pull = await self._shared()
         self._pull.slots += 1
 
     async def stop(self) -> None:
-        """End the slot's wait in the shared pull."""
+        """Leave the shared pull, which then fetches no more messages for this slot."""
         pull, self._pull = self._pull, None
         if pull is not None:
             pull.slots -= 1

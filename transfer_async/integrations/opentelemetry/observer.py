@@ -227,9 +227,9 @@ def _log_failure(raised: Exception) -> None:
 
 @define
 class Oldest:
-    """The start times of the oldest doubt, pending undo and pending notification, or None.
+    """The start times of the oldest doubt, pending undo and pending notification; None where there is none.
 
-    They are in seconds of the journal's clock.
+    They are in seconds on the journal's clock.
     """
 
     doubt: float | None = None

@@ -159,7 +159,7 @@ class BrokerContract:
         assert (await consumer.take()).body == b"meanwhile"
 
     async def test_preparing_the_broker_again_changes_nothing(self, harness: BrokerHarness) -> None:
-        """A worker calls ``prepare`` every few seconds."""
+        """Workers call ``prepare`` every few seconds, so it must not affect messages."""
         for body in (b"in progress", b"waiting"):
             await harness.send(body)
         consumer = await harness.consumer()
@@ -275,7 +275,7 @@ class BrokerContract:
     async def test_a_message_survives_a_cancelled_dead_letter_or_retry(
         self, harness: BrokerHarness, answer: str
     ) -> None:
-        """It must be in the queue, among the dead letters, or in both. Otherwise its order is never paid."""
+        """The message must be in the queue, the dead letters or both. Otherwise its order is never paid."""
 
         def answered(taken: TakenMessage) -> Coroutine[Any, Any, None]:
             if answer == "retry":
@@ -479,7 +479,7 @@ class BrokerContract:
     async def test_a_message_survives_a_worker_killed_while_dead_lettering_it(
         self, workers: WorkerGroup
     ) -> None:
-        """It must be in the queue or among the dead letters: its copy is stored before it is acknowledged."""
+        """The message must be in the queue or the dead letters: it is copied before it is acknowledged."""
         if not self.kills:
             pytest.skip("kills = 0")
         place = _workplace(workers, [DEAD_LETTERING])

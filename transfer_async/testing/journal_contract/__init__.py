@@ -126,12 +126,12 @@ class JournalContract:
 
     @pytest.fixture
     def new_journal(self, journal_time: JournalTime) -> Journal:
-        """Your empty journal with this time, not open yet."""
+        """Your journal: empty, not open yet, and with ``journal_time`` as its clock."""
         raise NotImplementedError("define a fixture new_journal(self, journal_time) in your subclass")
 
     @pytest.fixture
     def another_journal(self) -> Journal:
-        """Your second journal with the store and time of ``new_journal``, not open yet."""
+        """A second journal of yours on the store and clock of ``new_journal``, not open yet."""
         pytest.skip("this test needs a fixture: define another_journal, a second journal on the same store")
 
     @pytest_asyncio.fixture
@@ -154,7 +154,7 @@ class JournalContract:
     # --- one key --------------------------------------------------------------------------------
 
     async def test_every_scenario_ends_as_decide_says(self, journal: Journal, pass_time: LetPass) -> None:
-        """This compares all results, entries, histories and lists. A lost field may change a decision."""
+        """Compare all results, entries, histories and lists, because a lost field could change a decision."""
         for title, scenario in SCENARIOS.items():
             model = Model(journal)
             try:
@@ -328,7 +328,7 @@ class JournalContract:
     async def test_orders_are_listed_by_their_ids_page_by_page(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """This method is optional. It serves the reconciliation with the service's records."""
+        """The journal's method ``orders`` is optional; `journal reconcile` needs it."""
         orders = getattr(journal, "orders", None)
         if orders is None:
             pytest.skip("the journal has no orders(), so its records cannot be reconciled with the service's")
@@ -383,7 +383,7 @@ class JournalContract:
     async def test_what_people_did_is_listed_over_all_keys(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """This method is optional. It serves auditors: who decided what, when, and whose proposal it was."""
+        """The journal's method ``audit`` is optional. It lists who decided and proposed what, and when."""
         audit = getattr(journal, "audit", None)
         if audit is None:
             pytest.skip("the journal has no audit(), so the operators' page has no list of decisions")
