@@ -371,7 +371,7 @@ class _Comparison:
 
     @_once
     def aligned(self, ours: Words, theirs: Words) -> bool:
-        """Return whether both have the same words in the same order, ignoring spaces between words."""
+        """Return whether both names have the same words in the same order, wherever a name splits a word."""
         if len(ours) == len(theirs) == 1:
             return self.same(ours[0], theirs[0])
         seen: set[tuple[int, int]] = set()

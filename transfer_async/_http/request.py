@@ -120,7 +120,7 @@ class OtherRequests:
     Args:
         transport: the client's connections.
         tokens: the client's token.
-        policy: the settings of retries.
+        policy: the retry settings.
         bucket: the retry budget.
         clock: the client's clock.
         observers: the client's observers, which may add headers.
@@ -350,8 +350,8 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
     """Return a copy of the bank's own ``headers``, which must not contain ``request_id_header``.
 
     Raises:
-        ValueError: a header cannot be sent, must not be the same for all orders, or is set by the client;
-            the text shows no value.
+        ValueError: a header cannot be sent, occurs twice, is set by the client, or must have a different
+            value for each order; the text shows no value.
     """
     names = set()
     if request_id_header is not None:

@@ -398,7 +398,10 @@ def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit
 
 
 def seconds_to_wait(clock: Clock, work: OrderProgress, deadline: float) -> float | None:
-    """Return the seconds until the first of the caller's limits and ``deadline``; None without a limit."""
+    """Return the seconds until ``deadline``, the call's deadline or ``send_before``, whichever is first.
+
+    Return None if there is no limit.
+    """
     left = seconds_left(clock, min(work.deadline, deadline))
     if work.intent.send_before is not None:
         seconds = max(0.0, (work.intent.send_before - clock.utc()).total_seconds())

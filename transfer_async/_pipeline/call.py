@@ -418,7 +418,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """The names of the hooks that can be undone, last first. This and the next two come from ``hooks``."""
 
     undoable_but_hold: tuple[str, ...] = ()
-    """The same names without the hold, for orders whose hold the bank has placed itself."""
+    """The names in ``undoable`` without the hold, for orders whose hold the bank has placed itself."""
 
     places_hold: bool = False
     """Whether one of the hooks is the hold."""

@@ -68,7 +68,7 @@ class KeyView:
         key: the key.
         entry: the whole record. It is not in the ``repr``.
         began: the time when work on the intent began; None if the record has no valid time.
-        age: the seconds since ``began``; None if that is None.
+        age: the seconds since ``began``; None if ``began`` is None.
         sent_until: the time after which no request was to be sent; None if none was sent or the time is
             invalid. A process that is suspended just before it sends may send later: see `sender_reported`.
         lease_until: the time when the lease of the worker that uses the key expires; None without a worker.
@@ -210,8 +210,9 @@ class Doubt(KeyView):
     """The `KeyView` of a key in doubt, with the data that an operator needs to find its order.
 
     Args:
-        claimed_at: the time when work on the intent began, or the nearest possible time if it is invalid.
-        sent_until: as for `KeyView`, but the nearest possible time instead of None.
+        claimed_at: the time when work on the intent began; an invalid time is replaced by the nearest valid
+            one.
+        sent_until: as for `KeyView`, but never None: an invalid time is replaced by the nearest valid one.
         summary: the amounts, currencies and countries of the order, without personal data.
     """
 
@@ -283,7 +284,7 @@ Calendar = Callable[[float], datetime | None]
 
 
 def nearest_time(utc: Calendar, seconds: float) -> datetime:
-    """Return ``seconds`` as a time, or the nearest possible time."""
+    """Return ``seconds`` as a time; if they are out of range, return the nearest valid time."""
     return utc(seconds) or (MIN_TIME if seconds < 0 else MAX_TIME)
 
 

@@ -518,7 +518,7 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Call ``resolve`` about an entry in doubt that was read just now. Return the order if it returns one.
+    """Call ``resolve`` for an entry in doubt that was just read, and return the order that it returns.
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order's id.

@@ -65,7 +65,7 @@ PAGE_TIMEOUT = 60.0
 IN_DOUBT, PROPOSED, OWED = "doubt", "proposed", "owed"
 ABANDONED, UNTOLD, UNREADABLE = "abandoned", "untold", "unreadable"
 KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
-"""Why a key needs attention; there may be several reasons."""
+"""The reasons why a key needs attention; a key may have several."""
 
 _NOTHING = Decimal(0)
 _SINCE, _CURRENCY = attrgetter("since"), attrgetter("currency")
@@ -549,14 +549,14 @@ class Choice:
 
     @property
     def filters(self) -> list[str]:
-        """The texts of the chosen filters, except the reason."""
+        """The texts of the chosen filters; the filter by reason is left out."""
         age = AGES[self.older][0] if self.older else ""
         texts = (self.currency, self.cause, PROPOSALS.get(self.proposal), age, AMOUNTS.get(self.least))
         return [text for text in texts if text]
 
     @property
     def value(self) -> Callable[[KeyRow], Any]:
-        """What the rows are sorted by."""
+        """The function that returns the value by which a row is sorted."""
         return SORTS[self.sort].sort or _SINCE
 
     @property
@@ -710,7 +710,7 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
 def _exchanged(
     rows: list[KeyRow], old: KeyRow | None, new: KeyRow | None = None, *, choice: Choice
 ) -> list[KeyRow]:
-    """Return the sorted rows of ``choice`` without ``old``, and with ``new`` at its place."""
+    """Return a copy of the sorted ``rows`` without ``old``, and with ``new`` where ``choice`` sorts it."""
     left = rows.copy()
     if old is not None:
         with contextlib.suppress(ValueError):  # the filters had left it out

@@ -370,7 +370,7 @@ def _linear(part: float) -> float:
 
 @frozen(kw_only=True)
 class Shared:
-    """What all pages share."""
+    """The objects and settings that all pages use."""
 
     operators: Operators  # the operators' side of the journal
     cache: PendingKeysCache  # the list of keys that need attention
@@ -583,7 +583,7 @@ KIND_LABELS = {
     "untold": "notification pending",
     "unreadable": "unreadable",
 }
-"""Why a key needs attention."""
+"""The texts of the reasons why a key needs attention."""
 
 KIND_HELP = {
     "doubt": "The order may exist, and the hold is kept. Find out, then say how it ended.",
@@ -633,7 +633,7 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "watched": ("watch", "The list shows that you are looking at it, until the key changes."),
     "unwatched": ("unwatch", "The list no longer shows that anybody is looking at it."),
 }
-"""What the address of a key's page may say was done: its line in the history, and the confirmation."""
+"""The results that the address of a key's page may name: each with its history line and confirmation."""
 
 
 def confirmation(

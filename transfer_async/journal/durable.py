@@ -95,7 +95,7 @@ class DurableJournal(abc.ABC):
 
     _sql: Queries
     _audit: Audit
-    """What people did, over all keys; set by a back end."""
+    """The audit of what people did about all keys; a back end sets it."""
 
     def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
@@ -210,9 +210,9 @@ class DurableJournal(abc.ABC):
     async def upgrade(self, plan: Upgrade | None = None) -> Upgrade:
         """Upgrade the journal, with all its scopes, from an older format to the one of this version.
 
-        Stop every program that uses the journal first: a program of the older version can no longer write to
-        it. An upgrade cannot be undone. It is one transaction: if it is interrupted, nothing is changed, and
-        it can be run again.
+        First stop every program that uses the journal: a program of the older version can no longer write
+        to it afterwards. An upgrade cannot be undone. It is one transaction: if it is interrupted, nothing
+        is changed, and it can be run again.
 
         Args:
             plan: the result of `planned_upgrade`, for example after a person confirmed it.
@@ -328,7 +328,7 @@ class DurableJournal(abc.ABC):
         return count
 
     def _require_open(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop, if the journal may be used in it.
+        """Return the running loop; raise an error if the journal cannot be used in it.
 
         Raises:
             JournalFailed: the journal is closed, or open in another process or event loop.
@@ -505,9 +505,9 @@ class _Held(msgspec.Struct):
 
 
 class WriteCache:
-    """The entries that this process wrote last, so that they need not be read again.
+    """A cache of the entries that this process wrote last, which saves reading them again.
 
-    Each is valid as long as its token is the stored one.
+    An entry is valid as long as the store still has its token.
     """
 
     def __init__(self, limit: int = 10_000) -> None:

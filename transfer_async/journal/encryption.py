@@ -1,7 +1,8 @@
 """Encryption of the personal data in a journal: the file, a backup or the database then shows no names.
 
 The order, its beneficiary and the service's reply are encrypted. Each encrypted text is bound to the scope
-and key of its record, and to the intent or the order. Copied to another key, it cannot be decrypted.
+and key of its record, and to the intent or the order. If a text is copied to another key, it cannot be
+decrypted.
 """
 
 from __future__ import annotations

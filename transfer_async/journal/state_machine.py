@@ -162,7 +162,7 @@ def decide(
             the transaction that writes the transition; None if there is none.
 
     Returns:
-        The result; None if the transition needs an entry and there is none.
+        The result, or None if there is no entry but the transition needs one.
     """
     entry = None if entry is None else _on_this_clock(entry, now)
     if entry is not None and four_eyes is not None and move.is_by_one_person and demands_four_eyes(four_eyes):

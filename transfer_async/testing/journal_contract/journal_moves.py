@@ -320,7 +320,7 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 class JournalTime:
-    """Time that a test controls. It may also be set back, as a machine's clock may be when it is corrected.
+    """Time that a test controls. A test may also set it back, as a correction of a machine's clock does.
 
     Attributes:
         clock: the same time as a `Clock`.
