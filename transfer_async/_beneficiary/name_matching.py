@@ -481,7 +481,7 @@ class _Comparison:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Return, for each unpaired word, whether it is a particle. The last word of a surname never is."""
+    """Return, for each unpaired word, whether it is a particle of a surname, and not its last word."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 

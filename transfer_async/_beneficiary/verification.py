@@ -145,7 +145,7 @@ class BeneficiaryVerification:
 
     A currency is payable if the account shows it with at least one payment type. This payment type is the
     valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
-    currencies or no payment types, the hook skips this check, and the service makes it.
+    currencies or no payment types, the hook skips this check; the service checks it anyway.
 
     With other ``NOT_POSSIBLE`` results, the error's ``refused`` is false, because a later attempt may
     succeed. The journal records the receipt, so a redelivery does not ask the customer again. The key's
@@ -159,8 +159,9 @@ class BeneficiaryVerification:
         accept_mismatch: ``async (intent, user) -> bool``: decides on an account of another name, if all else
             is verified. It follows the rules of ``accept_close``. It is not called for a name with look-alike
             letters, several scripts, or signs that are no letters.
-        timeout: the maximum duration of the look-up, and of the decision, in seconds or as a timedelta.
-            Choose less than half of the client's ``Timeouts.hook``, which limits both together.
+        timeout: the maximum duration of the look-up, and also of the decision, in seconds or as a timedelta.
+            Choose less than half of the client's ``Timeouts.hook``, which limits the look-up and the decision
+            together.
         name: the hook's name, unique among a client's hooks.
 
     Raises:

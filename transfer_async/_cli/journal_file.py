@@ -154,7 +154,7 @@ class DecisionCheck(Checking):
 
 
 class DryRunJournal:
-    """Reads a journal and decides transitions, but writes none, so that a dry run makes the same checks.
+    """Reads a journal and decides transitions without writing them, so a dry run makes the same checks.
 
     Only the real run checks whether another key of the journal already has an order's id.
     """

@@ -319,7 +319,7 @@ def nats_program() -> str:
     """Return the path of ``nats-server``, which is installed beside Python or on the PATH.
 
     Raises:
-        ValueError: it is not installed; the message says how to install it.
+        ValueError: ``nats-server`` is not installed; the message says how to install it.
     """
     found = shutil.which(PROGRAM, path=sysconfig.get_path("scripts")) or shutil.which(PROGRAM)
     if found is None:

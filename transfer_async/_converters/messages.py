@@ -147,7 +147,7 @@ def tree_of(data: bytes | str) -> Any:
     """Return decoded JSON, with numbers as `Decimal` or ``int``.
 
     Raises:
-        InvalidOrder: it is not JSON, or has a duplicate field.
+        InvalidOrder: the text is not JSON, or has a duplicate field.
     """
     data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     try:
@@ -181,7 +181,7 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """Add the problem of a key, if any. Return the key if a journal may contain it, even if it is invalid."""
+    """Add what is wrong with a key to ``problems``. Return the key if a journal may contain it, else None."""
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
     return value if requests.may_be_on_record(value) else None

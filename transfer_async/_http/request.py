@@ -318,7 +318,7 @@ def checked_name(setting: str, name: object) -> str:
     """Return ``name`` if it is a header name.
 
     Raises:
-        ValueError: it is not; the text names ``setting``.
+        ValueError: ``name`` is not a header name; the text names ``setting``.
     """
     if not _is_header_name(name):
         raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")

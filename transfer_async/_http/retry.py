@@ -82,9 +82,9 @@ class RetryPolicy:
 
     Args:
         attempts: the maximum number of HTTP attempts of one call, including the first.
-        first_delay: the upper bound of the first pause in seconds. Each pause is a random part of its bound,
-            and the bound doubles each time.
-        max_delay: the maximum of the bound in seconds.
+        first_delay: the upper bound of the first pause in seconds. Each pause is a random part of its bound.
+            The bound doubles with each pause, up to ``max_delay``.
+        max_delay: the upper bound of the longest pause, in seconds.
         deadline: the seconds for all attempts together. They start just before the first, after the hooks.
         not_processed: the statuses that are retried. Your contract with the service must guarantee that such
             an order was not processed.
@@ -152,7 +152,7 @@ class TokenBucket:
         return True
 
     def refund(self) -> None:
-        """Add the refund for a successful exchange."""
+        """Add the tokens that a successful exchange earns, up to the capacity."""
         self.left = min(self._capacity, self.left + self._settings.refund)
 
 

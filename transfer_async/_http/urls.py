@@ -22,7 +22,7 @@ def normalised(base_url: str) -> str:
     """Return ``base_url`` in its normal form: lower case, without a default port or a final slash.
 
     Raises:
-        ValueError: it is not https (or http to this machine), or has parts besides host, port and path.
+        ValueError: the URL is not https (or http to this machine), or has parts besides host, port and path.
     """
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
         raise ValueError("base_url: must not contain spaces or control characters")
@@ -143,7 +143,7 @@ def _stages(path: str, name: str = "path") -> list[str]:
     """Return ``path`` and each result of percent-decoding it once more, until decoding changes nothing.
 
     Raises:
-        ValueError: it is encoded more than ten times. The text names the argument ``name``.
+        ValueError: ``path`` is percent-encoded more than ten times. The text names the argument ``name``.
     """
     stages = [path]
     for _ in range(10):  # Proxies may decode a path once more than expected.
@@ -180,7 +180,7 @@ def checked_origin(origin: str | None) -> str | None:
     """Return ``origin`` as browsers write it.
 
     Raises:
-        ValueError: it is not an origin.
+        ValueError: ``origin`` is not an origin, such as ``https://desk.bank.example``.
     """
     if origin is None:
         return None

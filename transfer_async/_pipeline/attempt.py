@@ -67,7 +67,7 @@ class SendState(MutableStruct, kw_only=True):
     token_renewed: bool = False
 
     def is_time(self, ahead: float = 0.0) -> bool:
-        """Return whether a request may be sent in ``ahead`` seconds."""
+        """Return whether a request may still be sent ``ahead`` seconds from now."""
         return self.clock.now() + ahead < self.deadline and not is_expired(self.clock, self.intent, ahead)
 
 
@@ -218,7 +218,7 @@ def _note(
     error: TransferError | None,
     began: float,
 ) -> Outcome:
-    """Record the attempt, publish its failure, and return its outcome."""
+    """Record the attempt, publish a failure if it failed, and return its outcome."""
     outcome = Outcome.CREATED if error is None else error.outcome if result.sent else Outcome.NOT_SENT
     name = None if error is None else type(error).__name__
     clock, number = context.clock, work.attempts_begun
@@ -282,7 +282,7 @@ async def send_again(
 
     Raises:
         OutcomeUnknown: a request may have been processed.
-        TransferError: any other error is a definite failure. It is ``first`` if no retry is allowed.
+        TransferError: a definite failure; if no retry is allowed, ``first`` itself.
     """
     if not _may_retry(context, call.cancellation, sending, first):
         raise first

@@ -147,7 +147,7 @@ class InFlight:
             call.cancellation.cut_off()
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait ``wait`` seconds for all calls; cut off the others, which get ``grace`` seconds to end."""
+        """Wait ``wait`` seconds for all calls. Then cut off the rest; they get ``grace`` seconds to end."""
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 
 
@@ -158,7 +158,7 @@ async def finish_tasks(
     wait: float,
     grace: float,
 ) -> None:
-    """Wait ``wait`` seconds for all tasks; cut off the others, which get ``grace`` seconds to end."""
+    """Wait ``wait`` seconds for all tasks. Then cut off the rest; they get ``grace`` seconds to end."""
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
     cut_off()
@@ -254,7 +254,10 @@ class Cancellation(MutableStruct, kw_only=True):
 
     @property
     def may_have_been_sent(self) -> bool:
-        """Whether a body was handed over to a connection. If not, a cancelled caller waits for the undos."""
+        """Whether a request body was handed over to a connection.
+
+        If false, a cancelled caller waits until the hooks are undone.
+        """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
     def abandon(self) -> None:

@@ -463,7 +463,7 @@ def checked_settle_after(settle_after: Duration) -> float:
     """Return ``settle_after`` in seconds.
 
     Raises:
-        ValueError: it is not a duration, or less than 0.
+        ValueError: ``settle_after`` is not a duration, or is less than 0.
     """
     seconds = duration("settle_after", settle_after)
     if not seconds >= 0:
@@ -475,7 +475,7 @@ def checked_abandoned_settle_after(given: Duration | None, *, settle_after: floa
     """Return ``abandoned_settle_after`` in seconds; by default a day, or ``settle_after`` if that is longer.
 
     Raises:
-        ValueError: it is not a duration, or less than ``settle_after``.
+        ValueError: ``given`` is not a duration, or is less than ``settle_after``.
     """
     if given is None:
         return max(ABANDONED_SETTLE_AFTER, settle_after)
@@ -531,7 +531,7 @@ def checked_decision(decision: Decision) -> Decision:
     """Return ``decision`` as a `Decision`.
 
     Raises:
-        ValueError: it is not a decision.
+        ValueError: ``decision`` is not the value of a `Decision`.
     """
     try:
         return Decision(decision)

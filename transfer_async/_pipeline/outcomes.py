@@ -690,7 +690,7 @@ def could_not_record(
 
 
 async def flush_unjournaled(context: ClientCore, key: str) -> bool:
-    """Record the kept response for ``key``, if there is one. Return whether it is an order.
+    """Retry to record an unrecorded response for ``key``, if any. Return whether an order was recorded.
 
     Raises:
         JournalFailed: the journal still cannot record it.

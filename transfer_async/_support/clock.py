@@ -22,7 +22,7 @@ def seconds(value: Duration) -> float:
     """Return ``value`` in seconds.
 
     Raises:
-        ValueError: it is not a duration.
+        ValueError: ``value`` is not a duration.
     """
     if isinstance(value, timedelta):
         return value.total_seconds()

@@ -272,10 +272,10 @@ def positive_seconds(name: str, value: Duration) -> float:
 
 
 def check_count(name: str, value: object, *, least: int = 1) -> None:
-    """Check the argument ``name``, which is a number of things.
+    """Check that the argument ``name`` is a whole number of at least ``least``.
 
     Raises:
-        ValueError: ``value`` is not a whole number, ``least`` or more.
+        ValueError: ``value`` is not a whole number, or is less than ``least``.
     """
     if type(value) is not int or value < least:
         raise ValueError(f"{name}: must be a whole number, {least} or more")

@@ -87,7 +87,7 @@ def checked_who(who: object) -> Who:
     """Return ``who`` if it is a function.
 
     Raises:
-        ValueError: it is not.
+        ValueError: ``who`` is not a function.
     """
     refuse_class(who, name="who")
     if not callable(who):

@@ -52,7 +52,7 @@ READ_TIMEOUT = 1.0
 """Seconds that a request waits for a reading before it shows what has been read so far."""
 
 FRESH_FOR = 2.0
-"""Seconds for which a reading is shown without another, plus `FRESH_PER_KEY` for each key."""
+"""Seconds for which a list is shown before it is read again, plus `FRESH_PER_KEY` for each key."""
 
 FRESH_PER_KEY = 0.003
 
@@ -191,7 +191,10 @@ class PendingKeysSnapshot:
 
 @define(eq=False, slots=False)
 class PendingKeysCache:
-    """The last reading of the journal; an old one is replaced in the background when a request needs it."""
+    """The list from the last reading of the journal.
+
+    If it is old when a request needs it, the journal is read again in the background.
+    """
 
     _operators: Operators
     _clock: Clock  # gives a reading's age
@@ -211,8 +214,8 @@ class PendingKeysCache:
     async def shown(self) -> PendingKeysSnapshot:
         """Return the list to show: new if the journal is small, otherwise the last reading.
 
-        A list is shown for no longer than `STALE_AFTER` seconds after it should have been read again; then
-        what the reading has found so far takes its place.
+        An old list is read again. If no new list is complete `STALE_AFTER` seconds later, the old one is no
+        longer shown; what the reading has found so far is shown instead.
 
         Raises:
             JournalFailed: the journal could not be read just now.
@@ -273,7 +276,7 @@ class PendingKeysCache:
         return self._reading
 
     def _ended(self, reading: asyncio.Task[None]) -> None:
-        """Forget a finished reading: if it has failed, the next request starts another."""
+        """Clear the reading that has ended, so that a later request can start another."""
         self._reading = None
         _has_failed(reading)  # so that asyncio does not report an error that no request waited for
 

@@ -344,9 +344,10 @@ class PageStyle:
 
 
 def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
-    """Return the bank's own look-up addresses for a key, each with the values in it; empty without a value.
+    """Return the links to the bank's own look-up for a key, each with the values that it contains.
 
-    A value of dots only is left out, because a browser would follow it to another path.
+    The list is empty if the record lacks a value that the link's template needs. A value that consists only
+    of dots is left out, because a browser would follow it to another path.
     """
     if link is None:
         return []
@@ -381,7 +382,7 @@ class Shared:
     signs_out: bool = False  # whether the page has a sign-out; the bank's own sessions have their own
 
     def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:
-        """Return a page as a response; every page says where the operator is, and how many keys wait."""
+        """Return a page as a response. Each shows the scope, the label and the number of pending keys."""
         where: dict[str, Any] = {"scope": self.operators.scope, "label": self.style.label}
         where |= {"waiting": self.cache.waiting, "signs_out": self.signs_out}
         where |= {"zone": self.style.zone, "made_at": self.clock.utc()}
@@ -452,9 +453,9 @@ async def key_page(
 ) -> web.Response:
     """Return the page of one key, as it is now.
 
-    What the address says was ``done`` is shown only if it is on record. ``listed`` has the fields of the list
-    from which the operator came. ``more`` is the result of what the operator tried: ``problem``, ``since``,
-    ``tried``, ``wrong`` (the field at fault), ``parties`` …
+    ``done`` is the change that the address claims; its confirmation is shown only if the history has it.
+    ``listed`` has the fields of the list from which the operator came. ``more`` is the result of what the
+    operator tried: ``problem``, ``since``, ``tried``, ``wrong`` (the field at fault), ``parties`` …
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
@@ -485,9 +486,9 @@ async def key_page(
 async def _following(
     shared: Shared, operator: Operator, view: KeyView, listed: Mapping[str, str], *, is_done: bool
 ) -> dict[str, Any]:
-    """Return the list that the operator came from, and the next key of it.
+    """Return the list that the operator came from, and its next key.
 
-    After the last key of a list, the next of all keys follows.
+    After the last key of a list, the next key is that of the list of all keys.
     """
     choice, following, is_last = Choice(), None, False
     if is_done or shared.cache.waiting is not None:  # no other page waits for the first reading
@@ -516,7 +517,7 @@ def review_page(
     name: str,
     fields: Mapping[str, str],
 ) -> web.Response:
-    """Return the second step of a decision that nobody can undo: what it causes, and a field to confirm it.
+    """Return the second step of a decision that cannot be undone: its effects, and a field to confirm it.
 
     It sends the form of that ``name`` again, with the ``fields`` of the first step. If these contain
     ``typed``, the confirmation was wrong.
@@ -639,9 +640,9 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 def confirmation(
     name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str, zone: ZoneInfo | None = None
 ) -> str | None:
-    """Return the confirmation of a change, if it is on record; otherwise None.
+    """Return the confirmation of a change if the history has the change; otherwise None.
 
-    The address that has the ``name`` proves nothing, because anybody can type it.
+    The ``name`` in the address proves nothing, because anybody can type it.
     """
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]

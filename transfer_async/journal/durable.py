@@ -160,7 +160,7 @@ class DurableJournal(abc.ABC):
     # --- for callers ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the journal now, so that its errors show now."""
+        """Open the journal now, so that errors appear here and not at its first use."""
         was_open = self._bound_to is not None
         self._bind_to_loop()
         self._closed = False
@@ -486,7 +486,10 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to store in place of the one with the token ``known``; large columns only if changed."""
+    """An entry to store in place of the one with the token ``known``.
+
+    The intent and the reply are large, so each is written only if it has changed.
+    """
 
     place: RecordId
     known: str | None
@@ -587,11 +590,17 @@ class Transaction:
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
     def known_token(self, place: RecordId) -> str | None:
-        """Return the cached entry's token; if it is the stored one, the row need not be loaded."""
+        """Return the cached entry's token. The row need not be loaded if the stored token is the same."""
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
-        """Set the stored state of a key: no token if there is none, no row if the token is the cached one."""
+        """Set the stored state of a key.
+
+        Args:
+            place: the scope and key.
+            token: the stored entry's token; None if no entry is stored.
+            row: the stored row; None if no entry is stored, or if the cached entry has the same token.
+        """
         entry = None
         if row is not None:
             entry = rows.entry_of(row, self._seal, place=place)
@@ -637,7 +646,7 @@ class Transaction:
         self.restrict_to({write.place for write in self.writes} - uncertain)
 
     def restrict_to(self, places: Collection[RecordId]) -> None:
-        """Drop everything about other keys."""
+        """Drop the transitions, results, writes and steps of all keys outside ``places``."""
         decided = zip(self.wanted, self.results, strict=True)
         kept = [(pending, result) for pending, result in decided if pending.place in places]
         self.wanted, self.results = [pending for pending, _ in kept], [result for _, result in kept]

@@ -120,7 +120,7 @@ def checked_seal(given: object) -> Seal | None:
     """Return ``given`` if it is a seal or None.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: ``given`` is neither a seal nor None.
     """
     refuse_class(given, name="seal")
     if given is None:

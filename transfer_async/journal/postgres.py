@@ -362,7 +362,7 @@ class PostgresJournal(DurableJournal):
                 raise
 
     def _time(self, database: float) -> float:
-        """Return the journal's time for the database's time; tests override it."""
+        """Convert the database's time to the journal's time. They are equal; tests override this method."""
         return database
 
     # --- reading --------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def checked_journal(given: object) -> Journal:
     """Return ``given`` if it is a journal.
 
     Raises:
-        ValueError: it is not a journal; the text says what to pass instead, and shows no address.
+        ValueError: ``given`` is not a journal; the text names what to pass instead, and shows no address.
     """
     refuse_class(given, name="journal")
     if not is_async(getattr(given, "move", None)):
@@ -264,7 +264,10 @@ class ScopedJournal(FrozenStruct, frozen=True):
     scope: str
 
     async def open(self) -> None:
-        """Open the journal, so that its errors show now; a bank's own journal may not need opening."""
+        """Open the journal now, so that errors appear here and not at its first use.
+
+        A bank's own journal without ``__aenter__`` needs no opening.
+        """
         enter = getattr(self.store, "__aenter__", None)
         if enter is not None:
             await _read(enter, doing="opened")
@@ -347,7 +350,10 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(refuted, self.scope, after=after))
 
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
-        """Return keys that had a doubt resolved; all keys with an order if the journal cannot list these."""
+        """Return keys that had a doubt resolved; see `Journal`.
+
+        If the journal cannot list these, return all keys that have an order.
+        """
         resolved = getattr(self.store, "resolved", None)
         if resolved is not None:
             return await _read(partial(resolved, self.scope, after=after))
@@ -397,7 +403,7 @@ async def _read(
 
 
 def _failed(error: BaseException, what: str) -> JournalFailed:
-    """Return the store's own `JournalFailed`, or one chained to ``error``, without secrets."""
+    """Return ``error`` if it is our own `JournalFailed`, else a new one chained to it; without secrets."""
     cause = sanitize_exception(error)
     if is_ours(cause) and isinstance(cause, JournalFailed):
         return cause

@@ -262,7 +262,7 @@ _KNOWN_MEMBERS = frozenset(_Body.__struct_encode_fields__)
 
 
 def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
-    """Return the members that only a newer version knows."""
+    """Return the members that a newer version wrote and this version does not use; None if there are none."""
     return {name: bytes(members[name]) for name in members.keys() - _KNOWN_MEMBERS} or None
 
 

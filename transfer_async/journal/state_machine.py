@@ -12,8 +12,8 @@ worker may take over. If a lease expires in `SENDING`, the key can only go to `I
 
 **What cannot be prevented.** A process that is stopped between its last check and the write still sends
 when it continues, however late. Three rules limit the damage. The key never becomes free by itself. If the
-sender reported no end, a program's refutation must wait long (`Refute`). A sender that finds its attempt
-superseded records that (`Suspect`).
+sender reported no end, a program's refutation must wait long (`Refute`). If a sender finds that its attempt
+was superseded, it records that (`Suspect`).
 
 **A certain result replaces a doubt.** The sender of an attempt may still record its result over a doubt about
 that same attempt. Every transition is a compare-and-set: on the claim's epoch before `MarkSending`, and on

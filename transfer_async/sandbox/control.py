@@ -1,7 +1,7 @@
 """The paths under `/sandbox/`, by which a person or a test controls the sandbox itself.
 
-They are not part of the specification. All but the first need the token, which the sandbox prints, because
-they show personal data.
+They are not part of the specification. All but the first show personal data, so they need the token that the
+sandbox prints.
 
 | method and path | response |
 | --- | --- |

@@ -92,7 +92,7 @@ class SeenAnswer:
     Args:
         status: the status; None if no complete response arrived.
         body: the kind of the body.
-        fields: the common field names in the JSON object, without values.
+        fields: the well-known names among the fields of the JSON object, without values.
         unauthorized: whether the body was exactly the one in section 7 of the specification.
         headers: the headers by lower-case name, without `IGNORED_HEADERS`. A value that may be secret is "".
         within: seconds, one of `TIME_STEPS`; None if no complete response arrived.

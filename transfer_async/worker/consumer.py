@@ -157,7 +157,7 @@ class Worker:
             log.warning("a processed message could not be measured (%s)", type(error).__name__)
 
     async def ready(self) -> None:
-        """Return when the worker should take another message.
+        """Wait until the worker should take another message.
 
         While no command can succeed, for example with an expired token, this waits for the delay of the
         last message. The other messages stay in the queue in the meantime.

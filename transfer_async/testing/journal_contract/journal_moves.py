@@ -282,7 +282,7 @@ WAYS: dict[KeyState, tuple[Move, ...]] = {
 
 
 async def made(journal: Journal, *wanted: Move, key: str = "k", scope: str = SCOPE) -> Entry:
-    """Apply transitions, which must all be allowed, and return the last entry."""
+    """Apply transitions, check that none is rejected, and return the last entry."""
     entry = None
     for move in wanted:
         result = await judged(journal, move, key=key, scope=scope)
@@ -299,7 +299,7 @@ async def judged(journal: Journal, move: Move, *, key: str = "k", scope: str = S
 
 
 def of_key(move: Move, key: str) -> Move:
-    """Return ``move`` with this key in its intents: a journal accepts no other."""
+    """Return a copy of ``move`` with ``key`` in all its intents, because a journal rejects another key."""
     if isinstance(move, (Claim, Suspect)):
         return msgspec.structs.replace(move, intent=attrs.evolve(move.intent, key=key))
     pending_undos = tuple(
