@@ -323,7 +323,7 @@ async def made_by(factory: Callable[[], object] | None) -> BankSide:
     ``resolve``, ``close``, the names in `SETTINGS`, and names for ``verify-hooks``, which are ignored here.
 
     Raises:
-        ValueError: the factory failed, or returned something else; the message is one line.
+        ValueError: the factory failed, or its result is invalid; the message is one line.
     """
     if factory is None:
         return BankSide(hooks=())

@@ -318,7 +318,7 @@ class LevelOrders:
 
     @property
     def amount_sent(self) -> Decimal:
-        """The sum of all orders sent, as far as it is known."""
+        """The sum of the amounts of all orders sent."""
         return sum((item.amount for item in self.sent), Decimal(0))
 
     def admit(self, wanted: Iterable[PlannedOrder]) -> list[PlannedOrder]:

@@ -495,7 +495,7 @@ def _unique_fields(written: Any, path: str, fields: Iterable[WireField]) -> dict
     """Return an object's fields as a dictionary.
 
     Raises:
-        Unreadable: it is not an object, or has one of ``fields`` twice, even with equal values.
+        Unreadable: ``written`` is not an object, or has one of ``fields`` twice, even with equal values.
     """
     if not isinstance(written, Fields):
         raise Unreadable(path, "is not a JSON object that can be read")

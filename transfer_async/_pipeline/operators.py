@@ -251,12 +251,12 @@ class Operators:
     async def watch(self, key: str, *, by: str, ends: bool = False) -> None:
         """Record that a person is looking at the key, so that others take another one.
 
-        The key does not change. Its next change ends the looking.
+        This is not a change of the key, and it ends with the next change of the key.
 
         Args:
             key: the key.
             by: the person.
-            ends: whether nobody looks at it any more; any person may say so.
+            ends: record instead that nobody looks at it any more; any person may do this.
 
         Raises:
             ValueError: the key has no record, or an argument is invalid.

@@ -433,7 +433,7 @@ class Recoveries:
             raise
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait ``wait`` seconds for the runs; cancel the others, which get ``grace`` seconds to end.
+        """Wait ``wait`` seconds for the runs. Then cancel the rest; they get ``grace`` seconds to end.
 
         A periodic run stops after its current keys.
         """

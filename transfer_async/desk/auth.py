@@ -99,7 +99,7 @@ async def operator_of(who: Who, request: web.Request) -> Operator | None:
     """Return the operator of a request.
 
     Raises:
-        TypeError: ``who`` returned something else.
+        TypeError: ``who`` returned neither an `Operator` nor None.
     """
     found = who(request)
     if inspect.isawaitable(found):
@@ -161,7 +161,7 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """Return the decision that the form ``name`` makes, if nobody can undo it; otherwise None.
+    """Return the decision that the form ``name`` makes, if it cannot be undone; otherwise None.
 
     A refutation releases holds. A proposal to refute can be withdrawn, so its approval is reviewed instead.
     """

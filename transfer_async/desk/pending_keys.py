@@ -130,7 +130,7 @@ class Totals:
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
-        """Add a row; or take it away, if ``number`` is -1."""
+        """Add a row to the sums, or subtract it if ``number`` is -1."""
         for kind in row.kinds:
             self.counts[kind] += number
         if row.cause:
@@ -595,7 +595,7 @@ class Listing:
 
     @property
     def near(self) -> list[int]:
-        """The numbers of the first and the last page, and of those near this one."""
+        """The numbers of the first page, the last page, and the pages near this one."""
         return sorted({1, *range(max(1, self.page - 2), min(self.pages, self.page + 2) + 1), self.pages})
 
 

@@ -408,8 +408,8 @@ async def form_of(request: web.Request) -> MultiDict[str]:
     """Return the fields of a form, of which some may be repeated.
 
     Raises:
-        HTTPUnsupportedMediaType: it is not the kind of form that these pages use.
-        HTTPBadRequest: it cannot be read, or a field is too long.
+        HTTPUnsupportedMediaType: the body is not the kind of form that these pages use.
+        HTTPBadRequest: the form cannot be read, or a field is too long.
     """
     if request.content_type != "application/x-www-form-urlencoded":
         raise web.HTTPUnsupportedMediaType

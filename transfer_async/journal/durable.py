@@ -462,7 +462,7 @@ _LEADS_TO: dict[type, KeyState] = {
     TakeOver: KeyState.CLAIMED,
     MarkSending: KeyState.SENDING,
 }
-"""The state that each of these transitions leads to. Its worker may go on only if the key is still in it."""
+"""The state that each of these transitions leads to. The worker may continue only in this state."""
 
 
 class PendingMove(msgspec.Struct, eq=False):

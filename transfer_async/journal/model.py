@@ -238,8 +238,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         proposal: a person's proposal that waits for approval.
         watcher: the person who looks at the key, if its ``version`` is still the entry's: see `watched_by`.
         four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
-        unknown_members: stored members that only a newer version knows, as JSON. They are stored again
-            unchanged, so that programs of both versions can share a journal.
+        unknown_members: stored members that only a newer version of the package uses, as JSON. They are
+            stored again unchanged, so that programs of both versions can share a journal.
     """
 
     state: KeyState
@@ -389,7 +389,7 @@ class Proposal:
         decision: see `Decision`.
         order_id: the order's id for `RESOLVE` and `AMEND`; None with `AMEND` puts the key back in doubt.
         by: the person who proposes it.
-        reason: how that person knows.
+        reason: the evidence that this person gives.
         at: the time of the proposal, in seconds on the journal's clock.
         undone: for `REFUTE`: whether undos that recovery cannot run were done manually.
     """

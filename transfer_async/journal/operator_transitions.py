@@ -43,7 +43,7 @@ class Propose(Move, frozen=True, kw_only=True):
         attempt: the attempt's token, compared as for the decision itself.
         order_id: the order's id, if the decision names one.
         by: the person who proposes it.
-        said: how that person knows.
+        said: the evidence that this person gives.
         undone: whether undos that recovery cannot run were done manually.
         settle_after: for a refutation: how many seconds after the last possible send it is accepted.
         seen: the entry's version that the person saw; None to accept any version.
@@ -264,7 +264,7 @@ class Watch(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Unwatch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that nobody is looking at the key any more; any person may say so."""
+    """Record that nobody is looking at the key any more; any person may record this."""
 
     name: ClassVar[str] = "unwatch"
 

@@ -253,9 +253,9 @@ class PostgresJournal(DurableJournal):
             self._settle(await self._with_retries(decided, backoff=backoff))
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
-        """Store the transitions whose cached entries are the stored ones; return the others.
+        """Store the transitions whose cached entries equal the stored ones; return those not stored.
 
-        After any error all of them are returned, and the transaction that follows finds out what was stored.
+        After any error it returns all of them; the transaction that follows finds out what was stored.
         """
         transaction = Transaction(wanted, self._cache, seal=self._seal)
         try:
@@ -328,7 +328,7 @@ class PostgresJournal(DurableJournal):
     async def _store(
         self, session: Session, transaction: Transaction, *, estimated_at: float | None = None
     ) -> set[RecordId]:
-        """Store each write if the entry that it replaces is still stored; return the places of those stored.
+        """Store each write whose replaced entry is still stored. Return the places of the stored writes.
 
         ``estimated_at`` is the estimated server time of the decision; None if the server gave the time.
         """

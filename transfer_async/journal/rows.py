@@ -458,7 +458,7 @@ def _stored_fingerprint(intent: str | None, seal: Seal | None, place: RecordId |
 
 
 def _member(raw: Any, name: str, kind: Any, substitute: Any) -> Any:
-    """Return one member of a JSON object, whatever the state of the others."""
+    """Return one member of a JSON object, even if other members cannot be read."""
     return _read_as(kind, _read_as(dict[str, msgspec.Raw], raw, {}).get(name), substitute)
 
 
