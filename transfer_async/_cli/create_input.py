@@ -184,18 +184,18 @@ class Format(enum.StrEnum):
 
 
 KEPT = 8192
-"""The most records kept from the first reading for the second, because parsing costs more than reading bytes.
-They take 1.5 kB each. Further lines of a longer file are parsed again."""
+"""The maximum number of records kept from the first reading for the second, because parsing costs more than
+reading bytes. They take 1.5 kB each. Further lines of a longer file are parsed again."""
 
 _SUFFIXES = {".csv": Format.CSV, ".jsonl": Format.JSONL, ".ndjson": Format.JSONL}
 _READERS = {Format.CSV: csv_records, Format.JSONL: json_records}
 
 
 def format_of(path: Path, given: Format | None) -> Format:
-    """Return ``given``, or the format that the file's suffix means.
+    """Return ``given``; if it is None, return the format of the file's suffix.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: ``given`` is None, and no format has this suffix.
     """
     found = given or _SUFFIXES.get(path.suffix.lower())
     if found is None:
@@ -335,7 +335,7 @@ class _BlockReader(io.RawIOBase):
 # --- check -------------------------------------------------------------------------------------------
 
 SHOWN = 1000
-"""The most faults that are listed; further ones are only counted."""
+"""The maximum number of faults that are listed; further ones are only counted."""
 
 
 class Stopped(Exception):

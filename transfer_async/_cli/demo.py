@@ -300,7 +300,7 @@ class ManyOrders:
             self._say(f"{done:5} of {ORDERS} orders: {counts}")
 
     def _compared(self, sandbox: Sandbox, ledger: Ledger) -> dict[str, list[int]]:
-        """Return, by outcome, how many orders there are, exist, have a hold, and had a hold released."""
+        """Return four counts for each outcome: requests, existing orders, kept holds and released holds."""
         there = Counter(order.poster_amount for order in sandbox.orders.values())
         expect("no order exists twice", max(there.values()) == 1)
         expect("every request has a result", len(self._results) == ORDERS)

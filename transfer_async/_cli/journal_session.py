@@ -1,4 +1,4 @@
-"""What several journal commands need: the journal, the person, questions, and a decision's result."""
+"""Parts of several journal commands: the journal, the person, questions, and a decision's result."""
 
 from __future__ import annotations
 

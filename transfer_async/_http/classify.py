@@ -39,7 +39,7 @@ WRONG_TOKEN = {"message": "Unauthorized"}
 
 
 class Classification(enum.Enum):
-    """What is certain after one exchange."""
+    """The result of one exchange: what is certain about its request."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"

@@ -1,4 +1,4 @@
-"""How a client reaches the service: the proxy, the certificates, and headers of the bank's own."""
+"""Settings of the connection to the service: the proxy, the certificates, and the bank's own headers."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(enum.Enum):
-    """What is known for certain about the order after a call."""
+    """The outcome of a call: what is certain about its order."""
 
     NOT_SENT = "not_sent"
     REFUSED = "refused"

@@ -43,7 +43,7 @@ class Event:
 
 @frozen(kw_only=True)
 class Claimed(Event):
-    """This call claimed the key. ``taken_over`` is true if an earlier worker had abandoned the key."""
+    """A call claimed its key. ``taken_over`` is true if an earlier worker had abandoned the key."""
 
     taken_over: bool = False
 

@@ -331,7 +331,7 @@ class Operators:
             key: a key in doubt.
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
-            reason: how they know; it is kept in the key's history.
+            reason: how they know this; it is kept in the key's history.
             undone: confirms that the undos of an earlier intent were done manually. It is required if such an
                 undo is pending and cannot be read.
             seen: the key's version that the person saw. If it has changed, the decision is
@@ -363,7 +363,7 @@ class Operators:
         Args:
             key: a key in doubt, at least ``settle_after`` after the last possible send.
             by: the person who decides.
-            reason: how they know; it is kept in the key's history.
+            reason: how they know this; it is kept in the key's history.
             undone: confirms that a person undid the hooks and released the hold. It is required if the record
                 is corrupt, so that `recover` may be unable to undo the hooks. The record is kept.
             seen: see `resolve`.
@@ -390,7 +390,7 @@ class Operators:
             key: a created key whose order is known only by its id.
             order_id: the correct id; None if it is unknown, so that the key is in doubt again.
             by: the person who decides.
-            reason: how they know; it is kept in the key's history.
+            reason: how they know this; it is kept in the key's history.
             seen: see `resolve`.
 
         Returns:
@@ -422,7 +422,7 @@ class Operators:
             decision: the decision.
             order_id: the order's id, if the decision needs one.
             by: the person who decides.
-            reason: how they know.
+            reason: how they know this.
             undone: whether undos that recovery cannot run were done manually.
             seen: the key's version that the person saw.
 
@@ -462,7 +462,7 @@ class Operators:
             order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None puts the key in
                 doubt again.
             by: the person who proposes it.
-            reason: how they know.
+            reason: how they know this.
             undone: as for the method of the decision, such as `refute`.
             seen: see `resolve`.
 
@@ -499,7 +499,7 @@ class Operators:
             key: the key.
             proposal: the id of the proposal that the person saw. No other proposal is approved.
             by: the person who approves, not the proposer.
-            reason: how they know.
+            reason: how they know this.
 
         Returns:
             The key's record after the decision.

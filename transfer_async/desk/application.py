@@ -271,7 +271,7 @@ class Form:
 
 @frozen
 class Action:
-    """A form that changes something: its name, the roles of which one is required, and what it does."""
+    """A form that changes something, with its name, the roles (one is required), and its function."""
 
     _shared: Shared
     _name: str
@@ -331,7 +331,7 @@ class Action:
         )
 
     async def _listed(self, form: Form, view: KeyView) -> dict[str, Any]:
-        """Return what the address keeps of the list from which the operator came, and the key next in it."""
+        """Return address fields: those of the list that the operator came from, and the next key in it."""
         if not form["list"]:
             return {}
         snapshot = await self._shared.cache.at_hand()
@@ -400,7 +400,7 @@ _Change = Callable[[Operators, KeyView, Form, bool], Awaitable[str]]
 
 
 def _deciding(row: DecisionRow) -> _Change:
-    """Return what the form of a decision does: it makes the decision, or proposes it under dual control."""
+    """Return a function that makes a decision from its form; under dual control it proposes it instead."""
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # alone, it is reviewed

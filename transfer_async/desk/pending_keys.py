@@ -474,7 +474,7 @@ AMOUNTS = {str(10**digits): f"{10**digits:,} or more" for digits in range(3, 8)}
 
 @frozen(kw_only=True)
 class Choice:
-    """The filter, order and page that the address asks for; unknown values are ignored.
+    """The filter, order and page in an address; unknown values are ignored.
 
     It has no free text, because addresses are kept in logs.
     """
@@ -502,7 +502,7 @@ class Choice:
         me: Operator | None = None,
         now: float = 0.0,
     ) -> Choice:
-        """Return the choice that an address asks for; values must occur in ``snapshot``.
+        """Return the choice in the query of an address; values must occur in ``snapshot``.
 
         The form writes a reversed order as ``sort=-age``. Without the role to approve, "for me to approve"
         becomes "proposed".

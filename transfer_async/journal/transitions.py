@@ -205,7 +205,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
     reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Also reject it if an order of an earlier intent may exist: another order would pay twice."""
+        """Also reject the transition if an order of an earlier intent may exist: another would pay twice."""
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
@@ -308,7 +308,7 @@ def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
 class Release(_OfClaim, frozen=True, kw_only=True):
     """Free the key after a definite failure.
 
-    Before `MarkSending` it is compared by the epoch, afterwards by the attempt's token.
+    Before `MarkSending`, the claim's epoch must match; afterwards, the attempt's token.
 
     Args:
         attempt: the attempt's token; None before `MarkSending`.
@@ -410,7 +410,7 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
 
     Args:
         by: the person who decides, or ``"resolve"``.
-        reason: how they know.
+        reason: how they know this.
         proposal: the id of another person's proposal that this approves, if any.
         seen: the ``Entry.version`` that the person saw; None to accept any version.
         by_program: true if the bank's ``resolve`` decides, false if a person does.

@@ -385,8 +385,8 @@ class NatsDelivery:
 
 
 SHARE, LONGEST = 0.25, 0.05
-"""How long a slot waits for other slots before it sends a request: as a share of the mean processing time,
-and the longest wait in seconds.
+"""The time that a slot waits for other slots before it sends a request: its share of the mean processing
+time, and its maximum in seconds.
 
 Orders that begin together share their commits, which are half of the work. If another slot waits already,
 this delays no message, because the server has that slot's request.

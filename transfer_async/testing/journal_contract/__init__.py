@@ -234,7 +234,7 @@ class JournalContract:
     # --- keys and scopes ------------------------------------------------------------------------
 
     async def test_similar_keys_and_order_ids_are_not_confused(self, journal: Journal) -> None:
-        """Otherwise a payment gets the order of another payment and is never made."""
+        """If a journal confuses two keys, a payment gets the order of another and is never made."""
 
         async def use(number: int, key: str) -> list[Rejection | None]:
             moves = (claim(number), mark(number=number), create(order_id=f"tx-{key}"))
@@ -286,7 +286,7 @@ class JournalContract:
     async def test_lists_are_complete_among_many_other_keys_and_while_others_work(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """`recover` reads page after page until an empty one. A missing key would wait forever."""
+        """`recover` reads pages until one is empty, so it never processes a key that the pages leave out."""
         waiting = [f"k{number:03}" for number in range(110)]
         idle = [*(f"a{number:03}" for number in range(30)), "k050-", "z"]
         leases = {key: claim(lease=10.0 - number / 20) for number, key in enumerate(waiting)}  # last first
@@ -350,7 +350,7 @@ class JournalContract:
     async def test_keys_that_were_ever_refuted_or_resolved_are_listed(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """These methods are optional. They serve reconciliation: a refuted order may exist all the same."""
+        """The journal's methods ``refuted`` and ``resolved`` are optional; `journal reconcile` uses them."""
         lists = {name: getattr(journal, name, None) for name in ("refuted", "resolved")}
         wanted = {
             "refuted": {"free", "claimed again", "created after all", *"abc"},
@@ -467,7 +467,7 @@ class JournalContract:
     async def test_pruning_keeps_a_key_from_its_last_end_and_while_it_is_in_use_again(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """If a key is deleted while its order is being sent or was just created, it is paid again."""
+        """A key that is deleted while its order is sent, or just after it was created, may be paid again."""
         again: dict[str, tuple[Move, ...]] = {
             "claimed": (claim(2),),
             "sending": (claim(2), mark(number=2)),
@@ -495,7 +495,7 @@ class JournalContract:
     async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """Otherwise a wrong date deletes the keys of recent payments, and these could be made again."""
+        """Without this rule, a wrong date deletes the keys of recent payments, which could be made again."""
         await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
         await made(journal, claim(), release(None), key="today")
@@ -514,7 +514,7 @@ class JournalContract:
     # --- cancelled callers ----------------------------------------------------------------------
 
     async def test_a_transition_is_finished_whenever_its_caller_is_cancelled(self, journal: Journal) -> None:
-        """Otherwise a stopped worker loses the record of an order that was just created."""
+        """If a transition can be cut off, a stopped worker loses the record of an order just created."""
         for state in WAYS:
             for ticks in TICKS:
                 if await _finished_after_cancellation(journal, state, ticks):
@@ -537,7 +537,7 @@ class JournalContract:
     async def test_what_one_worker_wrote_another_reads_at_once(
         self, journal: Journal, beside: Journal
     ) -> None:
-        """Otherwise the record is not durable yet, and is lost if the process dies."""
+        """A record that another worker cannot read yet may not be durable: it is lost if the process dies."""
         for state, way in WAYS.items():
             assert await beside.read(SCOPE, state.value) is None
             entry = await made(journal, *way, key=state.value)
