@@ -32,13 +32,14 @@ from attrs import field, frozen
 from multidict import CIMultiDict
 from yarl import URL
 
-from transfer_async._http import urls
+from transfer_async._http import exchange, urls
+from transfer_async._http.exchange import Response
 from transfer_async._http.write_guard import (
     AnsweredEarly,
     ConnectionState,
     GuardedBody,
-    GuardedRequest,
-    WriteGuard,
+    SessionBody,
+    SessionRequest,
     is_of_two,
 )
 from transfer_async._models.errors import bare_alone, is_a, without_frames
@@ -193,6 +194,8 @@ class Transport:
         self._create_order = URL(base_url + urls.CREATE_ORDER, encoded=True)
         self._orders = self._others = session
         self._borrowed = session is not None
+        self._may_exchange = session is None and proxy is None
+        self._origin: aiohttp.ClientRequest | None = None  # what the connector must know of each request
         self._opened = self._closed = False
         self._timeouts = timeouts
         self._full_timeout = _for_exchange(timeouts, left=timeouts.total)
@@ -275,14 +278,7 @@ class Transport:
             The result, also after a cancellation.
         """
         return await self._carry_out(
-            "POST",
-            self._create_order,
-            body,
-            data=body,
-            headers=headers,
-            middlewares=(),
-            left=left,
-            is_order=True,
+            "POST", self._create_order, body, headers=headers, left=left, is_order=True
         )
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
@@ -302,10 +298,8 @@ class Transport:
         in_time: Callable[[], bool],
     ) -> ExchangeResult:
         """Send another kind of request, at most once. ``path`` is appended to the base URL unchanged."""
-        url, guard = URL(self._base_url + path, encoded=True), GuardedRequest(in_time)
-        result = await self._carry_out(
-            method, url, guard, data=content, headers=headers, middlewares=(guard,), left=left, is_order=False
-        )
+        url, guard = URL(self._base_url + path, encoded=True), GuardedBody(content, in_time=in_time)
+        result = await self._carry_out(method, url, guard, headers=headers, left=left, is_order=False)
         if result.error is not None and must_propagate(result.error):
             raise result.error
         return result
@@ -314,11 +308,9 @@ class Transport:
         self,
         method: str,
         url: URL,
-        guard: WriteGuard,
+        guard: GuardedBody,
         *,
-        data: bytes | GuardedBody | None,
         headers: CIMultiDict[str],
-        middlewares: tuple[GuardedRequest, ...],
         left: float,
         is_order: bool,
     ) -> ExchangeResult:
@@ -329,14 +321,8 @@ class Transport:
             for _ in range(_STALE_IN_A_ROW):
                 guard.stale = False
                 try:
-                    response = await self._pool(orders=is_order).request(
-                        method,
-                        url,
-                        data=data,
-                        headers=headers,
-                        middlewares=middlewares,
-                        timeout=self._timeout(left=until - loop.time()),
-                        **self._options,
+                    response = await self._request(
+                        method, url, guard, headers=headers, left=until - loop.time(), is_order=is_order
                     )
                 # The error's type does not prove whether the request was sent.
                 except BaseException as error:
@@ -360,12 +346,40 @@ class Transport:
         finally:
             guard.spent = True  # aiohttp must not send what it still has of the request.
 
+    async def _request(
+        self,
+        method: str,
+        url: URL,
+        guard: GuardedBody,
+        *,
+        headers: CIMultiDict[str],
+        left: float,
+        is_order: bool,
+    ) -> Response | aiohttp.ClientResponse:
+        """Send a request through `exchange` if possible, else through the session."""
+        session, timeout = self._pool(orders=is_order), self._timeout(left=left)
+        if self._may_exchange and exchange.is_possible(session):
+            if self._origin is None:
+                self._origin = aiohttp.ClientRequest("GET", URL(self._base_url), ssl=self._options["ssl"])
+            return await exchange.exchange(
+                session.connector, self._origin, method, url, guard, headers=headers, limits=timeout
+            )
+        return await session.request(
+            method,
+            url,
+            data=SessionBody(guard) if is_order else guard.content,
+            headers=headers,
+            middlewares=() if is_order else (SessionRequest(guard),),
+            timeout=timeout,
+            **self._options,
+        )
+
     def _timeout(self, *, left: float) -> aiohttp.ClientTimeout:
         full = left >= self._timeouts.total
         return self._full_timeout if full else _for_exchange(self._timeouts, left=left)
 
     async def _heard(
-        self, response: aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
+        self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
         """Read ``response``. If its contents cannot show that it belongs to the request, check that too."""
         content, error = await self._read(response)
@@ -393,7 +407,7 @@ class Transport:
             id_header=self._response_id_header,
         )
 
-    async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
+    async def _read(self, response: Response | aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
         """Return the body up to the limit, and the error that cut it, if any."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:

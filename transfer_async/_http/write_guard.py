@@ -43,10 +43,11 @@ class NeverTwice(aiohttp.ClientConnectionError):
     """aiohttp was about to send a request a second time by itself."""
 
 
-class WriteGuard:
-    """The check of one request just before its first byte, and the check's result.
+class GuardedBody:
+    """One request's content, which is sent at most once, in time, and on a clean connection.
 
     Args:
+        content: the body, or None for a request without one.
         in_time: a function that returns whether the request may still be sent. It is called at the last
             moment.
 
@@ -65,7 +66,8 @@ class WriteGuard:
     handed_over: bool = False
     spent: bool = False
 
-    def __init__(self, in_time: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, content: bytes | None, *, in_time: Callable[[], bool]) -> None:
+        self.content = content
         self._in_time = in_time
         self.connection: ConnectionState = ConnectionState()
 
@@ -91,26 +93,26 @@ class WriteGuard:
         self.connection.take(transport, protocol)
 
 
-class GuardedBody(aiohttp.BytesPayload, WriteGuard):
-    """An order's body that is handed over at most once, in time, and on a clean connection.
+class SessionBody(aiohttp.BytesPayload):
+    """An order's body that a session writes.
 
-    aiohttp only buffers the headers until the body is written. So while ``handed_over`` is false, no byte
-    of the request was sent.
+    aiohttp only buffers the headers until the body is written. So while the guard's ``handed_over`` is false,
+    no byte of the request was sent.
     """
 
-    def __init__(self, content: bytes, *, in_time: Callable[[], bool]) -> None:
-        super().__init__(content, content_type="application/json")
-        WriteGuard.__init__(self, in_time)
+    def __init__(self, guard: GuardedBody) -> None:
+        super().__init__(guard.content or b"", content_type="application/json")
+        self._guard = guard
 
     @property
     def size(self) -> int:
         """The length in bytes. aiohttp reads it when it creates a real request with this body."""
         # A test library that replaces aiohttp's responses (for example aioresponses) never reads the size.
         # Then its response is the only evidence. Before a real response, aiohttp always reads the size.
-        self.adopted = True
+        self._guard.adopted = True
         return len(self._value)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> GuardedBody:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SessionBody:
         """Return the same object, because a body that may be sent only once must not be copied."""
         return self
 
@@ -120,24 +122,27 @@ class GuardedBody(aiohttp.BytesPayload, WriteGuard):
         if trace is not None:
             writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp names no public way
             await trace(self._value)
-        await self.take(writer.transport, getattr(writer, "protocol", None))
+        await self._guard.take(writer.transport, getattr(writer, "protocol", None))
         await super().write_with_length(writer, content_length)
-        self.connection.sent(getattr(writer, "output_size", 0))
+        self._guard.connection.sent(getattr(writer, "output_size", 0))
 
 
-class GuardedRequest(WriteGuard):
+class SessionRequest:
     """A client middleware that sends each of the other requests at most once, on a clean connection."""
+
+    def __init__(self, guard: GuardedBody) -> None:
+        self._guard = guard
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         """Send ``request`` after the check of its connection."""
-        self.adopted = True
+        self._guard.adopted = True
         send = request.send
 
         async def send_guarded(connection: Any) -> aiohttp.ClientResponse:
             await _trace_first(request)
-            await self.take(connection.transport, connection.protocol)
+            await self._guard.take(connection.transport, connection.protocol)
             return await send(connection)
 
         request.send = send_guarded  # type: ignore # the only place between a connection and its first byte
@@ -305,7 +310,7 @@ _STATUS_LINE = re.compile(r"HTTP/\d(\.\d)? \d{3}")
 _HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")  # a body may quote a status line
 
 
-def is_of_two(response: aiohttp.ClientResponse, content: bytes) -> bool:
+def is_of_two(response: Any, content: bytes) -> bool:
     """Return whether a response contains another one's head: it began as a part of another response."""
     if any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values()))):
         return True

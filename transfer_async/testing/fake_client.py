@@ -297,10 +297,9 @@ class InProcessTransport(Transport):
         """See `Transport.post_order`."""
         try:
             self._reach()
-            wire = _Wire()
-            await body.write_with_length(wire, None)  # type: ignore[arg-type] # has all that is used
+            await body.take(_Wire(), None)
             path = self._create_order.path
-            return await self._exchange("POST", path, bytes(wire.written), headers, left=left)
+            return await self._exchange("POST", path, body.content or b"", headers, left=left)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as with sockets, any error may occur
             return ExchangeResult(sent=body.handed_over, error=error)
         finally:
@@ -375,20 +374,13 @@ class InProcessTransport(Transport):
 
 
 class _Wire:
-    """The connection that a guarded body checks and writes to."""
-
-    def __init__(self) -> None:
-        self.transport = self
-        self.written = bytearray()
+    """The connection that a guarded body checks."""
 
     def is_closing(self) -> bool:
         return False
 
     def get_extra_info(self, _: str) -> None:
         return None
-
-    async def write(self, content: bytes) -> None:
-        self.written += content
 
 
 # --- client protocol ---------------------------------------------------------------------------------
