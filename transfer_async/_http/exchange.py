@@ -39,9 +39,7 @@ from yarl import URL
 
 from transfer_async._http.write_guard import GuardedBody
 
-_TRIED = ((3, 12), (3, 13), (3, 14))
-"""The versions of aiohttp that this module is tested with."""
-
+_TRIED = ((3, 12), (3, 13), (3, 14))  # the versions of aiohttp that this module is tested with
 _METHODS = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
 
 
@@ -146,17 +144,12 @@ async def exchange(
 ) -> Response:
     """Write a request once to a connection that passes ``guard``, and wait for the head of its response.
 
+    After any error, ``guard`` shows whether the request was written.
+
     Args:
-        connector: the pool of connections.
         origin: any request to the same host, from which the connector takes the address.
-        method: the HTTP method.
-        url: the address.
-        guard: the content, and the check before it is written.
         headers: all headers, except ``Host`` and ``Content-Length``.
         limits: the time limits, which must be set.
-
-    Raises:
-        BaseException: there is no response. ``guard`` shows whether the request was written.
     """
     assert limits.total is not None and limits.sock_read is not None  # noqa: S101, PT018
     deadline = asyncio.get_running_loop().time() + limits.total

@@ -1,12 +1,9 @@
 """The last check before the first byte: nothing is sent twice, too late, or on a stale connection.
 
 A pooled connection may be about to close, or may have received unsolicited bytes, which would be taken for
-the response to the next request. aiohttp has no public hook between getting a connection and writing the
-first byte. Two places serve instead: a body writes itself, and a middleware may wrap a request's ``send``.
-
-A session may have traces (``aiohttp.TraceConfig``), and aiohttp awaits some of them while it writes. A slow
-trace could delay the request after the check. So these traces are awaited before the check. After the check,
-nothing is awaited until the bytes are written.
+the response to the next request. `exchange` checks the connection and then writes. A session has no public
+hook between the two. There a body writes itself, and a middleware wraps a request's ``send``. aiohttp awaits
+some traces of a session (``aiohttp.TraceConfig``) while it writes. So they are awaited before the check.
 """
 
 from __future__ import annotations
@@ -48,23 +45,14 @@ class GuardedBody:
 
     Args:
         content: the body, or None for a request without one.
-        in_time: a function that returns whether the request may still be sent. It is called at the last
-            moment.
-
-    Attributes:
-        adopted: whether aiohttp has created a real request with this body.
-        stale: whether the last connection was stale.
-        late: whether the time limit had passed.
-        handed_over: whether bytes of the request may have been sent. If false, none were sent.
-        spent: whether the request must not be sent any more.
-        connection: the state of the connection that carries the request.
+        in_time: returns whether the request may still be sent. It is called at the last moment.
     """
 
-    adopted: bool = False
-    stale: bool = False
-    late: bool = False
-    handed_over: bool = False
-    spent: bool = False
+    adopted: bool = False  # whether a session has created a real request with this body
+    stale: bool = False  # whether the last connection was stale
+    late: bool = False  # whether the time limit had passed
+    handed_over: bool = False  # whether bytes of the request may have been sent; if not, none were
+    spent: bool = False  # whether the request must not be sent any more
 
     def __init__(self, content: bytes | None, *, in_time: Callable[[], bool]) -> None:
         self.content = content
@@ -72,13 +60,7 @@ class GuardedBody:
         self.connection: ConnectionState = ConnectionState()
 
     async def take(self, transport: Any, protocol: Any) -> None:
-        """Check a connection and take it. The caller then writes the request at once.
-
-        Raises:
-            NeverTwice: the request was handed over before, or given up.
-            ConnectionStale: the connection is stale.
-            TooLate: the request's time limit has passed.
-        """
+        """Check a connection and take it, or raise an error. The caller then writes the request at once."""
         if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself.
             raise NeverTwice
         if not ConnectionState.may_take(protocol) or await _is_stale(transport, protocol):
@@ -94,11 +76,7 @@ class GuardedBody:
 
 
 class SessionBody(aiohttp.BytesPayload):
-    """An order's body that a session writes.
-
-    aiohttp only buffers the headers until the body is written. So while the guard's ``handed_over`` is false,
-    no byte of the request was sent.
-    """
+    """An order's body that a session writes. Until then, the session only buffers the headers."""
 
     def __init__(self, guard: GuardedBody) -> None:
         super().__init__(guard.content or b"", content_type="application/json")
@@ -210,8 +188,8 @@ def _is_readable(socket: Any) -> bool:
 #   checked at once, and again just before a retry of the order.
 # * It is not made of two: a part of another response, completed by the real one.
 # * It did not arrive before the request was received. A peer that responds has received the request, and its
-#   TCP segments acknowledge that. If no byte of the request is acknowledged, the response is to another
-# request.
+#   TCP segments acknowledge that. Without an acknowledged byte, the response is to another request.
+#
 # One case is not detected: an unsolicited refusal that arrives after the acknowledgement. If the real
 # response arrives after the last check, or over TLS behind a refusal that closes the connection, the refusal
 # is accepted. After a final refusal, the immediate check is the last one.
@@ -225,11 +203,7 @@ _LAST: weakref.WeakKeyDictionary[Any, ConnectionState] = weakref.WeakKeyDictiona
 
 
 class ConnectionState:
-    """The state of the connection of one exchange. It is empty until the exchange takes a connection.
-
-    Attributes:
-        trusted: whether the response belonged to the request, so that the connection may be reused.
-    """
+    """The state of the connection of one exchange. It is empty until the exchange takes a connection."""
 
     __slots__ = ("__weakref__", "_parser", "_protocol", "_size", "_transport", "trusted")
 
@@ -242,16 +216,12 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether a connection may be reused.
-
-        Its last response must belong to its request, and no part of another response may have come since.
-        """
+        """Return whether the last response was trusted, and no part of another one has come since."""
         last = None if protocol is None else _LAST.get(protocol)
         return last is None or (last.trusted and not _has_begun(last._parser))
 
     def take(self, transport: Any, protocol: Any) -> None:
         """Record that this connection carries the request. It must be trusted again before it is reused."""
-        # After an unsolicited response, the real one would be taken for the response to the next order.
         self._transport, self._protocol = transport, protocol
         if protocol is not None:
             _LAST[protocol] = self
@@ -279,8 +249,7 @@ class ConnectionState:
     async def is_alone(self, *, whole: bool) -> bool:
         """Return whether the response is the only one that arrived, and arrived after its request.
 
-        Args:
-            whole: whether the response was read to its end. If not, waiting bytes may belong to it.
+        If it was not read as a ``whole``, waiting bytes may belong to it.
         """
         if not self._is_last:
             return True
