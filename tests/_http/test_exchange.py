@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from tests.support.loop_time import LoopTime
 from transfer_async import Timeouts, TransferClient
 from transfer_async._http import exchange
 from transfer_async._http.transport import Transport
+from transfer_async._http.write_guard import ConnectionState, GuardedBody
 
 from .test_transport import proxies
 
@@ -219,6 +221,49 @@ async def test_both_paths_send_the_same_bytes(
 def test_a_header_with_a_control_character_is_not_sent(value: str):
     with pytest.raises(ValueError, match="control character"):
         exchange._head("GET", URL("http://service.example/"), CIMultiDict({"X-Name": value}), None)
+
+
+# --- the check, the write, and the end ----------------------------------------------------------
+
+
+async def test_nothing_is_awaited_between_the_check_and_the_write(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+):
+    steps: list[str] = []
+    take = GuardedBody.take
+
+    async def take_and_note(body: GuardedBody, transport: Any, protocol: Any) -> None:
+        await take(body, transport, protocol)
+        asyncio.get_running_loop().call_soon(steps.append, "another turn of the loop")
+
+    def note_size(_: ConnectionState, __: int) -> None:
+        steps.append("written")
+
+    monkeypatch.setattr(GuardedBody, "take", take_and_note)
+    monkeypatch.setattr(ConnectionState, "sent", note_size)
+    async with serving(answers) as server:
+        await bank.send_order(server.url)
+
+    assert steps == ["written", "another turn of the loop"]
+
+
+@pytest.mark.usefixtures("http_path")
+async def test_a_cancelled_exchange_closes_its_connection(bank: Bank):
+    async def answer_late(connection: Connection) -> None:
+        await connection.request()
+        await connection.gone()
+        gone.set()
+
+    gone = asyncio.Event()
+    async with serving(answer_late) as server, bank.client(server.url) as client:
+        reading = asyncio.create_task(client.who_am_i())
+        await server.got_request.wait()
+        reading.cancel()
+        await asyncio.wait([reading])
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+    assert reading.cancelled()
 
 
 # --- time limits --------------------------------------------------------------------------------
