@@ -19,10 +19,11 @@ from tests.faults.servers import Connection, answers, http, order_reply, serving
 from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
-from transfer_async import Timeouts, TransferClient
+from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http import exchange
 from transfer_async._http.transport import Transport
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
+from transfer_async._models.errors import ConnectionFailed
 
 from .test_transport import proxies
 
@@ -143,16 +144,21 @@ async def test_the_session_sends_if_an_instrumentation_added_traces(
 
 
 async def test_a_mocked_session_is_used_even_if_the_mock_came_last(exchanged: list[str]):
-    async with TransferClient("https://service.example", "token") as client:
-        await client._context.transport.close()  # a real request would fail
-        with aioresponses():
-            assert not exchange.is_possible(aiohttp.ClientSession)  # type: ignore[arg-type] # never asked
+    async with (
+        serving(answers) as server,
+        TransferClient(server.url, "token", retry=RetryPolicy(attempts=1)) as client,
+    ):
+        await client.who_am_i()
+        with aioresponses(), pytest.raises(ConnectionFailed):  # The mock answers nothing.
+            await client.who_am_i()
         for name in ("request", "_request"):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(aiohttp.ClientSession, name, None)
-                assert not exchange.is_possible(aiohttp.ClientSession)  # type: ignore[arg-type]
+                with pytest.raises(ConnectionFailed):
+                    await client.who_am_i()
 
-    assert exchanged == []
+    assert exchanged == ["GET"]
+    assert len(server.requests) == 1
 
 
 def lose_a_member(patch: pytest.MonkeyPatch) -> None:
@@ -260,7 +266,7 @@ async def test_a_cancelled_exchange_closes_its_connection(bank: Bank):
         await server.got_request.wait()
         reading.cancel()
         await asyncio.wait([reading])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(2):  # An idle connection would be closed after 4 s.
             await gone.wait()
 
     assert reading.cancelled()
