@@ -287,7 +287,7 @@ class Transport:
                     guard.stale = True
                     result = ExchangeResult(sent=False, error=AnsweredEarly())
                 was_cancelled = result.error is not None and is_a(result.error, asyncio.CancelledError)
-                if guard.handed_over or not guard.stale or was_cancelled:
+                if guard.handed_over or not guard.stale or was_cancelled or loop.time() >= until:
                     break
             return result
         finally:
