@@ -177,3 +177,11 @@ def mocked_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[aioresponses]:
     monkeypatch.setattr(aioresponses_core, "ClientResponse", _Answer)
     with aioresponses() as mocked:
         yield mocked
+
+
+@pytest.fixture(params=["exchange", "session"])
+def http_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Send requests through `_http.exchange`, or through aiohttp's session as with a version not tried."""
+    if request.param == "session":
+        monkeypatch.setattr("transfer_async._http.exchange.is_possible", lambda _: False)
+    return request.param

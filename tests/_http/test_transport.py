@@ -34,10 +34,12 @@ from tests.support.loop_time import LoopTime
 from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http.transport import POOL_KEEPALIVE, ExchangeResult, Transport, _for_exchange
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
-from transfer_async._http.write_guard import AnsweredEarly, GuardedBody
+from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, SessionBody
 from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnknown, Refused, TransferError
 
 ONCE = RetryPolicy(attempts=1)
+
+pytestmark = pytest.mark.usefixtures("http_path")
 
 
 @pytest.fixture(scope="session")
@@ -205,17 +207,18 @@ async def test_an_exchange_cancelled_in_the_pool_was_not_sent():
     assert len(server.requests) == 1
 
 
-async def test_an_endless_answer_before_the_body_is_reported_as_such():
+@pytest.mark.parametrize("http_path", ["session"], indirect=True)
+async def test_an_endless_answer_before_the_body_is_reported_as_such(monkeypatch: pytest.MonkeyPatch):
     async def greet(connection: Connection) -> None:
         connection.send(foreign_reply())
         await connection.gone()
 
-    class Slow(GuardedBody):
-        async def write_with_length(self, writer: Any, content_length: int | None) -> None:
-            await asyncio.Event().wait()
+    async def never_write(*_: object) -> None:
+        await asyncio.Event().wait()
 
+    monkeypatch.setattr(SessionBody, "write_with_length", never_write)
     async with serving(greet) as server, transport_to(server) as transport:
-        evidence = await post(transport, Slow(b"{}", in_time=lambda: True))
+        evidence = await post(transport)
 
     assert not evidence.sent
     assert evidence.status is None

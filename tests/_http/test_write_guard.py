@@ -16,7 +16,14 @@ from attrs import define, field
 
 from tests.support.cases import each
 from transfer_async._http import write_guard
-from transfer_async._http.write_guard import ConnectionStale, GuardedBody, GuardedRequest, NeverTwice, TooLate
+from transfer_async._http.write_guard import (
+    ConnectionStale,
+    GuardedBody,
+    NeverTwice,
+    SessionBody,
+    SessionRequest,
+    TooLate,
+)
 
 BODY = b'{"poster_amount": "1250.00"}'
 
@@ -74,7 +81,7 @@ def body(when: Callable[[], bool] = in_time) -> GuardedBody:
 
 
 async def hand_over(guarded: GuardedBody, connection: Connection) -> None:
-    await guarded.write_with_length(connection, len(BODY))
+    await SessionBody(guarded).write_with_length(connection, len(BODY))
 
 
 # --- a body -------------------------------------------------------------------------------------
@@ -171,9 +178,9 @@ async def test_a_body_on_a_stale_connection_may_use_another(connection: Connecti
 
 
 def test_copying_a_body_returns_the_same_body():
-    guarded = body()
+    data = SessionBody(body())
 
-    assert copy.deepcopy({"data": guarded})["data"] is guarded
+    assert copy.deepcopy({"data": data})["data"] is data
 
 
 # --- the look -----------------------------------------------------------------------------------
@@ -300,7 +307,7 @@ class Request:
         return "response"
 
 
-async def go(guard: GuardedRequest, request: Any, *connections: Connection) -> Any:
+async def go(guard: GuardedBody, request: Any, *connections: Connection) -> Any:
     """Act as aiohttp does: run the middleware, then ``send`` for each connection that it tries."""
 
     async def handler(wrapped: Any) -> Any:
@@ -309,11 +316,11 @@ async def go(guard: GuardedRequest, request: Any, *connections: Connection) -> A
             answer = await wrapped.send(connection)
         return answer
 
-    return await guard(request, handler)
+    return await SessionRequest(guard)(request, handler)
 
 
 async def test_a_request_is_sent_on_a_fresh_connection(connection: Connection):
-    guard, request = GuardedRequest(), Request()
+    guard, request = body(), Request()
 
     assert await go(guard, request, connection) == "response"
     assert request.sent_on == [connection]
@@ -321,7 +328,7 @@ async def test_a_request_is_sent_on_a_fresh_connection(connection: Connection):
 
 
 async def test_a_request_is_sent_at_most_once(connection: Connection):
-    guard, request = GuardedRequest(), Request()
+    guard, request = body(), Request()
     with pytest.raises(NeverTwice):
         await go(guard, request, connection, connection)
 
@@ -332,7 +339,7 @@ async def test_a_request_is_sent_at_most_once(connection: Connection):
 async def test_a_request_is_not_sent_on_a_stale_connection(
     connection: Connection, spoil: Callable[[Connection], None]
 ):
-    guard, request = GuardedRequest(), Request()
+    guard, request = body(), Request()
     spoil(connection)
     with pytest.raises(ConnectionStale):
         await go(guard, request, connection)

@@ -13,3 +13,9 @@ def certificates() -> Certificates:
 @pytest.fixture
 def bank() -> Bank:
     return Bank()
+
+
+@pytest.fixture(autouse=True)
+def http_path(http_path: str) -> str:
+    """Every failure is tried on both paths."""
+    return http_path

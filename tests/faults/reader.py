@@ -1,6 +1,7 @@
 """A client in a process of its own, to see how much memory an answer costs it; run by `test_bounded_reading`.
 
-Takes the service's address, ``order`` or ``read``, and the limit in bytes; prints JSON.
+Takes the service's address, ``order`` or ``read``, the limit in bytes, and the path (``exchange`` or
+``session``); prints JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from tests.support import samples
 from transfer_async import RetryPolicy, TransferClient
+from transfer_async._http import exchange
 from transfer_async._models.errors import TransferError
 
 STATUS = Path("/proc/self/status")
@@ -52,4 +54,6 @@ async def main(url: str, what: str, limit: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if sys.argv[4] == "session":
+        exchange.is_possible = lambda _: False
     print(json.dumps(asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))))  # noqa: T201 - its result

@@ -32,11 +32,11 @@ needs_proc = pytest.mark.skipif(  # only Linux keeps the peak there
 )
 
 
-async def cost(url: str, what: str, *, limit: int) -> dict[str, Any]:
+async def cost(url: str, what: str, http_path: str, *, limit: int) -> dict[str, Any]:
     """What a call costs a client in a process of its own."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "tests.faults.reader", url, what, str(limit)),
+        *("-m", "tests.faults.reader", url, what, str(limit), http_path),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         cwd=Path(__file__).parents[2],
@@ -89,9 +89,11 @@ AT_LENGTH = pytest.mark.trial(ci=1, long=1)
         pytest.param(explodes(200, "gzip"), "read", 1, "ServiceFailed", id="a read", marks=AT_LENGTH),
     ],
 )
-async def test_a_body_of_300_megabytes_costs_less_than_60(script: Script, what: str, limit: int, error: str):
+async def test_a_body_of_300_megabytes_costs_less_than_60(
+    script: Script, what: str, limit: int, error: str, http_path: str
+):
     async with serving(script) as server:
-        seen = await cost(server.url, what, limit=limit * MEGABYTE)
+        seen = await cost(server.url, what, http_path, limit=limit * MEGABYTE)
 
     print(seen)  # noqa: T201 - the figures are part of the result
     assert seen["error"] == error

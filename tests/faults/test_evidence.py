@@ -36,22 +36,34 @@ def small_buffers(address: Any) -> socket.socket:
     return made
 
 
+class SmallBuffers(Transport):
+    """A transport whose sockets have small buffers."""
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=self._max_connections, keepalive_timeout=4, socket_factory=small_buffers
+        )
+        return aiohttp.ClientSession(connector=connector)
+
+
 @asynccontextmanager
 async def transport_to(
     server: Server, *, limits: Timeouts, pool: int = 100, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Transport]:
-    """A transport of small buffers."""
-    connector = aiohttp.TCPConnector(limit=pool, keepalive_timeout=4, socket_factory=small_buffers)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        yield Transport(
-            server.url,
-            session=session,
-            ssl=tls,
-            proxy=None,
-            timeouts=limits,
-            max_response_bytes=1 << 20,
-            max_connections=pool,
-        )
+    """Yield a transport with small buffers."""
+    made = SmallBuffers(
+        server.url,
+        session=None,
+        ssl=tls,
+        proxy=None,
+        timeouts=limits,
+        max_response_bytes=1 << 20,
+        max_connections=pool,
+    )
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 # --- the trial ----------------------------------------------------------------------------------
@@ -196,11 +208,14 @@ async def test_requests_reported_as_never_sent_never_arrived(
 
 
 def tell_once_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    async def write(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-        await aiohttp.BytesPayload.write_with_length(body, writer, content_length)
-        body.spent = body.handed_over = True
+    take = GuardedBody.take
 
-    patch.setattr(GuardedBody, "write_with_length", write)
+    async def take_and_tell_late(body: GuardedBody, transport: Any, protocol: Any) -> None:
+        await take(body, transport, protocol)
+        body.handed_over = False
+        asyncio.get_running_loop().call_later(0.002, setattr, body, "handed_over", True)
+
+    patch.setattr(GuardedBody, "take", take_and_tell_late)
 
 
 async def test_the_trial_finds_a_body_that_reports_too_late(monkeypatch: pytest.MonkeyPatch):

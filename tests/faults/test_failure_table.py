@@ -456,6 +456,7 @@ async def test_a_body_that_stops_coming_ends_at_the_reading_time(bank: Bank, loo
 
     expect(error, bank, UnreadableOrder)
     assert len(error.raw) == 4000
+    assert isinstance(error.__cause__, aiohttp.SocketTimeoutError)
 
 
 async def test_a_compression_that_was_not_offered_leaves_a_doubt(bank: Bank):

@@ -45,14 +45,14 @@ async def quiet() -> None:
 
 
 def before_each_look(monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], Awaitable[None]]) -> None:
-    """Do ``act`` whenever a connection is had; it is given what aiohttp writes to."""
-    write = GuardedBody.write_with_length
+    """Run ``act`` with each connection's transport, just before the connection is checked."""
+    take = GuardedBody.take
 
-    async def acted(body: GuardedBody, writer: Any, content_length: int | None) -> None:
-        await act(writer)
-        await write(body, writer, content_length)
+    async def acted(body: GuardedBody, transport: Any, protocol: Any) -> None:
+        await act(transport)
+        await take(body, transport, protocol)
 
-    monkeypatch.setattr(GuardedBody, "write_with_length", acted)
+    monkeypatch.setattr(GuardedBody, "take", acted)
 
 
 def on_a_busy_loop(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
@@ -157,6 +157,7 @@ async def test_a_408_on_an_idle_connection_says_nothing_about_a_read_either(bank
     assert len(server.requests) == server.accepted == 2
 
 
+@pytest.mark.parametrize("http_path", ["session"], indirect=True)
 async def test_a_response_before_the_end_of_the_body_does_not_count(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ):
@@ -342,11 +343,11 @@ async def test_a_fresh_connection_is_not_judged_by_its_session_ticket(
         holder = TicketHolder(server)
         async with serving(holder) as between:
 
-            async def with_a_ticket(writer: Any) -> None:
+            async def with_a_ticket(transport: Any) -> None:
                 await until(lambda: holder.held)
                 holder.let_go()
                 poll = select.poll()
-                poll.register(writer.transport.get_extra_info("socket").fileno(), select.POLLIN)
+                poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
                 readable.extend(poll.poll(0))
 
             before_each_look(monkeypatch, with_a_ticket)

@@ -53,7 +53,6 @@ class Classification(enum.Enum):
 RETRYABLE = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED})
 """The results after which an order may be sent again: the request certainly had no effect."""
 
-
 SERVICE_REFUSALS = frozenset(
     {Classification.NOT_PROCESSED, Classification.WRONG_TOKEN, Classification.REFUSED}
 )

@@ -41,12 +41,8 @@ class NetworkSettings:
     def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the arguments ``proxy``, ``ssl`` and ``headers`` of `TransferClient` that are set.
 
-        Args:
-            names: the name of each setting in errors: that of its option or variable.
-
-        Raises:
-            ValueError: a setting is invalid, or its file cannot be used; the text names it, and shows no
-                password and no header's value.
+        An error has the setting's name from ``names`` (its option or variable). It shows no password and no
+        header's value.
         """
         problem = self._proxy_problem()
         if problem is not None:

@@ -54,11 +54,6 @@ class ServiceRequest(MutableStruct, kw_only=True):
     safe: bool
     deadline: float
 
-    @property
-    def table(self) -> tuple[classify.Rule, ...]:
-        """The table that classifies its responses."""
-        return classify.READ_ANSWERS if self.safe else classify.ORDER_ANSWERS
-
 
 class _RequestState(MutableStruct, kw_only=True):
     """The current state of one request."""
@@ -72,11 +67,7 @@ class _RequestState(MutableStruct, kw_only=True):
 
 
 def checked_method(method: str, *, safe: bool) -> str:
-    """Return ``method`` in upper case.
-
-    Raises:
-        ValueError: ``method`` is not an HTTP method, or ``safe`` is true for a method other than GET or HEAD.
-    """
+    """Return ``method`` in upper case if it is an HTTP method, and GET or HEAD if the request is ``safe``."""
     name = method.upper() if isinstance(method, str) else ""
     if name not in _METHODS:
         raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
@@ -86,11 +77,7 @@ def checked_method(method: str, *, safe: bool) -> str:
 
 
 def encoded(json: Any) -> bytes | None:
-    """Return ``json`` as bytes, or None if there is no value.
-
-    Raises:
-        ValueError: ``json`` cannot be written as JSON.
-    """
+    """Return ``json`` as bytes, or None if there is no value."""
     if json is None:
         return None
     try:
@@ -115,16 +102,7 @@ def _holds_no_number(json: Any) -> bool:
 
 
 class OtherRequests:
-    """Sends all of a client's requests except create-order, and counts those in progress.
-
-    Args:
-        transport: the client's connections.
-        tokens: the client's token.
-        policy: the retry settings.
-        bucket: the retry budget.
-        clock: the client's clock.
-        observers: the client's observers, which may add headers.
-    """
+    """Sends all of a client's requests except create-order, and counts those in progress."""
 
     def __init__(
         self,
@@ -143,11 +121,7 @@ class OtherRequests:
         self._is_cut = False
 
     async def send(self, request: ServiceRequest) -> Any:
-        """Send ``request`` with its retries, and return the response that was read.
-
-        Raises:
-            TransferError: there is no usable response.
-        """
+        """Send ``request`` with its retries, and return the response that was read."""
         self._count += 1
         self._none_left.clear()
         try:
@@ -206,7 +180,8 @@ class OtherRequests:
         if state.classification is Classification.WRONG_TOKEN:
             state.token_renewed = True
             state.headers = await self._headers(request, state)
-        self._refuse_late(request, state)
+        if is_over(self._clock, request.deadline):
+            raise _expired(state)
         if self._is_cut:
             raise ClientClosed("the client was closed before the request was sent")
         began = self._clock.now()
@@ -250,14 +225,11 @@ class OtherRequests:
         except TimeoutError:
             raise _expired(state) from None
 
-    def _refuse_late(self, request: ServiceRequest, state: _RequestState) -> None:
-        if is_over(self._clock, request.deadline):
-            raise _expired(state)
-
     def _answer(self, request: ServiceRequest, state: _RequestState, result: ExchangeResult) -> Any:
-        if not result.sent:
-            self._refuse_late(request, state)
-        state.classification = classify.classify_response(result, self._policy, request.table)
+        if not result.sent and is_over(self._clock, request.deadline):
+            raise _expired(state)
+        table = classify.READ_ANSWERS if request.safe else classify.ORDER_ANSWERS
+        state.classification = classify.classify_response(result, self._policy, table)
         if state.classification is Classification.WRONG_TOKEN:
             self._tokens.distrust(state.headers)
         if state.classification is not Classification.ANSWERED:
@@ -315,11 +287,7 @@ _OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")
 
 
 def checked_name(setting: str, name: object) -> str:
-    """Return ``name`` if it is a header name.
-
-    Raises:
-        ValueError: ``name`` is not a header name; the text names ``setting``.
-    """
+    """Return ``name`` if it is a header name. The error's text names ``setting``."""
     if not _is_header_name(name):
         raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")
     return name
@@ -334,11 +302,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def checked_header_name(setting: str, name: object) -> str:
-    """Return ``name`` if a bank may add a header with this name.
-
-    Raises:
-        ValueError: it may not; the text names ``setting``.
-    """
+    """Return ``name`` if a bank may add a header with this name. The error's text names ``setting``."""
     if _is_reserved(checked := checked_name(setting, name)):
         raise ValueError(
             f"{setting}: {checked} is set by the client or by HTTP itself; choose another header"
@@ -349,9 +313,8 @@ def checked_header_name(setting: str, name: object) -> str:
 def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:
     """Return a copy of the bank's own ``headers``, which must not contain ``request_id_header``.
 
-    Raises:
-        ValueError: a header cannot be sent, occurs twice, is set by the client, or must have a different
-            value for each order; the text shows no value.
+    A header is refused if it cannot be sent, must differ from order to order, or is set by the client. The
+    error's text shows no value.
     """
     names = set()
     if request_id_header is not None:
@@ -398,11 +361,7 @@ Token = str | Callable[[], Awaitable[str]]
 
 
 def checked(token: object) -> str:
-    """Return ``token`` if it can be sent in a header.
-
-    Raises:
-        ValueError: ``token`` cannot be sent. The text does not show it.
-    """
+    """Return ``token`` if it can be sent in a header. The error's text does not show it."""
     if not isinstance(token, str) or not token:
         why = "token: is not a non-empty string"
     elif not token.isascii() or not token.isprintable() or " " in token:
@@ -413,26 +372,16 @@ def checked(token: object) -> str:
     raise ValueError(why)
 
 
-def _checked_callable(token: Callable[[], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
-    return checked_async(
-        token, "token()", name="token", kind="a string, or an async callable that returns one"
-    )
-
-
 class TokenSource:
-    """The token of one client. Concurrent callers share one renewal.
-
-    Args:
-        token: the token, or an async callable that returns one.
-        timeout: the maximum seconds for one call of the callable.
-        user_agent: the ``User-Agent`` of every request.
-        headers: the bank's own headers, for every request.
-    """
+    """The token of one client: a string, or a callable. Concurrent callers share one renewal."""
 
     def __init__(
         self, token: Token, *, timeout: float, user_agent: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        self._ask = None if isinstance(token, str) else _checked_callable(token)
+        kind = "a string, or an async callable that returns one"
+        self._ask = (
+            None if isinstance(token, str) else checked_async(token, "token()", name="token", kind=kind)
+        )
         self._timeout = timeout
         self._user_agent = user_agent
         self._own_headers = headers or {}
@@ -450,12 +399,7 @@ class TokenSource:
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
         """Return the headers of every request. They stay the same object until the token changes.
 
-        Args:
-            instead_of: the headers of a request that got a 401. A new token is requested, unless
-                another caller has done so already.
-
-        Raises:
-            TokenUnavailable: the callable failed, took too long, or returned something that is not a token.
+        If they are ``instead_of``, the headers of a request that got a 401, a new token is requested.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current
@@ -486,27 +430,18 @@ class TokenSource:
             self._asking.cancel()
 
     async def _renew(self) -> CIMultiDict[str]:
-        try:
-            async with asyncio.timeout(self._timeout):
-                cause = await self._keep_another()
-        except TimeoutError as error:
-            cause = sanitize_exception(error)
-        if cause is not None:
-            raise TokenUnavailable(f"the token callable failed ({name_of(cause)})") from cause
-        assert self.current is not None  # noqa: S101 - it was kept just now
-        return self.current
-
-    async def _keep_another(self) -> BaseException | None:
-        """Request a token and set the headers. Return errors, so that no traceback contains the token."""
+        """Request a token and set the headers. No traceback contains the token."""
         try:
             if self._ask is None:
                 raise ValueError("the token is not a callable")  # noqa: TRY301 - as any other failure
-            self.current = self._headers_for(checked(await self._ask()))
+            async with asyncio.timeout(self._timeout):
+                self.current = self._headers_for(checked(await self._ask()))
+            return self.current
         except BaseException as error:
             if must_propagate(error):
                 raise
-            return sanitize_exception(error)
-        return None
+            cause = sanitize_exception(error)
+        raise TokenUnavailable(f"the token callable failed ({name_of(cause)})") from cause
 
     def _headers_for(self, token: str) -> CIMultiDict[str]:
         return CIMultiDict(

@@ -124,12 +124,7 @@ class RetryPolicy:
 
 
 class TokenBucket:
-    """The current state of a client's retry budget.
-
-    Args:
-        settings: see `RetryBudget`.
-        attempts: the ``attempts`` of the client's `RetryPolicy`.
-    """
+    """The current state of a client's retry budget, for calls of at most ``attempts`` attempts."""
 
     def __init__(self, settings: RetryBudget, *, attempts: int = AT_START + 1) -> None:
         self._settings = settings
@@ -157,7 +152,7 @@ class TokenBucket:
 
 
 class Pause(FrozenStruct, frozen=True):
-    """A pause before a retry: the error before it, and its length in seconds."""
+    """A pause before a retry, and the error before it."""
 
     error: TransferError
     seconds: float
@@ -174,22 +169,14 @@ async def run_retries(
     may: Callable[[TransferError], bool],
     pause: Callable[[Pause], Awaitable[None]],
 ) -> T:
-    """Retry after a first failure, as often as the policy allows, and return the result.
+    """Retry after the ``first`` failure, as often as the policy allows, and return the result.
 
     Call this only after a failure, because starting tenacity takes an eighth of a request's time.
 
     Args:
-        attempt: a function that makes one more attempt.
-        first: the error of the first attempt. tenacity counts it as the first attempt.
-        policy: the number of attempts and the delays.
-        bucket: the retry budget.
-        clock: the source of randomness.
-        until: a function that returns whether an attempt may still begin after a number of seconds.
-        may: a function that returns whether an error allows a retry.
-        pause: a function that waits and publishes the event.
-
-    Raises:
-        TransferError: the error of the last attempt.
+        until: returns whether an attempt may still begin after a number of seconds.
+        may: returns whether an error allows a retry.
+        pause: waits and publishes the event.
     """
     import tenacity
 
@@ -293,12 +280,7 @@ class Rate:
 
 
 class RateLimitQueue:
-    """A queue that serves its waiters in order, no faster than a rate.
-
-    Args:
-        rate: the maximum rate.
-        clock: the source of time and sleep.
-    """
+    """A queue that serves its waiters in order, no faster than a rate."""
 
     def __init__(self, rate: Rate, clock: Clock) -> None:
         self._clock = clock
@@ -314,16 +296,9 @@ class RateLimitQueue:
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
-        """Wait for a slot, in order of arrival, and take it. A cancelled waiter leaves the queue.
+        """Wait for a slot, in order of arrival, take it, and return the seconds waited.
 
-        Args:
-            within: the maximum seconds to wait; None for no limit.
-
-        Returns:
-            The seconds waited.
-
-        Raises:
-            TimeoutError: the wait would take, or took, longer than ``within``.
+        A `TimeoutError` means that the wait would take, or took, longer than ``within`` seconds.
         """
         began, ahead = self._clock.now(), self.ahead
         if not self._waiters and ahead == 0.0:

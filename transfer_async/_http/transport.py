@@ -32,13 +32,14 @@ from attrs import field, frozen
 from multidict import CIMultiDict
 from yarl import URL
 
-from transfer_async._http import urls
+from transfer_async._http import exchange, urls
+from transfer_async._http.exchange import Response
 from transfer_async._http.write_guard import (
     AnsweredEarly,
     ConnectionState,
     GuardedBody,
-    GuardedRequest,
-    WriteGuard,
+    SessionBody,
+    SessionRequest,
     is_of_two,
 )
 from transfer_async._models.errors import bare_alone, is_a, without_frames
@@ -83,8 +84,7 @@ class Timeouts:
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
     """Convert ``timeouts`` for aiohttp. No timeout exceeds the remaining ``left`` seconds."""
     total = min(timeouts.total, max(left, 0.001))
-    # `sock_connect` is a part of `connect`. If it is not shorter, it has no effect, and omitting it saves a
-    # timer.
+    # `sock_connect` is a part of `connect`. A longer one has no effect, and omitting it saves a timer.
     sock_connect = None if timeouts.sock_connect >= timeouts.connect else min(timeouts.sock_connect, total)
     return aiohttp.ClientTimeout(
         total=total,
@@ -103,21 +103,6 @@ def _default_context() -> tls.SSLContext:
     return context
 
 
-def _verifying(base_url: str, *, borrowed: bool) -> tls.SSLContext | bool:
-    """Return the ``ssl`` option with which aiohttp verifies certificates, even with a borrowed session."""
-    # True would leave it to the connector, and that of a borrowed session may not verify them.
-    return _default_context() if borrowed and base_url.startswith("https:") else True
-
-
-def _keep_large_blocks() -> None:
-    """Make glibc keep the memory for reading responses, instead of returning it to the system each time.
-
-    asyncio allocates 256 KiB for every read. glibc maps such a block anew each time, which takes 17 µs of
-    processor time for each response. It stops doing so after a larger block has been freed.
-    """
-    bytes(1 << 20)
-
-
 def _without_secrets(error: BaseException | None) -> BaseException | None:
     """Return ``error`` sanitized, without the frames whose variables hold the token."""
     return None if error is None else without_frames(bare_alone(error))
@@ -130,13 +115,11 @@ class ExchangeResult:
     Args:
         sent: whether the body (or a request without one) was handed over to the connection.
         status: the HTTP status of a response object. It is never taken from an exception.
-        headers: the response's headers, case-insensitive.
         body: the part of the response's body that was read, cut at the limit.
         intact: whether the whole body was read, as far as HTTP shows.
         alone: whether the response is the only one that arrived, and arrived after its request. This is not
             checked for a 2xx response to an order, which is recognised by its contents.
         error: the underlying error, if any; sanitized.
-        id_header: the name of the response header with the service's id of the request.
     """
 
     sent: bool
@@ -160,20 +143,10 @@ class TransportClosed(aiohttp.ClientConnectionError):
 
 
 class Transport:
-    """The HTTP sessions of one client.
+    """The HTTP sessions of one client: a borrowed one, which is never closed, or two of its own.
 
     Orders have a separate connection pool. aiohttp takes the connection that was idle longest, so in a shared
     pool, other requests would keep old connections alive.
-
-    Args:
-        base_url: the normalised base URL.
-        session: a borrowed session, which the transport never closes; None to create sessions.
-        ssl: a TLS context, or None for the default one.
-        proxy: a proxy's address, or None.
-        timeouts: see `Timeouts`.
-        max_response_bytes: the maximum bytes read from a response's body, after decompression.
-        max_connections: the maximum number of connections in each of the two pools.
-        response_id_header: the name of the response header with the service's id of a request.
     """
 
     def __init__(
@@ -193,25 +166,29 @@ class Transport:
         self._create_order = URL(base_url + urls.CREATE_ORDER, encoded=True)
         self._orders = self._others = session
         self._borrowed = session is not None
+        self._may_exchange = session is None and proxy is None
+        self._origin: aiohttp.ClientRequest | None = None  # what the connector must know of each request
         self._opened = self._closed = False
         self._timeouts = timeouts
         self._full_timeout = _for_exchange(timeouts, left=timeouts.total)
         self._max_response_bytes = max_response_bytes
         self._max_connections = max_connections
+        if ssl is None and session is not None and base_url.startswith("https:"):
+            ssl = _default_context()  # The connector of a borrowed session may verify no certificates.
         self._options: dict[str, Any] = {
             "allow_redirects": False,
             "raise_for_status": False,
-            "auto_decompress": False,  # see `bounded`
-            "ssl": _verifying(base_url, borrowed=session is not None) if ssl is None else ssl,
+            "auto_decompress": False,  # see `BoundedBody`
+            "ssl": True if ssl is None else ssl,
         }
-        self._proxy_authorization: str | None = None
+        self._added: dict[str, str] = {}  # Without TLS, each request has the proxy's credentials.
         address, authorization = urls.proxy_and_authorization(proxy)
         if address is not None:
             self._options["proxy"] = address
-        if authorization is not None and self._create_order.scheme == "https":
-            self._options["proxy_headers"] = {hdrs.PROXY_AUTHORIZATION: authorization}
-        elif authorization is not None:
-            self._proxy_authorization = authorization
+        if authorization is not None:
+            over_tls = self._create_order.scheme == "https"
+            added = self._options.setdefault("proxy_headers", {}) if over_tls else self._added
+            added[hdrs.PROXY_AUTHORIZATION] = authorization
 
     @property
     def is_open(self) -> bool:
@@ -219,33 +196,17 @@ class Transport:
         return self._opened and not self._closed
 
     def open(self) -> None:
-        """Create the sessions. This needs a running event loop.
-
-        Raises:
-            TransportClosed: the transport was closed.
-        """
+        """Create the sessions. This needs a running event loop, and a transport that was not closed."""
         if self._closed:
             raise TransportClosed
         self._opened = True
         if self._orders is None:
             self._orders, self._others = self._session(), self._session()
 
-    def _pool(self, *, orders: bool) -> aiohttp.ClientSession:
-        self.open()
-        session = self._orders if orders else self._others
-        assert session is not None  # noqa: S101 - open() has made both
-        return session
-
-    def _with_proxy(self, headers: CIMultiDict[str]) -> CIMultiDict[str]:
-        """Return ``headers``. Without TLS, add the proxy's credentials, which the request needs."""
-        if self._proxy_authorization is None:
-            return headers
-        authorized = headers.copy()
-        authorized[hdrs.PROXY_AUTHORIZATION] = self._proxy_authorization
-        return authorized
-
     def _session(self) -> aiohttp.ClientSession:
-        _keep_large_blocks()
+        # asyncio allocates 256 KiB for every read. glibc maps such a block anew each time, which takes 17 µs,
+        # until a larger block has been freed.
+        bytes(1 << 20)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=POOL_KEEPALIVE),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -264,26 +225,9 @@ class Transport:
     async def post_order(
         self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
     ) -> ExchangeResult:
-        """Send one create-order request (specification 4.1), at most once.
-
-        Args:
-            body: the guarded body. Its ``handed_over`` is correct even if this method is cancelled.
-            headers: the headers with the authorization.
-            left: the seconds until the deadline.
-
-        Returns:
-            The result, also after a cancellation.
-        """
-        return await self._carry_out(
-            "POST",
-            self._create_order,
-            body,
-            data=body,
-            headers=headers,
-            middlewares=(),
-            left=left,
-            is_order=True,
-        )
+        """Send one create-order request (specification 4.1), at most once, and return how far it got."""
+        url = self._create_order
+        return await self._carry_out("POST", url, body, headers=headers, left=left, is_order=True)
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
         """Return whether no more bytes have arrived on ``connection`` since its response was read."""
@@ -302,10 +246,8 @@ class Transport:
         in_time: Callable[[], bool],
     ) -> ExchangeResult:
         """Send another kind of request, at most once. ``path`` is appended to the base URL unchanged."""
-        url, guard = URL(self._base_url + path, encoded=True), GuardedRequest(in_time)
-        result = await self._carry_out(
-            method, url, guard, data=content, headers=headers, middlewares=(guard,), left=left, is_order=False
-        )
+        url, guard = URL(self._base_url + path, encoded=True), GuardedBody(content, in_time=in_time)
+        result = await self._carry_out(method, url, guard, headers=headers, left=left, is_order=False)
         if result.error is not None and must_propagate(result.error):
             raise result.error
         return result
@@ -314,37 +256,28 @@ class Transport:
         self,
         method: str,
         url: URL,
-        guard: WriteGuard,
+        guard: GuardedBody,
         *,
-        data: bytes | GuardedBody | None,
         headers: CIMultiDict[str],
-        middlewares: tuple[GuardedRequest, ...],
         left: float,
         is_order: bool,
     ) -> ExchangeResult:
         """Run one exchange. If the connection is stale before the first byte, use another connection."""
-        loop, headers = asyncio.get_running_loop(), self._with_proxy(headers)
+        loop = asyncio.get_running_loop()
         until = loop.time() + left
         try:
             for _ in range(_STALE_IN_A_ROW):
                 guard.stale = False
                 try:
-                    response = await self._pool(orders=is_order).request(
-                        method,
-                        url,
-                        data=data,
-                        headers=headers,
-                        middlewares=middlewares,
-                        timeout=self._timeout(left=until - loop.time()),
-                        **self._options,
+                    response = await self._request(
+                        method, url, guard, headers=headers, left=until - loop.time(), is_order=is_order
                     )
                 # The error's type does not prove whether the request was sent.
                 except BaseException as error:
                     if is_end(error):
                         raise
                     result = ExchangeResult(sent=guard.handed_over, error=error)
-                    # The read timeout starts when the body is written, so this timeout belongs to an earlier
-                    # request.
+                    # A read timeout starts after the write, so this one belongs to an earlier request.
                     guard.stale = guard.stale or is_a(error, aiohttp.SocketTimeoutError)
                 else:
                     if guard.handed_over or not guard.adopted:
@@ -354,18 +287,46 @@ class Transport:
                     guard.stale = True
                     result = ExchangeResult(sent=False, error=AnsweredEarly())
                 was_cancelled = result.error is not None and is_a(result.error, asyncio.CancelledError)
-                if guard.handed_over or not guard.stale or was_cancelled:
+                if guard.handed_over or not guard.stale or was_cancelled or loop.time() >= until:
                     break
             return result
         finally:
             guard.spent = True  # aiohttp must not send what it still has of the request.
 
-    def _timeout(self, *, left: float) -> aiohttp.ClientTimeout:
+    async def _request(
+        self,
+        method: str,
+        url: URL,
+        guard: GuardedBody,
+        *,
+        headers: CIMultiDict[str],
+        left: float,
+        is_order: bool,
+    ) -> Response | aiohttp.ClientResponse:
+        """Send a request through `exchange` if possible, else through the session."""
+        self.open()
+        session = self._orders if is_order else self._others
+        assert session is not None  # noqa: S101 - open() has made both
         full = left >= self._timeouts.total
-        return self._full_timeout if full else _for_exchange(self._timeouts, left=left)
+        timeout = self._full_timeout if full else _for_exchange(self._timeouts, left=left)
+        if self._may_exchange and exchange.is_possible(session):
+            if self._origin is None:
+                self._origin = aiohttp.ClientRequest("GET", URL(self._base_url), ssl=self._options["ssl"])
+            return await exchange.exchange(
+                session.connector, self._origin, method, url, guard, headers=headers, limits=timeout
+            )
+        return await session.request(
+            method,
+            url,
+            data=SessionBody(guard) if is_order else guard.content,
+            headers={**headers, **self._added},
+            middlewares=() if is_order else (SessionRequest(guard),),
+            timeout=timeout,
+            **self._options,
+        )
 
     async def _heard(
-        self, response: aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
+        self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
         """Read ``response``. If its contents cannot show that it belongs to the request, check that too."""
         content, error = await self._read(response)
@@ -393,7 +354,7 @@ class Transport:
             id_header=self._response_id_header,
         )
 
-    async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
+    async def _read(self, response: Response | aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
         """Return the body up to the limit, and the error that cut it, if any."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
@@ -435,12 +396,7 @@ class BodyCut(aiohttp.ClientPayloadError):
 
 
 class BoundedBody:
-    """The part of a response's body that was received, decompressed.
-
-    Args:
-        limit: the maximum number of bytes after decompression.
-        encoding: the response's ``Content-Encoding``, if it has one.
-    """
+    """The part of a response's body that was received, decompressed, up to ``limit`` bytes."""
 
     def __init__(self, limit: int, *, encoding: str | None) -> None:
         self._room = limit
@@ -455,28 +411,16 @@ class BoundedBody:
         return b"".join(self._chunks)
 
     def take(self, chunk: bytes) -> None:
-        """Add a received chunk.
-
-        Raises:
-            BodyTooLarge: the body exceeds the limit. The part within the limit is kept.
-            BodyCut: the chunk does not match the encoding, or follows the end of the compressed data.
-        """
+        """Add a received chunk, or the part of it that is within the limit. An error ends the body."""
         if self._encoding != "identity":
             chunk = self._unpacked(chunk)
-        self._take(chunk)
-
-    def _take(self, chunk: bytes) -> None:
         self._chunks.append(chunk[: self._room])
         self._room -= len(chunk)
         if self._room < 0:
             raise BodyTooLarge
 
     def end(self) -> None:
-        """Check at the end of the response that the body is complete.
-
-        Raises:
-            BodyCut: the compressed data is incomplete.
-        """
+        """Check at the end of the response that the compressed data is complete."""
         if self._unpack is not None and not self._unpack.eof:
             raise BodyCut
 
@@ -492,7 +436,7 @@ class BoundedBody:
         except zlib.error as error:
             raise BodyCut from error
         if self._unpack.unused_data or self._packed_room < 0:
-            self._take(unpacked)
+            self._chunks.append(unpacked[: self._room])
             raise BodyCut
         return unpacked
 

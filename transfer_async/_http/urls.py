@@ -21,8 +21,7 @@ _BEHIND = re.compile(r"[?#].*")
 def normalised(base_url: str) -> str:
     """Return ``base_url`` in its normal form: lower case, without a default port or a final slash.
 
-    Raises:
-        ValueError: the URL is not https (or http to this machine), or has parts besides host, port and path.
+    It must be https (or http to this machine), and have no parts besides host, port and path.
     """
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
         raise ValueError("base_url: must not contain spaces or control characters")
@@ -95,10 +94,7 @@ def _url(text: object) -> URL | None:
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
     """Return a proxy's address without user and password, and the header value that holds these.
 
-    They are separated because aiohttp shows the address in its errors and logs.
-
-    Raises:
-        ValueError: ``proxy`` is not a valid address; the text does not show it.
+    They are separated because aiohttp shows the address in its errors and logs. Our error's text does not.
     """
     if proxy is None:
         return None, None
@@ -117,11 +113,7 @@ def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
 
 
 def checked_path(path: str, *, below: str = "") -> str:
-    """Return ``path`` unchanged if it is safe to append to the base address ``below``.
-
-    Raises:
-        ValueError: ``path`` leaves the base address, or is a spelling of the create-order path.
-    """
+    """Return ``path`` if it does not leave the base address ``below``, and does not create orders."""
     if not isinstance(path, str) or not _PLAIN_PATH.fullmatch(path) or "#" in path or "\\" in path:
         raise ValueError("path: must begin with one '/' and be percent-encoded ASCII without '#'")
     stages = _stages(path.partition("?")[0])
@@ -140,11 +132,7 @@ def checked_path(path: str, *, below: str = "") -> str:
 
 
 def _stages(path: str, name: str = "path") -> list[str]:
-    """Return ``path`` and each result of percent-decoding it once more, until decoding changes nothing.
-
-    Raises:
-        ValueError: ``path`` is percent-encoded more than ten times. The text names the argument ``name``.
-    """
+    """Return ``path`` and each result of percent-decoding it once more, until decoding changes nothing."""
     stages = [path]
     for _ in range(10):  # Proxies may decode a path once more than expected.
         further = unquote(stages[-1])

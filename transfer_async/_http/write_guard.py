@@ -1,12 +1,9 @@
 """The last check before the first byte: nothing is sent twice, too late, or on a stale connection.
 
 A pooled connection may be about to close, or may have received unsolicited bytes, which would be taken for
-the response to the next request. aiohttp has no public hook between getting a connection and writing the
-first byte. Two places serve instead: a body writes itself, and a middleware may wrap a request's ``send``.
-
-A session may have traces (``aiohttp.TraceConfig``), and aiohttp awaits some of them while it writes. A slow
-trace could delay the request after the check. So these traces are awaited before the check. After the check,
-nothing is awaited until the bytes are written.
+the response to the next request. `exchange` checks the connection and then writes. A session has no public
+hook between the two. There a body writes itself, and a middleware wraps a request's ``send``. aiohttp awaits
+some traces of a session (``aiohttp.TraceConfig``) while it writes. So they are awaited before the check.
 """
 
 from __future__ import annotations
@@ -43,40 +40,27 @@ class NeverTwice(aiohttp.ClientConnectionError):
     """aiohttp was about to send a request a second time by itself."""
 
 
-class WriteGuard:
-    """The check of one request just before its first byte, and the check's result.
+class GuardedBody:
+    """One request's content, which is sent at most once, in time, and on a clean connection.
 
     Args:
-        in_time: a function that returns whether the request may still be sent. It is called at the last
-            moment.
-
-    Attributes:
-        adopted: whether aiohttp has created a real request with this body.
-        stale: whether the last connection was stale.
-        late: whether the time limit had passed.
-        handed_over: whether bytes of the request may have been sent. If false, none were sent.
-        spent: whether the request must not be sent any more.
-        connection: the state of the connection that carries the request.
+        content: the body, or None for a request without one.
+        in_time: returns whether the request may still be sent. It is called at the last moment.
     """
 
-    adopted: bool = False
-    stale: bool = False
-    late: bool = False
-    handed_over: bool = False
-    spent: bool = False
+    adopted: bool = False  # whether a session has created a real request with this body
+    stale: bool = False  # whether the last connection was stale
+    late: bool = False  # whether the time limit had passed
+    handed_over: bool = False  # whether bytes of the request may have been sent; if not, none were
+    spent: bool = False  # whether the request must not be sent any more
 
-    def __init__(self, in_time: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, content: bytes | None, *, in_time: Callable[[], bool]) -> None:
+        self.content = content
         self._in_time = in_time
         self.connection: ConnectionState = ConnectionState()
 
     async def take(self, transport: Any, protocol: Any) -> None:
-        """Check a connection and take it. The caller then writes the request at once.
-
-        Raises:
-            NeverTwice: the request was handed over before, or given up.
-            ConnectionStale: the connection is stale.
-            TooLate: the request's time limit has passed.
-        """
+        """Check a connection and take it, or raise an error. The caller then writes the request at once."""
         if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself.
             raise NeverTwice
         if not ConnectionState.may_take(protocol) or await _is_stale(transport, protocol):
@@ -91,26 +75,22 @@ class WriteGuard:
         self.connection.take(transport, protocol)
 
 
-class GuardedBody(aiohttp.BytesPayload, WriteGuard):
-    """An order's body that is handed over at most once, in time, and on a clean connection.
+class SessionBody(aiohttp.BytesPayload):
+    """An order's body that a session writes. Until then, the session only buffers the headers."""
 
-    aiohttp only buffers the headers until the body is written. So while ``handed_over`` is false, no byte
-    of the request was sent.
-    """
-
-    def __init__(self, content: bytes, *, in_time: Callable[[], bool]) -> None:
-        super().__init__(content, content_type="application/json")
-        WriteGuard.__init__(self, in_time)
+    def __init__(self, guard: GuardedBody) -> None:
+        super().__init__(guard.content or b"", content_type="application/json")
+        self._guard = guard
 
     @property
     def size(self) -> int:
         """The length in bytes. aiohttp reads it when it creates a real request with this body."""
         # A test library that replaces aiohttp's responses (for example aioresponses) never reads the size.
         # Then its response is the only evidence. Before a real response, aiohttp always reads the size.
-        self.adopted = True
+        self._guard.adopted = True
         return len(self._value)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> GuardedBody:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SessionBody:
         """Return the same object, because a body that may be sent only once must not be copied."""
         return self
 
@@ -120,24 +100,27 @@ class GuardedBody(aiohttp.BytesPayload, WriteGuard):
         if trace is not None:
             writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp names no public way
             await trace(self._value)
-        await self.take(writer.transport, getattr(writer, "protocol", None))
+        await self._guard.take(writer.transport, getattr(writer, "protocol", None))
         await super().write_with_length(writer, content_length)
-        self.connection.sent(getattr(writer, "output_size", 0))
+        self._guard.connection.sent(getattr(writer, "output_size", 0))
 
 
-class GuardedRequest(WriteGuard):
+class SessionRequest:
     """A client middleware that sends each of the other requests at most once, on a clean connection."""
+
+    def __init__(self, guard: GuardedBody) -> None:
+        self._guard = guard
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         """Send ``request`` after the check of its connection."""
-        self.adopted = True
+        self._guard.adopted = True
         send = request.send
 
         async def send_guarded(connection: Any) -> aiohttp.ClientResponse:
             await _trace_first(request)
-            await self.take(connection.transport, connection.protocol)
+            await self._guard.take(connection.transport, connection.protocol)
             return await send(connection)
 
         request.send = send_guarded  # type: ignore # the only place between a connection and its first byte
@@ -205,8 +188,8 @@ def _is_readable(socket: Any) -> bool:
 #   checked at once, and again just before a retry of the order.
 # * It is not made of two: a part of another response, completed by the real one.
 # * It did not arrive before the request was received. A peer that responds has received the request, and its
-#   TCP segments acknowledge that. If no byte of the request is acknowledged, the response is to another
-# request.
+#   TCP segments acknowledge that. Without an acknowledged byte, the response is to another request.
+#
 # One case is not detected: an unsolicited refusal that arrives after the acknowledgement. If the real
 # response arrives after the last check, or over TLS behind a refusal that closes the connection, the refusal
 # is accepted. After a final refusal, the immediate check is the last one.
@@ -220,11 +203,7 @@ _LAST: weakref.WeakKeyDictionary[Any, ConnectionState] = weakref.WeakKeyDictiona
 
 
 class ConnectionState:
-    """The state of the connection of one exchange. It is empty until the exchange takes a connection.
-
-    Attributes:
-        trusted: whether the response belonged to the request, so that the connection may be reused.
-    """
+    """The state of the connection of one exchange. It is empty until the exchange takes a connection."""
 
     __slots__ = ("__weakref__", "_parser", "_protocol", "_size", "_transport", "trusted")
 
@@ -237,16 +216,12 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether a connection may be reused.
-
-        Its last response must belong to its request, and no part of another response may have come since.
-        """
+        """Return whether the last response was trusted, and no part of another one has come since."""
         last = None if protocol is None else _LAST.get(protocol)
         return last is None or (last.trusted and not _has_begun(last._parser))
 
     def take(self, transport: Any, protocol: Any) -> None:
         """Record that this connection carries the request. It must be trusted again before it is reused."""
-        # After an unsolicited response, the real one would be taken for the response to the next order.
         self._transport, self._protocol = transport, protocol
         if protocol is not None:
             _LAST[protocol] = self
@@ -274,8 +249,7 @@ class ConnectionState:
     async def is_alone(self, *, whole: bool) -> bool:
         """Return whether the response is the only one that arrived, and arrived after its request.
 
-        Args:
-            whole: whether the response was read to its end. If not, waiting bytes may belong to it.
+        If it was not read as a ``whole``, waiting bytes may belong to it.
         """
         if not self._is_last:
             return True
@@ -305,7 +279,7 @@ _STATUS_LINE = re.compile(r"HTTP/\d(\.\d)? \d{3}")
 _HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")  # a body may quote a status line
 
 
-def is_of_two(response: aiohttp.ClientResponse, content: bytes) -> bool:
+def is_of_two(response: Any, content: bytes) -> bool:
     """Return whether a response contains another one's head: it began as a part of another response."""
     if any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values()))):
         return True

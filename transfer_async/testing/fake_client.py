@@ -289,10 +289,9 @@ class _Transport(Transport):
     ) -> ExchangeResult:
         try:
             self._check_reachable()
-            wire = _Wire()
-            await body.write_with_length(wire, None)  # type: ignore[arg-type] # it has all methods that are used
+            await body.take(_Wire(), None)
             path = self._create_order.path
-            return await self._exchange("POST", path, bytes(wire.written), headers, left=left)
+            return await self._exchange("POST", path, body.content or b"", headers, left=left)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as with sockets, any error may occur
             return ExchangeResult(sent=body.handed_over, error=error)
         finally:
@@ -366,20 +365,13 @@ class _Transport(Transport):
 
 
 class _Wire:
-    """The connection that a guarded body checks and writes to."""
-
-    def __init__(self) -> None:
-        self.transport = self
-        self.written = bytearray()
+    """The connection that a guarded body checks."""
 
     def is_closing(self) -> bool:
         return False
 
     def get_extra_info(self, _: str) -> None:
         return None
-
-    async def write(self, content: bytes) -> None:
-        self.written += content
 
 
 # --- client protocol ---------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class OutageTransport:
         if wait is None and self._service.weather.failure == "refused":
             body.spent = True
             return ExchangeResult(sent=False, error=ConnectionRefusedError())
-        await body.write_with_length(_Wire(), None)  # type: ignore[arg-type]  # a stand-in
+        await body.take(_Wire(), None)
         await asyncio.sleep(LATENCY + (wait or 0.0))
         if wait is None:
             return ExchangeResult(
