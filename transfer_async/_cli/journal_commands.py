@@ -200,25 +200,26 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     contents and asks before it changes anything. It does nothing if the format is already right.
     """
     plan = _with_store(journal, lambda store: store.planned_upgrade())
-    if plan.found != plan.version:
+    is_needed = plan.found != plan.version
+    if is_needed:
         complain(_plan_text(plan))
         confirm(
             "Programs of an earlier version, including running ones, can never use the journal again. This "
             "cannot be undone. Are all of them stopped, and should the journal be upgraded now?",
             yes=yes,
         )
-        plan = _with_store(journal, lambda store: store.upgrade(plan))
-    is_upgraded = plan.found != plan.version  # now false if another process was faster
+    done = _with_store(journal, lambda store: store.upgrade(plan)) if is_needed else plan
+    is_upgraded = done.found != done.version  # False if another process upgraded the journal first.
     if as_json:
-        values: dict[str, Any] = {"upgraded": is_upgraded, "found": plan.found, "version": plan.version}
+        values: dict[str, Any] = {"upgraded": is_upgraded, "found": done.found, "version": done.version}
         if is_upgraded:
-            values |= {"keys": plan.keys, "states": dict(plan.states), "unreadable": plan.unreadable}
+            values |= {"keys": done.keys, "states": dict(done.states), "unreadable": done.unreadable}
         tell(journal_output.as_json(values))
     elif is_upgraded:
-        keys = journal_output.counted(plan.keys, "key")
-        tell(f"the journal's format is {plan.version} now; {keys} unchanged")
+        keys = journal_output.counted(done.keys, "key")
+        tell(f"the journal's format is {done.version} now; {keys} unchanged")
     else:
-        tell(f"the journal's format is {plan.version} already: there is nothing to do")
+        tell(f"the journal's format is {done.version} already: there is nothing to do")
 
 
 def _with_store(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
