@@ -303,7 +303,7 @@ class LevelOrders:
     answers: dict[str, SeenAnswer] = field(factory=dict)  # by the case's name; without one, it is sent again
 
     def __attrs_post_init__(self) -> None:
-        for name, answer in self.answers.items():
+        for name, answer in [*self.answers.items()]:  # `answered` writes to this dictionary.
             self.answered(name, answer)
 
     def next(self, name: str) -> PlannedOrder | None:
