@@ -6,7 +6,7 @@ import asyncio
 import multiprocessing
 import pickle
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,8 +16,9 @@ import attrs
 import pytest
 import pytest_asyncio
 
-from transfer_async import OrderOutcome, Outcome
+from transfer_async import OrderCommand, OrderOutcome, Outcome
 from transfer_async.integrations.faststream import Broker
+from transfer_async.testing.assertions import make_new_order
 from transfer_async.testing.broker_contract.broker_harness import (
     TIMEOUT,
     BrokerHarness,
@@ -124,6 +125,15 @@ class BrokerContract:
         assert [HEADERS.items() <= item.headers.items() for item in taken] == [True] * len(bodies)
         assert [item.deliveries for item in taken] == [1] * len(bodies)
 
+    async def test_an_order_is_sent_as_a_command(self, harness: BrokerHarness) -> None:
+        command = OrderCommand(key="k", order=make_new_order())
+        async with harness.sender() as broker:
+            await broker.order(command, HEADERS)
+        taken = await (await harness.consumer()).take()
+
+        assert OrderCommand.from_json(taken.body) == command
+        assert HEADERS.items() <= taken.headers.items()
+
     async def test_no_message_is_fetched_ahead(self, harness: BrokerHarness) -> None:
         """Such a message would wait in a busy worker, without a heartbeat, while other workers are idle.
 
@@ -193,6 +203,17 @@ class BrokerContract:
         assert (first.body, second.body) == (b"\xff left", b"\xff left")
         assert HEADERS.items() <= second.headers.items()
         assert (first.deliveries, second.deliveries) == (1, 2)
+
+    async def test_the_message_of_a_worker_that_ends_is_delivered_to_another(
+        self, harness: BrokerHarness
+    ) -> None:
+        await harness.send(b"in progress")
+        consumer = await harness.consumer()
+        await consumer.take()
+        await consumer.close()
+        again = await (await harness.consumer()).take()
+
+        assert (again.body, again.deliveries) == (b"in progress", 2)
 
     async def test_a_retried_message_is_delivered_unchanged_and_not_before_its_delay(
         self, harness: BrokerHarness
@@ -421,6 +442,28 @@ class BrokerContract:
         assert (outcome["key"], outcome["outcome"]) == ("k", "created")
         assert [outcome["order_id"]] == list(workers.sandbox.orders)
         await worker.is_ready()
+
+    async def test_a_message_whose_outcome_could_not_be_published_is_delivered_again(
+        self, workers: WorkerGroup
+    ) -> None:
+        errors = [OSError("the disk is full")]
+
+        def change(broker: Broker) -> None:
+            publish = broker.publish
+
+            async def failing(outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
+                if errors:
+                    raise errors.pop()
+                await publish(outcome, headers)
+
+            broker.publish = failing  # type: ignore[method-assign] # for this one broker
+
+        await workers.start(change=change)
+        await workers.order("k")
+
+        assert (await workers.harness.outcome())["outcome"] == "created"
+        assert max(deliveries for _, deliveries in workers.seen) > 1
+        assert len(workers.sandbox.orders) == 1
 
     async def test_a_slow_hook_is_not_run_twice(self, workers: WorkerGroup) -> None:
         workers.bank.block()
