@@ -37,6 +37,10 @@ SET = {
 }
 
 
+if not str(ROOT).isascii() or not sys.prefix.isascii():
+    del SET["LC_ALL"]  # Python itself does not start in such a directory with an ASCII locale.
+
+
 def outside(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python with an environment of only a search path and the given variables."""
     return subprocess.run(
