@@ -6,6 +6,7 @@ import pickle
 import re
 import traceback
 
+import aiohttp
 import pytest
 
 from tests.support import samples
@@ -148,6 +149,18 @@ def test_every_error_keeps_its_attributes_through_pickle_and_copy(kind, again):
     assert vars(twin) == vars(error)
     assert twin.args == error.args
     assert (str(twin), repr(twin)) == (str(error), repr(error))
+
+
+def test_a_pickled_replacement_of_an_earlier_version_still_loads():
+    pickled = (
+        b"ctransfer_async._models.errors\n_made\n(caiohttp.client_exceptions\nClientPayloadError\n"
+        b"Vstatus 502\n(dVstatus\nI502\nstR."
+    )
+    error = pickle.loads(pickled)
+
+    assert isinstance(error, aiohttp.ClientPayloadError)
+    assert repr(error) == "ClientPayloadError('status 502')"
+    assert error.status == 502
 
 
 @EACH

@@ -740,6 +740,10 @@ def _replacement(kind: type[BaseException], text: str, facts: dict[str, Any]) ->
     return made
 
 
+# Pickles of sanitized errors from earlier versions refer to the function by this name.
+_made = _replacement
+
+
 def _instance(kind: type[BaseException]) -> BaseException:
     """Create an empty error of ``kind``, or of its nearest base class that allows this."""
     for base in _mro(kind):
