@@ -312,6 +312,24 @@ async def test_prune_requires_an_aware_time(world: World, before: Any):
     assert await refusal(operators(world).prune(before=before)) == "before: must be an aware datetime"
 
 
+@each("limit", ["since", "until"])
+@each("time", [datetime(2026, 1, 1), NOON.date(), "2026-01-01", 0])  # noqa: DTZ001
+async def test_audit_requires_aware_times(world: World, limit: str, time: Any):
+    assert await refusal(operators(world).audit(**{limit: time})) == f"{limit}: must be an aware datetime"
+
+
+async def test_audit_returns_the_lines_from_since_until_before_until(world: World):
+    await world.in_doubt("k")
+    desk = operators(world)
+    for seconds in range(3):
+        await desk.note("k", by="ada", reason=f"note {seconds}")
+        world.time.pass_(1.0)
+    now = world.time.clock.utc()
+    lines, _ = await desk.audit(since=now - timedelta(seconds=2), until=now - timedelta(seconds=1))
+
+    assert [step.reason for _, step, _ in lines] == ["note 1"]
+
+
 async def test_prune_refuses_a_time_in_the_future(world: World):
     async with world.client() as client:
         for desk in (client, operators(world)):

@@ -297,18 +297,19 @@ class Operators:
             limit: the maximum number of lines.
             after: the text that the last call returned; empty to begin.
             by: return only the lines of the person with this name.
-            since: return only lines of this aware time or later.
-            until: return only lines before this aware time.
+            since: an aware time; return only lines from then on.
+            until: an aware time; return only lines before it.
 
         Returns:
             The lines, and ``after`` for the next call, which is empty at the end. Each line is a tuple: the
             key, the line, and the line of the proposal that waited for approval until then, or None.
 
         Raises:
-            ValueError: the journal cannot list the histories of all keys.
+            ValueError: ``since`` or ``until`` is not an aware time, or the journal cannot list the histories
+                of all keys.
             JournalFailed: the journal could not be read.
         """
-        begin, end = (None if time is None else time.timestamp() for time in (since, until))
+        begin, end = _seconds("since", since), _seconds("until", until)
         return await self._journal.audit(limit=limit, after=after, by=by, since=begin, until=end)
 
     # --- decisions ------------------------------------------------------------------------------
@@ -750,6 +751,19 @@ def _basis(by: str, reason: str, *, seen: int | None = None, proposal: str | Non
     return Basis(
         by=checked_name("by", by), reason=checked_text("reason", reason), seen=seen, proposal=proposal
     )
+
+
+def _seconds(name: str, time: datetime | None) -> float | None:
+    """Return ``time`` in seconds since 1970.
+
+    Raises:
+        ValueError: ``time`` is not an aware time.
+    """
+    if time is None:
+        return None
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise ValueError(f"{name}: must be an aware datetime")
+    return time.timestamp()
 
 
 def _row_and_id(decision: Decision, order_id: str | None) -> tuple[DecisionRow, str | None]:
