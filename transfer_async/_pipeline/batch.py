@@ -1,4 +1,4 @@
-"""Creating many orders concurrently, with a limit on the number of orders in flight."""
+"""Create many orders concurrently, with a limit on the number of orders in flight."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ _END: Final = object()
 
 
 class Batch:
-    """One run over ``requests``.
+    """Create the orders of all ``requests`` concurrently.
 
     One task reads the whole input, so the input may use a timeout, a task group or a context variable. If the
-    run ends early, the same task closes an async generator before `results` returns.
+    caller stops early and the input is an async generator, the same task closes it before `results` returns.
 
     Args:
-        create: creates one order.
+        create: an async function that creates one order.
         requests: the input, which may be endless. The next request is read only when a slot is free. Results
             are delivered while an async input waits. A sync input must not block.
-        concurrency: the maximum number of orders in flight, including results that were not delivered yet.
-        check: see `transfer_async._pipeline.call.Check`. It runs when the result is read, which may be later.
+        concurrency: the maximum number of orders in flight, including orders whose result was not delivered
+            yet.
+        check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class Batch:
             self._next = partial(_next_of_sync, self._input)
 
     async def results(self) -> AsyncGenerator[OrderResult, None]:
-        """Yield each result when its order is done.
+        """Yield the result of each request as soon as it is known.
 
         If the caller leaves the loop early, the orders in flight still finish. After a cancellation, the
-        hooks of orders that were not sent yet are undone, and the client finishes the orders that were sent.
+        hooks of unsent orders are undone, and the client finishes the orders that were already sent.
 
         Raises:
             Exception: the error that ``requests`` raised, after all earlier results.
@@ -89,14 +90,14 @@ class Batch:
                     continue
                 result = _result(*done)
                 if self._check is not None and isinstance(result.error, TransferError):
-                    # Reading a bank's own class may raise an error.
+                    # Reading the key of a bank's own class may raise an error, so its key is not read.
                     client_made = type(result.request) is OrderRequest and result.request.key is None
                     await self._check(result.error, client_made=client_made)
                 yield result
                 self._taken -= 1
                 self._slots.release()
                 if isinstance(result.error, ClientClosed):
-                    # Otherwise an endless input would produce endless refusals.
+                    # All further requests would be refused, and the input may be endless.
                     self._stop(feeder)
             if not (self._stopped and feeder.cancelled()):
                 feeder.result()  # This raises the error of the input.
@@ -116,12 +117,13 @@ class Batch:
                 await self._slots.acquire()
         finally:
             self._input_closing = True
+            # Close the generator in this task, because its timeouts and task groups belong to this task.
             if isinstance(self._input, AsyncGenerator):
                 await self._input.aclose()
 
     def _stop(self, feeder: asyncio.Task[None]) -> None:
         self._stopped = True
-        if not self._input_closing:  # The task is cancelled only once, so that the input can clean up.
+        if not self._input_closing:  # A second cancellation could interrupt the input's cleanup.
             feeder.cancel()
 
     def _start(self, request: Any) -> None:
@@ -129,10 +131,10 @@ class Batch:
         task = asyncio.get_running_loop().create_task(self._create_one(request))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda task: self._done.put_nowait((request, task)))
+        task.add_done_callback(lambda done: self._done.put_nowait((request, done)))
 
     async def _create_one(self, request: Any) -> Order:
-        # The object may stand for a key that has an order, so `order_may_exist` is true.
+        # The caller may have meant a key that has an order, so `order_may_exist` is true.
         if not issubclass(type(request), OrderRequest):
             raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
         return await self._create(request if type(request) is OrderRequest else _plain(request))
@@ -152,10 +154,10 @@ class Batch:
 
 
 def _plain(request: OrderRequest) -> OrderRequest:
-    """Convert an instance of a bank's subclass to a plain `OrderRequest`.
+    """Convert an instance of a bank's subclass of `OrderRequest` to a plain `OrderRequest`.
 
     Raises:
-        InvalidOrder: reading its fields raised an error.
+        InvalidOrder: reading the instance's fields raised an error.
     """
     try:
         return OrderRequest(*(getattr(request, field.name) for field in fields(OrderRequest)))
@@ -185,7 +187,7 @@ async def _wait_for(*tasks: asyncio.Task[Any]) -> None:
 
 
 def _result(request: Any, task: asyncio.Task[Order]) -> OrderResult:
-    if task.cancelled():  # Other code may cancel all tasks, for example.
+    if task.cancelled():  # For example, other code cancelled all tasks of the event loop.
         unknown = OutcomeUnknown("the call was cancelled by other code", key=getattr(request, "key", None))
         return OrderResult(request=request, error=unknown)
     error = task.exception()
