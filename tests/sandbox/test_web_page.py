@@ -11,7 +11,7 @@ from tests.sandbox.wire_client import Answer, WireClient, connected, order_body
 from tests.support.cases import each
 from tests.support.pages import ELSEWHERE, Page
 from transfer_async.sandbox import FAULTS, Sandbox, StallAfterProcessing, StallBeforeProcessing, Status
-from transfer_async.sandbox.control import FAULT_BUTTONS, _template
+from transfer_async.sandbox.control import FAULT_BUTTONS, MAX_INDENTED, _template, indented
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -133,6 +133,17 @@ async def test_a_json_body_is_indented_and_otherwise_as_sent(client: WireClient,
         "{not: json, [",
         INDENTED,
     ]
+
+
+@each(
+    ("opening", "item", "closing"),
+    [("[", "", "]"), ('{"":', "0", "}"), ("[" * 100, "1," * 9_000 + "1", "]" * 100)],
+)
+def test_the_indentation_of_a_deeply_nested_body_is_bounded(opening: str, item: str, closing: str):
+    times = (MAX_INDENTED - len(item)) // len(opening + closing)
+    body = opening * times + item + closing * times
+
+    assert indented(body.encode()) == body
 
 
 async def test_faults_are_removed_and_stalled_requests_released(

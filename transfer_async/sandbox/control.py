@@ -26,7 +26,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -247,12 +247,23 @@ def _text(value: object) -> str:
 
 
 def indented(body: bytes) -> str:
-    """Return JSON with a member on each line; another body as it was sent."""
+    """Return a JSON body with each member on its own line. Return any other body unchanged.
+
+    A body that is longer than `MAX_INDENTED` or nested deeper than `MAX_DEPTH` also stays unchanged, because
+    the indentation could make it a thousand times longer.
+    """
     text = body.decode("utf-8", "replace")
+    if len(text) > MAX_INDENTED or _depth(text) > MAX_DEPTH:
+        return text
     try:
-        return msgspec.json.format(text, indent=2) if len(text) <= MAX_INDENTED else text
+        return msgspec.json.format(text, indent=2)
     except (msgspec.DecodeError, RecursionError):
         return text
+
+
+def _depth(text: str) -> int:
+    """Return the maximum number of open brackets at any position of a text."""
+    return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 
 def _show(rule: Rule) -> validation.JsonObject:
@@ -274,7 +285,10 @@ MAX_BODY_CHARACTERS = 2_000
 """The maximum length of a request's body on the page."""
 
 MAX_INDENTED = 20_000
-"""The maximum length of a body that is indented."""
+"""The maximum number of characters of a body that the page indents."""
+
+MAX_DEPTH = 20
+"""The maximum nesting of a body that the page indents."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
