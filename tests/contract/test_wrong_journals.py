@@ -30,6 +30,11 @@ class SharesOrderIds(OwnJournal):
         return False
 
 
+class BindsOrderIdsInAllScopes(OwnJournal):
+    def _is_taken(self, scope, key, move):
+        return any(super(BindsOrderIdsInAllScopes, self)._is_taken(at, key, move) for at, _ in self._rows)
+
+
 class Confuses(OwnJournal):
     """Stores a key in another place: see `CONFUSING`."""
 
@@ -528,7 +533,7 @@ WRONG = [
 ]
 
 
-COSTLY = ("a_scenario", "lists_are_complete", "random_runs")
+COSTLY = ("every_scenario", "lists_are_complete", "random_runs")
 """Parts of the names of tests that take most of the time, and so run last."""
 
 
@@ -536,7 +541,7 @@ def asked_by(contract, kind):
     """Yield every test of the contract, with the arguments of each row of its tables."""
 
     def order(found):
-        if issubclass(kind, (Loses, ChangesHistory)) and "a_scenario" in found[0]:
+        if issubclass(kind, (Loses, ChangesHistory)) and "every_scenario" in found[0]:
             return 0  # The first scenarios find a lost field.
         return 2 if any(part in found[0] for part in COSTLY) else 1
 
@@ -562,7 +567,7 @@ async def passes(contract, kind, test, given):
     words = {name: value for name, value in (fixtures | given).items() if name in wanted}
     try:
         await test(contract, **words)
-    except (AssertionError, TimeoutError, pytest.fail.Exception):
+    except (AssertionError, ExceptionGroup, TimeoutError, pytest.fail.Exception):
         return False
     return True
 
@@ -586,3 +591,21 @@ async def test_the_contract_finds_each_wrong_journal(kind, monkeypatch):
     monkeypatch.setattr("transfer_async.testing.journal_contract.TIMEOUT", 0.02)
 
     assert await first_failure(kind)
+
+
+async def test_a_failing_scenario_does_not_hide_later_ones():
+    time = JournalTime()
+    kind = next(kind for kind in WRONG if kind.__name__ == "LosesTheCause")
+    with pytest.raises(ExceptionGroup) as failed:
+        await JournalContract().test_every_scenario_ends_as_decide_says(kind(time.utc), time.pass_)
+
+    notes = [error.__notes__ for error in failed.value.exceptions]
+    assert notes[0] == ["in the scenario 'every field of a doubt'"]
+    assert len(notes) > 1
+
+
+@pytest.mark.parametrize("kind", [SharesOrderIds, BindsOrderIdsInAllScopes], ids=lambda kind: kind.__name__)
+async def test_the_contract_binds_an_order_id_to_one_key_of_a_scope(kind):
+    test = JournalContract.test_an_order_id_is_bound_to_one_key_of_a_scope
+
+    assert not await passes(JournalContract(), kind, test, {})

@@ -154,15 +154,21 @@ class JournalContract:
     # --- one key --------------------------------------------------------------------------------
 
     async def test_every_scenario_ends_as_decide_says(self, journal: Journal, pass_time: LetPass) -> None:
-        """Compare all results, entries, histories and lists, because a lost field could change a decision."""
+        """Compare all results, entries, histories and lists, because a lost field could change a decision.
+
+        Play every scenario, and then raise all failures together. The note of a failure names its scenario.
+        """
+        failures: list[Exception] = []
         for title, scenario in SCENARIOS.items():
             model = Model(journal)
             try:
                 await model.play(scenario, pass_time, scope=title)
                 await model.compare()
-            except AssertionError as error:
+            except Exception as error:  # noqa: BLE001 - raised with the other failures
                 error.add_note(f"in the scenario {title!r}")
-                raise
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup(f"{len(failures)} of {len(SCENARIOS)} scenarios failed", failures)
 
     async def test_random_runs_end_as_decide_says(self, new_journal: Journal, pass_time: LetPass) -> None:
         """The journal is closed and opened after each run. A failure shows the seed and the last steps."""
@@ -257,6 +263,17 @@ class JournalContract:
 
         assert [place for place, one in zip(places, results, strict=True) if one is None or one.denial] == []
         assert await journal.read(SCOPE, "k") is None
+
+    async def test_an_order_id_is_bound_to_one_key_of_a_scope(self, journal: Journal) -> None:
+        await made(journal, claim(), mark(), create(), key="first")
+        await made(journal, claim(), mark(), key="second")
+        created = await judged(journal, create(), key="second")
+        await made(journal, doubt(), key="second")
+        resolved = await judged(journal, resolve(), key="second")
+        elsewhere = [await judged(journal, move, scope=OTHER_SCOPE) for move in (claim(), mark(), create())]
+
+        assert created.denial is resolved.denial is Rejection.FOREIGN
+        assert [result.denial for result in elsewhere] == [None, None, None]
 
     # --- lists ----------------------------------------------------------------------------------
 
