@@ -1,4 +1,5 @@
 import asyncio
+import sys
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
@@ -169,6 +170,16 @@ async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(caplog):
     assert desk.log.names == ["beat", "handle", "publish", "ack"]
     assert "a heartbeat failed (OSError)" in caplog.text
     assert "ada" not in caplog.text
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has no eager tasks before Python 3.12")
+async def test_heartbeats_are_sent_by_eager_tasks():
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    desk = Desk()
+    async with desk.at("handle"):
+        await desk.heartbeats_sent()
+
+    assert desk.log.names == ["beat", "handle", "publish", "ack"]
 
 
 @each("wrong", [0, -1, float("inf"), float("nan"), "soon"])

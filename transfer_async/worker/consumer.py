@@ -185,7 +185,7 @@ class Worker:
             delivery.beat,
             every=self._beat_every,
             first=self._beat_every,
-            until=lambda: task.cancelling() > 0,  # a broker's driver may swallow a cancellation
+            until=_is_cancelled,  # a broker's driver may swallow a cancellation
             failed=_heartbeat_failed,
             clock=self._clock,
         )
@@ -234,6 +234,11 @@ class Worker:
         elif handled.asked and decided.action is Action.ACK:
             self.health.well("service")
             self._resumes = float("-inf")
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _heartbeat_failed(error: Exception) -> None:
