@@ -1,4 +1,4 @@
-"""The public names of `transfer_async`, each from the module that defines it."""
+"""The public names of `transfer_async`, imported from the modules that define them."""
 
 from transfer_async._beneficiary.verification import BeneficiaryVerification, UserLookup
 from transfer_async._client import TransferClient

@@ -1,4 +1,4 @@
-"""The life of one order, and the recovery of an order that was interrupted.
+"""Create one order from the claim of its key to the outcome, and recover interrupted orders.
 
-This package may import the journal and the exchange with the service.
+This package may import the packages of the journal and of the HTTP exchange.
 """

@@ -1,4 +1,4 @@
-"""The HTTP attempts of one order: whether a request may be sent, and what its response proves."""
+"""Make the HTTP attempts of one order, and determine the outcome of each attempt."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ class SendState(MutableStruct, kw_only=True):
     """The request of one call, and the results of its attempts so far.
 
     Args:
-        intent: the intent.
+        intent: the intent whose order is sent.
         body: the intent's order as JSON.
-        headers: the request's headers, with the token once it is known.
+        headers: the headers of the request, with the token once it was requested.
         clock: the client's clock.
-        deadline: the latest time for an attempt to begin, in seconds on the client's clock. It is the
-            caller's deadline, or the retry deadline (which starts just before the mark) if that is earlier.
-        classification: the classification of the last exchange.
-        last_failure: the definite failure in which the last HTTP attempt ended.
-        last_connection: the connection of the last body that was handed over. A reference to the body itself
-            would make a reference cycle.
-        token_renewed: whether the token was renewed in this call. It is renewed only once.
+        deadline: the latest time for an attempt to begin, in seconds on the client's clock. It is the earlier
+            of the caller's deadline and the end of the policy's retry time. The retry time starts just before
+            `MarkSending` is written to the journal.
+        classification: the classification of the last HTTP exchange.
+        last_failure: the error of the last HTTP attempt that ended in a definite failure.
+        last_connection: the connection to which the last request body was handed over. A reference to the
+            body itself would make a reference cycle.
+        token_renewed: whether this call has already renewed the token. It does so at most once.
     """
 
     intent: OrderIntent
@@ -75,12 +76,12 @@ class OrderResponse(MutableStruct, kw_only=True):
     """A response that contains the order.
 
     Args:
-        order: the order that was read.
-        reply: the bytes from which the order was read.
+        order: the order in the response.
+        reply: the body of the response.
         status: the HTTP status.
         took: the duration of the attempt in seconds.
         connection: the connection on which the response arrived.
-        request_id: the service's id of the request, if the response has one.
+        request_id: the id that the service gave to the request; None if the response has none.
     """
 
     order: Order
@@ -95,8 +96,8 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
     """Make one HTTP attempt, and return the response with the order.
 
     Raises:
-        OutcomeUnknown: the request may have been processed.
-        TransferError: any other error is a definite failure.
+        OutcomeUnknown: the service may have processed the request.
+        TransferError: the attempt ended in a definite failure. This includes all other errors.
         asyncio.CancelledError: the call was abandoned before anything was sent.
     """
     body = _next_body(context, call, sending)
@@ -136,7 +137,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
 
 def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState) -> CIMultiDict[str]:
-    """Return the headers of one attempt. They contain the attempt id, which is also in the journal."""
+    """Return the headers of one attempt, with the attempt id if the client sends attempt ids."""
     name, observers = context.request_id_header, context.observers
     if name is None and not observers.header_sources:
         return sending.headers
@@ -147,10 +148,10 @@ def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState)
 
 
 def _next_body(context: ClientCore, call: OrderCall, sending: SendState) -> GuardedBody:
-    """Return the body for the next attempt, if it may still be sent.
+    """Return the request body for the next attempt.
 
     Raises:
-        TransferError: a time limit has passed, or an unexpected response came.
+        TransferError: a time limit has passed, or more bytes arrived after the last refusal.
         asyncio.CancelledError: the call was abandoned.
     """
     if call.cancellation.abandoned:
@@ -184,7 +185,9 @@ def _order_in(result: ExchangeResult, sent: NewOrder) -> Order:
     found = _read(result, sent)
     if isinstance(found, Order):
         return found
-    raise found  # The response may name another customer, so no variable of this frame may contain it.
+    # Error trackers record the variables of the frame that raises. The response may name another customer, so
+    # the frame of `_read`, which has the decoded response, must not raise.
+    raise found
 
 
 def _read(result: ExchangeResult, sent: NewOrder) -> Order | UnreadableOrder:
@@ -218,7 +221,7 @@ def _note(
     error: TransferError | None,
     began: float,
 ) -> Outcome:
-    """Record the attempt, publish a failure if it failed, and return its outcome."""
+    """Record the HTTP attempt, publish `AttemptFailed` if it failed, and return its outcome."""
     outcome = Outcome.CREATED if error is None else error.outcome if result.sent else Outcome.NOT_SENT
     name = None if error is None else type(error).__name__
     clock, number = context.clock, work.attempts_begun
@@ -249,7 +252,7 @@ def _note(
 
 
 def check_quiet(context: ClientCore, sending: SendState) -> None:
-    """Check that no more bytes arrived on the connection of the last definite failure.
+    """Check that no more bytes arrived on the connection after the last definite failure.
 
     Raises:
         OutcomeUnknown: more bytes arrived, which may be the real response to the order.
@@ -271,18 +274,18 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
 
 
 # --- retries -----------------------------------------------------------------------------------------
-# An order is sent again only if the last attempt was certainly not processed, and only within the limits.
-# A doubt ends the sending at once.
+# An order is sent again only if the service certainly did not process the last attempt, and only within the
+# limits of the retry policy. After an unknown outcome, nothing is sent again.
 
 
 async def send_again(
     context: ClientCore, call: OrderCall, sending: SendState, first: TransferError
 ) -> OrderResponse:
-    """Retry the order after a first attempt that was certainly not processed.
+    """Retry the order after the first attempt failed with ``first``, if a retry is allowed.
 
     Raises:
-        OutcomeUnknown: a request may have been processed.
-        TransferError: a definite failure; if no retry is allowed, ``first`` itself.
+        OutcomeUnknown: the service may have processed a request.
+        TransferError: the last attempt ended in a definite failure; if no retry is allowed, ``first``.
     """
     if not _may_retry(context, call.cancellation, sending, first):
         raise first
@@ -298,7 +301,7 @@ async def send_again(
             pause=partial(_pause, context, call),
         )
     except TransferError as error:
-        # Time has passed since the refusal, so the caller's ``retry_after`` is shorter now.
+        # More bytes may have arrived in the time since the refusal.
         if error is sending.last_failure:
             check_quiet(context, sending)
         raise
@@ -331,14 +334,14 @@ async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> 
 async def _wait_again(
     context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
 ) -> None:
-    """Wait for the rate limiter before a retry. The retry takes a slot from the orders without a hold."""
+    """Wait for the rate limiter before a retry. New orders, which have no hold yet, then wait longer."""
     rate_limiter.before_hooks.take_slot()
     try:
         await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
     except (Expired, asyncio.CancelledError) as error:
         rate_limiter.before_hooks.return_slot()
         call.cancellation.swallow()
-        sending.classification = None  # No further retry may follow.
+        sending.classification = None  # This prevents further retries.
         failure = sending.last_failure or error
         raise failure from failure.__cause__
 
@@ -351,7 +354,8 @@ async def _renew_token(context: ClientCore, cancellation: Cancellation, sending:
                 sending.headers = await context.tokens.headers(instead_of=sending.headers)
     except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
         cancellation.swallow()
-        raise sending.last_failure or error from error  # Only the refusal of the order is certain.
+        # The service's refusal ends the call; the failed renewal is only its cause.
+        raise sending.last_failure or error from error
 
 
 async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> None:
@@ -367,8 +371,8 @@ async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> No
 # --- time limits -------------------------------------------------------------------------------------
 # Three limits apply to sending: the retry deadline, and the caller's ``send_before`` and ``deadline``.
 #
-# The caller's limits can only shorten the retry deadline. After ``send_before``, no byte of the order is
-# sent. At ``deadline`` the caller stops waiting, so it also ends hooks and exchanges.
+# The caller's limits can only shorten the time for sending. After ``send_before``, no byte of the order is
+# sent. At ``deadline``, hooks and HTTP exchanges in progress end, because the caller stops waiting.
 
 
 LIMIT_NAMES: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
@@ -382,7 +386,7 @@ def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:
 
 def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
     """Return an `Expired` if one of the caller's limits has passed, else None."""
-    # This test is only for speed: most calls have no limits, and each hook leads here.
+    # This early return saves time: most calls have no limits, and this function runs before each hook.
     if work.deadline == NEVER and work.intent.send_before is None:
         return None
     if (limit := limit_passed(clock, work)) is None:
@@ -391,7 +395,7 @@ def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
 
 
 def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit | None:
-    """Return the caller's limit that has passed, or will have passed in ``ahead`` seconds, or None."""
+    """Return the caller's limit that has passed, or will have passed in ``ahead`` seconds; else None."""
     if is_expired(clock, work.intent, ahead):
         return "send_before"
     return "deadline" if is_over(clock, work.deadline, ahead) else None
@@ -410,18 +414,19 @@ def seconds_to_wait(clock: Clock, work: OrderProgress, deadline: float) -> float
 
 
 # --- rate limiter ------------------------------------------------------------------------------------
-# At a limited rate, an order waits before its hold is placed, and again before each request.
+# If the client has a rate limit, an order waits before its hooks run, and again before each request.
 #
-# If its waiting time would be too long, an order without a hold fails at once.
+# An order that would wait beyond one of its time limits fails at once.
 
 
 async def wait_in_queue(
     context: ClientCore, call: OrderCall, queue: RateLimitQueue, *, until: float = NEVER
 ) -> None:
-    """Wait until the rate limiter lets the order continue, but not beyond ``until`` on the client's clock.
+    """Wait for a slot in a queue of the rate limiter, at most until ``until`` on the client's clock.
 
     Raises:
-        Expired: the wait would be too long. This is raised at once if it is known.
+        Expired: the wait would exceed ``until`` or one of the caller's limits. If this is known at the start,
+            it is raised at once.
         asyncio.CancelledError: the call was abandoned.
     """
     work = call.work

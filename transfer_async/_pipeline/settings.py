@@ -1,4 +1,4 @@
-"""The settings of a client. They are checked when they are created."""
+"""The settings of a client; creating them checks them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from transfer_async.journal.model import LONGEST_LEASE
 from transfer_async.journal.protocol import Journal
 
 MAX_CLAIM_AGE = 900.0
-"""Seconds after which the hold and the checks of an abandoned claim are not used any more."""
+"""The age in seconds from which an abandoned claim is not continued: its hold and checks may be outdated."""
 
 USER_AGENT = f"transfer_async/{VERSION}"
 
 
 class ClientSettings(TypedDict, total=False):
-    """The keyword arguments of `TransferClient`, without the base URL and the token."""
+    """The arguments of `TransferClient` except the base URL and the token."""
 
     hooks: Sequence[Hook]
     journal: Journal | None
@@ -60,10 +60,11 @@ _OFTEN_OR_NEVER = positive("must be finite and more than 0 seconds, or None")
 
 @frozen(kw_only=True)
 class Times:
-    """The client's clock and its time settings in seconds. The settings are checked against each other.
+    """A client's clock, retry policy and time settings.
 
     Raises:
-        ValueError: a setting is invalid; the text names the argument and the rule.
+        ValueError: a setting is invalid, or the lease is too short for the retry deadline. The message names
+            the argument and the rule.
     """
 
     retry: RetryPolicy = field(validator=instance_of(RetryPolicy))
@@ -94,7 +95,7 @@ class Times:
 
 @frozen(kw_only=True)
 class Limits:
-    """The client's limits of size and rate.
+    """A client's limits on response sizes, connections, concurrent recoveries and the order rate.
 
     Raises:
         ValueError: a limit is not a whole number of 1 or more, or ``rate`` is not a `Rate`.
