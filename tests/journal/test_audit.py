@@ -37,9 +37,9 @@ def journal(path: Path, journal_time: JournalTime) -> SQLiteJournal:
     return SQLiteJournal(path, clock=journal_time.clock)
 
 
-async def resolved(journal: SQLiteJournal, *keys: str) -> None:
+async def resolved(journal: SQLiteJournal, *keys: str, by: str = "ada") -> None:
     for key in keys:
-        await made(journal, *WAYS[KeyState.IN_DOUBT], resolve(order_id=f"tx-{key}", by="ada"), key=key)
+        await made(journal, *WAYS[KeyState.IN_DOUBT], resolve(order_id=f"tx-{key}", by=by), key=key)
 
 
 async def changed(path: Path, sql: str) -> None:
@@ -84,16 +84,21 @@ async def test_a_line_that_is_committed_late_is_found(journal: SQLiteJournal, pa
     await journal.close()
 
 
-async def test_lines_with_the_ids_of_pruned_ones_are_found(journal: SQLiteJournal, journal_time: JournalTime):
+@pytest.mark.parametrize("kept", [(), ("in doubt",)], ids=["all were pruned", "the oldest key is kept"])
+async def test_lines_with_the_ids_of_pruned_ones_are_found(
+    journal: SQLiteJournal, journal_time: JournalTime, kept: tuple[str, ...]
+):
     """SQLite gives the ids of deleted rows again."""
+    for key in kept:
+        await made(journal, *WAYS[KeyState.IN_DOUBT], key=key)
     await resolved(journal, *"abcd")
     await found(journal)
     journal_time.pass_(2 * KEPT)
     await journal.prune(SCOPE, before=journal_time.utc())
-    assert await found(journal) == ([], 1)
-    await resolved(journal, *"wxyz")
+    assert (await found(journal))[0] == []
+    await resolved(journal, *"wxyz", by="ben")
 
-    assert (await found(journal))[0] == [*"zyxw"]
+    assert (await found(journal, by="ben"))[0] == [*"zyxw"]
     await journal.close()
 
 

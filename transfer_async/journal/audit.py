@@ -31,25 +31,30 @@ Query = Callable[..., Awaitable[list[Any]]]
 
 
 class AuditStatements:
-    """The statements; SQLite and PostgreSQL accept the same, if SQLite gets ``?`` for ``$``.
+    """The SQL statements, which differ between SQLite and PostgreSQL only in what the arguments say.
 
     Args:
         keys: the table of entries, ``k``, with the joined table of scopes if there is one.
         history: the table of history lines.
         scope: the column with the scope's name.
         members: the function that returns the members of a JSON array as rows.
+        parameter: the character before a parameter's number.
     """
 
-    def __init__(self, keys: str, history: str, *, scope: str, members: str) -> None:
-        first = f"FROM {history} ORDER BY id LIMIT 1"
+    def __init__(self, keys: str, history: str, *, scope: str, members: str, parameter: str = "$") -> None:
+        first, latest = f"FROM {history} ORDER BY id LIMIT 1", f"FROM {history} ORDER BY id DESC LIMIT 1"
         steps = ", ".join(f"{table}.{name}" for table in "hp" for name in STEP_COLUMNS)
         unchanged = ", ".join(f"'{name}'" for name in sorted(WITHOUT_CHANGE))
-        self.edges: str = f"SELECT (SELECT id {first}), (SELECT at {first}), (SELECT max(id) FROM {history})"
-        self.last_below: str = f"SELECT max(id) FROM {history} WHERE id < CAST($1 AS bigint)"
+        one, two = f"CAST({parameter}1 AS bigint)", f"CAST({parameter}2 AS bigint)"
+        self.edges: str = (
+            f"SELECT (SELECT id {first}), (SELECT at {first}), (SELECT at FROM {history} WHERE id = {one}), "
+            f"(SELECT id {latest}), (SELECT at {latest})"
+        )
+        self.last_below: str = f"SELECT max(id) FROM {history} WHERE id < {one}"
         # ``CROSS JOIN`` makes SQLite read the history once, in its order.
         self.people: str = (
             f"SELECT h.id, {scope}, h.by_whom, h.at FROM {history} h CROSS JOIN {keys} "
-            "WHERE h.id >= CAST($1 AS bigint) AND h.id < CAST($2 AS bigint) AND h.by_whom IS NOT NULL "
+            f"WHERE h.id >= {one} AND h.id < {two} AND h.by_whom IS NOT NULL "
             "AND k.id = h.key_id ORDER BY h.id DESC"
         )
         self.lines: str = f"""
@@ -108,7 +113,9 @@ class Audit:
         self._query = query
         self._sql = statements
         self._known: dict[int, _Range] = {}
-        self._first: tuple[Any, ...] = ()  # the id and time of the oldest line when they were read
+        # The id and time of the oldest and of the newest line when the ranges were read.
+        self._first: tuple[int | None, Any] = (None, None)
+        self._last: tuple[int, Any] = (0, None)
 
     async def page(
         self,
@@ -121,10 +128,10 @@ class Audit:
         until: float | None = None,
     ) -> tuple[list[AuditLine], str]:
         """See `Journal` for ``audit``."""
-        [(first, at, last)] = await self._query(self._sql.edges)
-        if (first, at) != self._first:  # Some were pruned: SQLite may use their ids again.
-            self._known.clear()
-            self._first = (first, at)
+        [(first, at, known_at, last, last_at)] = await self._query(self._sql.edges, self._last[0])
+        if (first, at) != self._first or known_at != self._last[1]:
+            self._known.clear()  # The oldest or the newest was pruned: SQLite may use their ids again.
+        self._first, self._last = (first, at), (last or 0, last_at)
         if first is None:
             return [], ""
         below = int(after) if after else last + 1

@@ -247,7 +247,7 @@ class SQLiteJournal(DurableJournal):
         return self._now()
 
     async def _query(self, sql: str, *values: object) -> list[Any]:
-        return await self._ask(lambda file: file.query(sql.replace("$", "?"), *values))
+        return await self._ask(lambda file: file.query(sql, *values))
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
@@ -413,7 +413,11 @@ _WITH_MOVE = (
     "ORDER BY h.id LIMIT ?"
 )
 _AUDIT = AuditStatements(
-    f"{ENTRY_TABLE} k JOIN scopes s ON s.id = k.scope", "history", scope="s.name", members="json_each($1)"
+    f"{ENTRY_TABLE} k JOIN scopes s ON s.id = k.scope",
+    "history",
+    scope="s.name",
+    members="json_each(?1)",
+    parameter="?",
 )
 _ADD = (
     f"INSERT INTO {ENTRY_TABLE} (id, scope, key, state, token, order_id, due_at, ended_at, body, intent) "
