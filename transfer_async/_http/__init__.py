@@ -1,4 +1,4 @@
-"""One exchange with the service: the address, the token, the request, and the meaning of the response.
+"""HTTP requests to the service: addresses, tokens, sending, retries, and the meaning of each response.
 
-This package imports the converters, but no journal.
+This package may import the converters, but not the journal.
 """

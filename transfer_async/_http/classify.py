@@ -1,7 +1,7 @@
-"""Classification of responses: whether the request had an effect, and whether it may be sent again.
+"""Classification of responses: whether a request may have had an effect, and whether it may be sent again.
 
-The functions are pure. There are two tables, one for orders and one for reads. The first matching row
-decides.
+The functions have no side effects. One table is for orders and other unsafe requests, and one is for reads.
+The first row that matches a response determines its classification.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WRONG_TOKEN = {"message": "Unauthorized"}
 
 
 class Classification(enum.Enum):
-    """The result of one exchange: what is certain about its request."""
+    """The conclusion from one exchange about the effect of its request."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"
@@ -51,16 +51,16 @@ class Classification(enum.Enum):
 
 
 RETRYABLE = frozenset({Classification.NOT_SENT, Classification.NOT_PROCESSED})
-"""The results after which an order may be sent again: the request certainly had no effect."""
+"""The classifications after which an order may be sent again, because the request had no effect."""
 
 SERVICE_REFUSALS = frozenset(
     {Classification.NOT_PROCESSED, Classification.WRONG_TOKEN, Classification.REFUSED}
 )
-"""The results in which the service answered the request with a refusal, so the connection can be reused."""
+"""The classifications of a refusal by the service. After a refusal, the connection can be reused."""
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of a table: the condition, the classification, and the reason."""
+    """One row of a classification table: a condition, the classification if it holds, and the reason."""
 
     fits: Callable[[ExchangeResult, RetryPolicy], bool]
     classification: Classification
@@ -79,7 +79,7 @@ def _json(body: bytes) -> object:
 
 
 def _says_wrong_token(result: ExchangeResult) -> bool:
-    # A body longer than this error body cannot be equal to it and need not be parsed.
+    # A long body cannot be equal to `WRONG_TOKEN`, so it is not parsed.
     short = len(result.body) < SHORT and result.intact
     return short and _json(result.body) == WRONG_TOKEN and not has_duplicate_fields(result.body)
 
@@ -87,7 +87,7 @@ def _says_wrong_token(result: ExchangeResult) -> bool:
 _NEVER_SENT = Rule(
     lambda e, _: not e.sent,
     Classification.NOT_SENT,
-    "no byte of the body was sent: the service cannot have it",
+    "no byte of the body was sent, so the service cannot have received the request",
 )
 _TOKEN_REFUSED = Rule(
     lambda e, _: _status(e) == 401 or (_status(e) // 100 in (2, 4) and _says_wrong_token(e)),
@@ -97,7 +97,7 @@ _TOKEN_REFUSED = Rule(
 _SUCCESS = Rule(
     lambda e, _: 200 <= _status(e) <= 299,
     Classification.ANSWERED,
-    "it is the order if it matches the one sent; otherwise an order may exist that cannot be read",
+    "the status means success; an order's response must still match the order that was sent",
 )
 _PROMISED = Rule(
     lambda e, policy: _status(e) in policy.not_processed,
@@ -121,7 +121,7 @@ ORDER_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, _: _status(e) == 403 and not (e.intact and _json(e.body) is not None),
         Classification.UNKNOWN,
-        "a firewall may replace the answer to a processed order with its own page",
+        "a firewall may replace the response to a processed order with its own page",
     ),
     Rule(
         lambda e, policy: _status(e) in policy.refused,
@@ -140,7 +140,7 @@ READ_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, _: e.status is None,
         Classification.FAILED,
-        "the response was lost, and sending again does no harm",
+        "no response came, and sending a read again does no harm",
     ),
     Rule(lambda e, _: not e.alone, Classification.FAILED, _NOT_ALONE),
     _TOKEN_REFUSED,
@@ -173,11 +173,11 @@ def classify_response(result: ExchangeResult, policy: RetryPolicy, table: tuple[
 
 
 _CENT = Decimal("0.01")
-"""The maximum difference between an amount sent and the amount answered."""
+"""The maximum allowed difference between an amount that was sent and the amount in the response."""
 
 
 def other_order(sent: NewOrder, answer: Answer) -> str | None:
-    """Return the first field in which ``answer`` differs from the order sent, or None."""
+    """Return the name of the first field in which ``answer`` differs from the sent order, or None."""
     order = answer.order
     for name in ("poster_currency", "matcher_currency"):
         if _is_other(getattr(order, name), getattr(sent, name)):
@@ -200,7 +200,7 @@ def _is_other(shown: str | None, sent: str) -> bool:
 def error_of(
     classification: Classification, result: ExchangeResult, *, now: datetime, reading: bool
 ) -> TransferError:
-    """Create the error for a classification. ``reading`` is true for a request that creates no order."""
+    """Create the error for a classification. ``reading`` is true for a safe request, which only reads."""
     common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
     wait = retry_after(result.headers.get("Retry-After"), now=now)
     if classification is Classification.NOT_SENT:
@@ -240,7 +240,7 @@ _FIELDS = (
 
 
 def fields_named(body: bytes) -> tuple[str, ...]:
-    """Return the fields in a refusal's ``errors``, restricted to names in the specification."""
+    """Return the specification's fields that a refusal names in its ``errors``."""
     said = _json(body)
     errors = said.get("errors") if isinstance(said, dict) else None
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()

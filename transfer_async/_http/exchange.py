@@ -1,15 +1,16 @@
-"""One exchange on a connection from aiohttp's pool: one write, and aiohttp's parser for the response.
+"""Sends one request on a connection from aiohttp's pool, and parses the response with aiohttp's parser.
 
-``ClientSession.request`` creates several objects and two timers for each request, and writes the head and the
-body separately, in Python 3.11 even in a task. This module needs half as many instructions, and has one
-statement that writes. It uses aiohttp's connector for the pool, DNS and TLS.
+``ClientSession.request`` creates several objects and two timers for each request. It writes the head and the
+body separately, and in Python 3.11 it even starts a task for this. This module needs half as many
+instructions, and writes the whole request in one statement. It uses aiohttp's connector for the pool, DNS
+and TLS.
 
-The states of an exchange, as `GuardedBody` and `ConnectionState` record them:
+`GuardedBody` and `ConnectionState` record the state of an exchange:
 
 ============  =====================================  ===================================================
 state         how it is reached                      what it proves, and what may follow
 ============  =====================================  ===================================================
-not written   at first                               nothing was sent
+not written   the initial state                      nothing was sent
 stale         the check before the write found that  nothing was sent; the connection is closed, and the
               the connection is closing or readable  request may be written to another one
 written       the check passed; no ``await`` comes   the service may have the request: without a response
@@ -45,7 +46,7 @@ _METHODS = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
 
 @cache
 def _is_tried() -> bool:
-    """Return whether the installed aiohttp has what this module uses, most of which is not public."""
+    """Return whether the installed aiohttp is a tested version with the private members used here."""
     version = tuple(int(part) for part in aiohttp.__version__.split(".")[:2] if part.isdecimal())
     connect = signature(aiohttp.BaseConnector.connect).parameters
     options = signature(ResponseHandler.set_response_params).parameters
@@ -63,18 +64,19 @@ def _is_tried() -> bool:
 def is_possible(session: aiohttp.ClientSession) -> bool:
     """Return whether `exchange` can replace ``session.request``.
 
-    It cannot with an untried version of aiohttp, nor if a library has replaced methods of aiohttp (a mock of
-    the service) or added traces to all sessions (instrumentation).
+    It cannot if this module was never tested with the installed version of aiohttp. It also cannot if a
+    library has replaced methods of aiohttp (for example a mock of the service), or has added traces to all
+    sessions (for example instrumentation).
     """
     methods = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
     return methods == _METHODS and not session.trace_configs and _is_tried()
 
 
 class Response:
-    """A response, with the part of ``aiohttp.ClientResponse`` that the transport uses.
+    """A response with the attributes and methods of ``aiohttp.ClientResponse`` that the transport uses.
 
-    Two limits end the wait for it: the deadline, and ``sock_read`` seconds for the whole head or for each
-    further part of the body. One timer serves for both, because most responses arrive in one part.
+    The wait for a response ends at the deadline. It also ends after ``sock_read`` seconds without the whole
+    head, or without a further part of the body. Until the head arrives, one timer enforces both limits.
     """
 
     def __init__(self, connection: Any, method: str, *, deadline: float, sock_read: float) -> None:
@@ -87,7 +89,7 @@ class Response:
         self.content: Any = None
 
     async def receive(self) -> None:
-        """Wait for the head of the final response, and set the attributes."""
+        """Wait for the head of the final response, and set the status, the headers and the content."""
         while True:
             self._start_timer()
             message, payload = await self._protocol.read()
@@ -147,9 +149,9 @@ async def exchange(
     After any error, ``guard`` shows whether the request was written.
 
     Args:
-        origin: any request to the same host, from which the connector takes the address.
+        origin: any request to the same host. The connector takes the address from it.
         headers: all headers, except ``Host`` and ``Content-Length``.
-        limits: the time limits, which must be set.
+        limits: the time limits. ``total`` and ``sock_read`` must be set.
     """
     assert limits.total is not None and limits.sock_read is not None  # noqa: S101, PT018
     deadline = asyncio.get_running_loop().time() + limits.total

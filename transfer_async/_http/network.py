@@ -17,12 +17,12 @@ from transfer_async._http.urls import proxy_and_authorization
 
 @frozen
 class NetworkSettings:
-    """The network settings that commands and `TransferClient.from_env` take as text.
+    """Network settings given as text, to commands or to `TransferClient.from_env`.
 
     Args:
         proxy: the address of an HTTP proxy.
         ca: a PEM file with the certificates to trust in place of the system's.
-        client_cert: a PEM file with the client's certificate; it may contain the key, too.
+        client_cert: a PEM file with the client's certificate. It may also contain the key.
         client_key: a PEM file with the key of ``client_cert``.
         headers: a text file with a header on each line, as in ``X-Gateway-Key: 7f3a``.
     """
@@ -39,10 +39,10 @@ class NetworkSettings:
         return cls(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
 
     def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the arguments ``proxy``, ``ssl`` and ``headers`` of `TransferClient` that are set.
+        """Return these settings as arguments of `TransferClient`: ``proxy``, ``ssl`` and ``headers``, if set.
 
-        An error has the setting's name from ``names`` (its option or variable). It shows no password and no
-        header's value.
+        An error begins with the setting's name from ``names``, which is its option or variable. The error
+        shows no password and no value of a header.
         """
         problem = self._proxy_problem()
         if problem is not None:
@@ -80,7 +80,7 @@ class NetworkSettings:
 
 
 def _headers_in(path: str, setting: str) -> dict[str, str]:
-    """Return the headers in the file ``path``, which ``setting`` names."""
+    """Read the headers from the file ``path``. An error begins with ``setting``."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""All requests except create-order. They use the same retries, but no key, hold or journal."""
+"""Requests other than create-order. They have the same retries, but no key, no hold and no journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class ServiceRequest(MutableStruct, kw_only=True):
-    """A request that creates no order, as the caller described it."""
+    """A caller's request other than create-order."""
 
     method: str
     path: str
@@ -56,7 +56,7 @@ class ServiceRequest(MutableStruct, kw_only=True):
 
 
 class _RequestState(MutableStruct, kw_only=True):
-    """The current state of one request."""
+    """The progress of one request over all its attempts."""
 
     headers: CIMultiDict[str]
     deadline: float = NEVER
@@ -67,7 +67,7 @@ class _RequestState(MutableStruct, kw_only=True):
 
 
 def checked_method(method: str, *, safe: bool) -> str:
-    """Return ``method`` in upper case if it is an HTTP method, and GET or HEAD if the request is ``safe``."""
+    """Return ``method`` in upper case. It must be an HTTP method; with ``safe``, GET or HEAD."""
     name = method.upper() if isinstance(method, str) else ""
     if name not in _METHODS:
         raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
@@ -77,12 +77,12 @@ def checked_method(method: str, *, safe: bool) -> str:
 
 
 def encoded(json: Any) -> bytes | None:
-    """Return ``json`` as bytes, or None if there is no value."""
+    """Return ``json`` encoded as bytes, or None if ``json`` is None."""
     if json is None:
         return None
     try:
         if _holds_no_number(json):
-            raise ValueError("NaN and infinities are not JSON")  # noqa: TRY301 - handled like any other
+            raise ValueError("NaN and infinities are not JSON")  # noqa: TRY301 - handled below
         content = converter.encode(json)
         decode(content)  # This detects a Decimal that is NaN.
         return content
@@ -121,7 +121,7 @@ class OtherRequests:
         self._is_cut = False
 
     async def send(self, request: ServiceRequest) -> Any:
-        """Send ``request`` with its retries, and return the response that was read."""
+        """Send ``request``, retry it if necessary, and return the decoded response."""
         self._count += 1
         self._none_left.clear()
         try:
@@ -132,7 +132,7 @@ class OtherRequests:
                 self._none_left.set()
 
     async def finish(self, *, wait: float) -> None:
-        """Wait at most ``wait`` seconds for the requests in progress, then stop sending."""
+        """Wait at most ``wait`` seconds for the requests in progress, then allow no further attempts."""
         if self._count:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -140,7 +140,7 @@ class OtherRequests:
         self.cut_off()
 
     def cut_off(self) -> None:
-        """Stop sending, because the client no longer waits."""
+        """Allow no further attempts. The client no longer waits for requests."""
         self._is_cut = True
 
     async def _send(self, request: ServiceRequest) -> Any:
@@ -218,7 +218,7 @@ class OtherRequests:
         return headers
 
     async def _headers(self, request: ServiceRequest, state: _RequestState | None = None) -> CIMultiDict[str]:
-        """Return the headers with the token; a new token if the service refused the one in ``state``."""
+        """Return the headers with the token. If the service refused the token in ``state``, get a new one."""
         try:
             async with asyncio.timeout(seconds_left(self._clock, request.deadline)):
                 return await self._tokens.headers(instead_of=state.headers if state else None)
@@ -264,13 +264,13 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
 
 
 def _expired(state: _RequestState | None) -> TransferError:
-    """Return the error to raise after the deadline: the last attempt's error, or else `Expired`."""
+    """Return the error to raise after the deadline: the last attempt's error, or `Expired` without one."""
     last = None if state is None else state.last_failure
     return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
 
 
 # --- header names and values -------------------------------------------------------------------------
-# A bank may add headers of its own to requests, except those that the client or HTTP itself sets.
+# A bank may add its own headers to requests, but not headers that the client or HTTP itself sets.
 
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -283,11 +283,11 @@ _RESERVED = frozenset(
 
 
 _OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")
-"""Headers whose value must differ from order to order."""
+"""The names of headers whose value must be different for each order."""
 
 
 def checked_name(setting: str, name: object) -> str:
-    """Return ``name`` if it is a header name. The error's text names ``setting``."""
+    """Return ``name`` if it is a valid header name. An error begins with ``setting``."""
     if not _is_header_name(name):
         raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")
     return name
@@ -302,7 +302,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def checked_header_name(setting: str, name: object) -> str:
-    """Return ``name`` if a bank may add a header with this name. The error's text names ``setting``."""
+    """Return ``name`` if a bank may add a header with this name. An error begins with ``setting``."""
     if _is_reserved(checked := checked_name(setting, name)):
         raise ValueError(
             f"{setting}: {checked} is set by the client or by HTTP itself; choose another header"
@@ -313,8 +313,8 @@ def checked_header_name(setting: str, name: object) -> str:
 def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:
     """Return a copy of the bank's own ``headers``, which must not contain ``request_id_header``.
 
-    A header is refused if it cannot be sent, must differ from order to order, or is set by the client. The
-    error's text shows no value.
+    A header is refused if it cannot be sent, if its value must be different for each order, or if the client
+    sets it. The error's text shows no value.
     """
     names = set()
     if request_id_header is not None:
@@ -340,7 +340,7 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
 
 
 def with_added(headers: CIMultiDict[str], added: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return a copy of ``headers`` with those of ``added`` that can be sent and replace no other header."""
+    """Return a copy of ``headers`` plus each header of ``added`` that is allowed and not yet set."""
     merged = headers.copy()
     for name, value in added.items():
         if _is_header_name(name) and not _is_reserved(name) and _is_header_value(value):
@@ -349,7 +349,7 @@ def with_added(headers: CIMultiDict[str], added: Mapping[str, str]) -> CIMultiDi
 
 
 def _is_header_value(value: object) -> bool:
-    """Return whether ``value`` can be sent unchanged: aiohttp would send other characters as UTF-8."""
+    """Return whether ``value`` can be sent unchanged. aiohttp would encode non-ASCII characters as UTF-8."""
     return isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip() != ""
 
 
@@ -373,7 +373,7 @@ def checked(token: object) -> str:
 
 
 class TokenSource:
-    """The token of one client: a string, or a callable. Concurrent callers share one renewal."""
+    """The token of one client: a string or a callable. Concurrent calls share one request for a new token."""
 
     def __init__(
         self, token: Token, *, timeout: float, user_agent: str, headers: Mapping[str, str] | None = None
@@ -393,13 +393,14 @@ class TokenSource:
 
     @property
     def renewable(self) -> bool:
-        """Whether a new token can be requested, because the token is a callable."""
+        """Whether the token is a callable, so that a new token can be requested."""
         return self._ask is not None
 
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
         """Return the headers of every request. They stay the same object until the token changes.
 
-        If they are ``instead_of``, the headers of a request that got a 401, a new token is requested.
+        If the current headers are ``instead_of``, a new token is requested. After a 401, pass the headers of
+        the refused request as ``instead_of``.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current
@@ -409,7 +410,7 @@ class TokenSource:
             self._asking.add_done_callback(retrieve_exception)
         asking = self._asking
         try:
-            return await asyncio.shield(asking)  # Other callers may wait for it too.
+            return await asyncio.shield(asking)  # Other callers may be waiting for the same task.
         except TokenUnavailable as error:
             # Each call needs a copy, because it sets its own key on the error.
             raise copy.copy(error) from error.__cause__
@@ -433,7 +434,7 @@ class TokenSource:
         """Request a token and set the headers. No traceback contains the token."""
         try:
             if self._ask is None:
-                raise ValueError("the token is not a callable")  # noqa: TRY301 - as any other failure
+                raise ValueError("the token is not a callable")  # noqa: TRY301 - handled below
             async with asyncio.timeout(self._timeout):
                 self.current = self._headers_for(checked(await self._ask()))
             return self.current

@@ -30,7 +30,7 @@ REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431
 """The statuses that count as a refusal by default. See the table in `classify`."""
 
 AT_START = 3
-"""The minimum number of retries that a new client's budget allows: those of one call, by default."""
+"""The minimum number of retries that a new client's budget allows. One call has as many by default."""
 
 CAPACITY = 500
 """The default maximum number of tokens of a `RetryBudget`."""
@@ -58,15 +58,17 @@ def _as_a_set(value: Iterable[int]) -> frozenset[int]:
 class RetryBudget:
     """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
-    A new client has tokens for the retries of one order (``attempts - 1``), and for at least three. It may
-    spend a third of them after a 429, which is two retries by default. Successful exchanges add tokens. A new
-    client gets few tokens, because thousands of new clients can overload the service too.
+    A new client has tokens for the retries of one order (``attempts - 1``), and for at least three retries.
+    It may spend only a third of these tokens after a 429, which allows two retries by default. Successful
+    exchanges add tokens. A new client gets few tokens, because thousands of new clients could overload the
+    service.
 
     Args:
         capacity: the maximum number of tokens, also for a new client. The default grows to the number that
             one order may need; a value that you set does not.
         cost: the tokens that a retry costs.
-        throttle_cost: the tokens that a retry after a 429 costs. It costs less, as the service responds.
+        throttle_cost: the tokens that a retry after a 429 costs. It costs less than other retries, because
+            a 429 shows that the service responds.
         refund: the tokens that a successful exchange adds.
     """
 
@@ -85,9 +87,10 @@ class RetryPolicy:
         first_delay: the upper bound of the first pause in seconds. Each pause is a random part of its bound.
             The bound doubles with each pause, up to ``max_delay``.
         max_delay: the upper bound of the longest pause, in seconds.
-        deadline: the seconds for all attempts together. They start just before the first, after the hooks.
-        not_processed: the statuses that are retried. Your contract with the service must guarantee that such
-            an order was not processed.
+        deadline: the maximum seconds for all attempts together. The time starts after the hooks, just before
+            the first attempt.
+        not_processed: the statuses after which an order is sent again. Your contract with the service must
+            guarantee that an order with such a response was not processed.
         refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
 
@@ -117,14 +120,14 @@ class RetryPolicy:
         Args:
             failures: the number of failed attempts, 1 or more.
             chance: a random number from 0 to 1.
-            retry_after: the seconds of the service's ``Retry-After``, the minimum of the result.
+            retry_after: the seconds in the service's ``Retry-After`` header. The result is never less.
         """
         bound = min(self.max_delay, self.first_delay * 2.0 ** min(failures - 1, 60))
         return max(chance * bound, retry_after or 0.0)
 
 
 class TokenBucket:
-    """The current state of a client's retry budget, for calls of at most ``attempts`` attempts."""
+    """The tokens left in a client's retry budget. A call of the client has at most ``attempts`` attempts."""
 
     def __init__(self, settings: RetryBudget, *, attempts: int = AT_START + 1) -> None:
         self._settings = settings
@@ -152,7 +155,7 @@ class TokenBucket:
 
 
 class Pause(FrozenStruct, frozen=True):
-    """A pause before a retry, and the error before it."""
+    """A pause before a retry, and the error that is the reason for the retry."""
 
     error: TransferError
     seconds: float
@@ -174,9 +177,9 @@ async def run_retries(
     Call this only after a failure, because starting tenacity takes an eighth of a request's time.
 
     Args:
-        until: returns whether an attempt may still begin after a number of seconds.
+        until: returns whether an attempt may still begin in a given number of seconds.
         may: returns whether an error allows a retry.
-        pause: waits and publishes the event.
+        pause: waits for the length of a `Pause`.
     """
     import tenacity
 
@@ -217,7 +220,7 @@ async def _slept(_: float) -> None:
 
 
 def prepare() -> None:
-    """Import tenacity now. The import takes 9 ms, for which no order should wait before its retry."""
+    """Import tenacity in advance, so that the first retry of an order does not wait 9 ms for the import."""
     import tenacity  # noqa: F401
 
 
@@ -229,7 +232,7 @@ def _error(state: tenacity.RetryCallState) -> TransferError:
 
 
 def retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Return the seconds of a ``Retry-After`` header, a number or an HTTP date; None for anything else."""
+    """Return the seconds to wait according to a ``Retry-After`` header; None if it is missing or invalid."""
     if header is None:
         return None
     text = header.strip()
@@ -246,7 +249,7 @@ def retry_after(header: str | None, *, now: datetime) -> float | None:
 # A client may limit its requests per second; further orders wait in a queue.
 #
 # The library aiolimiter does not suffice. It cannot predict the length of a wait, so no order could be
-# refused early. New orders may overtake waiting ones. It always uses the event loop's clock.
+# refused early. It lets new orders overtake waiting orders. It always uses the event loop's clock.
 
 
 def _as_float(value: Any) -> Any:
@@ -280,7 +283,7 @@ class Rate:
 
 
 class RateLimitQueue:
-    """A queue that serves its waiters in order, no faster than a rate."""
+    """A queue that lets orders continue in their order of arrival, no faster than a given rate."""
 
     def __init__(self, rate: Rate, clock: Clock) -> None:
         self._clock = clock
@@ -292,13 +295,14 @@ class RateLimitQueue:
 
     @property
     def ahead(self) -> float:
-        """The seconds that a new waiter would wait, if no other waiter leaves the queue."""
+        """The seconds that a new order would have to wait if no waiting order gives up."""
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
-        """Wait for a slot, in order of arrival, take it, and return the seconds waited.
+        """Wait in the queue for a slot, take the slot, and return the seconds waited.
 
-        A `TimeoutError` means that the wait would take, or took, longer than ``within`` seconds.
+        Raises:
+            TimeoutError: the wait would take, or has taken, longer than ``within`` seconds.
         """
         began, ahead = self._clock.now(), self.ahead
         if not self._waiters and ahead == 0.0:
@@ -311,7 +315,7 @@ class RateLimitQueue:
         return self._clock.now() - began
 
     def take_slot(self) -> None:
-        """Take a slot without waiting. The other waiters then wait longer."""
+        """Take a slot without waiting. The orders in the queue then wait longer."""
         self._due = max(self._due, self._clock.now()) + self._interval
 
     def return_slot(self) -> None:

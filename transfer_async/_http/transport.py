@@ -1,4 +1,4 @@
-"""One exchange over aiohttp, and the evidence of its progress.
+"""Sends one request with aiohttp, and records evidence of how far the request got.
 
 The type of an exception never proves whether a POST was processed: the same ``TimeoutError`` is raised for a
 host name that did not resolve and for an order that was processed. The evidence is whether the body was
@@ -9,11 +9,12 @@ body handed over          response             conclusion
 ========================  ===================  ==================================================
 no                        any                  never sent; the response is to another request
 yes                       none                 unknown: the order may have been processed
-yes                       a response object    as its status says, even if its body is cut
+yes                       a response object    that of its status, even if its body is cut
 ========================  ===================  ==================================================
 
-A pooled connection may have received unsolicited bytes. So it is checked just before the first byte is sent.
-If it is closing or readable, nothing is written, and another connection is used.
+A pooled connection may have received unsolicited bytes. So each connection is checked just before the first
+byte is sent. If the connection is closing or has bytes to read, nothing is written to it, and another
+connection is used.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ POOL_KEEPALIVE = 4.0
 """The maximum idle seconds of a pooled connection. Common servers close idle connections after 5 s."""
 
 SHORT = 200
-"""The maximum bytes of the specification's error body, which means a refusal with any status."""
+"""The size in bytes from which a body is too long to be the specification's error body.
+
+That body means a refusal even with a 2xx status.
+"""
 
 RESPONSE_ID_HEADER = "X-Request-Id"
 """The default name of the response header with the service's request id. The specification has none."""
@@ -67,8 +71,8 @@ class Timeouts:
         sock_connect: the limit for TCP and TLS alone.
         sock_read: the limit for the wait between two parts of a response, after the request is written.
         total: the limit for one whole exchange.
-        hook: the limit for ``before`` or ``undo`` of one hook, and for one call of ``resolve`` or of the
-            token callable.
+        hook: the limit for ``before`` or ``undo`` of one hook. It also limits one call of ``resolve`` or of
+            the token callable.
 
     Raises:
         ValueError: a timeout is not more than 0 and finite.
@@ -82,9 +86,9 @@ class Timeouts:
 
 
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
-    """Convert ``timeouts`` for aiohttp. No timeout exceeds the remaining ``left`` seconds."""
+    """Return ``timeouts`` for aiohttp, each limited to the remaining ``left`` seconds."""
     total = min(timeouts.total, max(left, 0.001))
-    # `sock_connect` is a part of `connect`. A longer one has no effect, and omitting it saves a timer.
+    # `sock_connect` is a part of `connect`. If it is longer, it has no effect; omitting it saves a timer.
     sock_connect = None if timeouts.sock_connect >= timeouts.connect else min(timeouts.sock_connect, total)
     return aiohttp.ClientTimeout(
         total=total,
@@ -116,10 +120,10 @@ class ExchangeResult:
         sent: whether the body (or a request without one) was handed over to the connection.
         status: the HTTP status of a response object. It is never taken from an exception.
         body: the part of the response's body that was read, cut at the limit.
-        intact: whether the whole body was read, as far as HTTP shows.
+        intact: whether the body was read to its end without an error.
         alone: whether the response is the only one that arrived, and arrived after its request. This is not
             checked for a 2xx response to an order, which is recognised by its contents.
-        error: the underlying error, if any; sanitized.
+        error: the underlying error after sanitizing; None if there was no error.
     """
 
     sent: bool
@@ -143,10 +147,10 @@ class TransportClosed(aiohttp.ClientConnectionError):
 
 
 class Transport:
-    """The HTTP sessions of one client: a borrowed one, which is never closed, or two of its own.
+    """The HTTP sessions of one client: the caller's session, which is never closed, or two own sessions.
 
-    Orders have a separate connection pool. aiohttp takes the connection that was idle longest, so in a shared
-    pool, other requests would keep old connections alive.
+    Orders have a separate connection pool. aiohttp reuses the connection that was idle longest. In a shared
+    pool, other requests would keep old connections open, and orders would be sent on them.
     """
 
     def __init__(
@@ -167,21 +171,21 @@ class Transport:
         self._orders = self._others = session
         self._borrowed = session is not None
         self._may_exchange = session is None and proxy is None
-        self._origin: aiohttp.ClientRequest | None = None  # what the connector must know of each request
+        self._origin: aiohttp.ClientRequest | None = None  # The connector reads the address from it.
         self._opened = self._closed = False
         self._timeouts = timeouts
         self._full_timeout = _for_exchange(timeouts, left=timeouts.total)
         self._max_response_bytes = max_response_bytes
         self._max_connections = max_connections
         if ssl is None and session is not None and base_url.startswith("https:"):
-            ssl = _default_context()  # The connector of a borrowed session may verify no certificates.
+            ssl = _default_context()  # A borrowed session's connector might not verify certificates.
         self._options: dict[str, Any] = {
             "allow_redirects": False,
             "raise_for_status": False,
             "auto_decompress": False,  # see `BoundedBody`
             "ssl": True if ssl is None else ssl,
         }
-        self._added: dict[str, str] = {}  # Without TLS, each request has the proxy's credentials.
+        self._added: dict[str, str] = {}  # Without TLS, each request carries the proxy's credentials.
         address, authorization = urls.proxy_and_authorization(proxy)
         if address is not None:
             self._options["proxy"] = address
@@ -196,7 +200,11 @@ class Transport:
         return self._opened and not self._closed
 
     def open(self) -> None:
-        """Create the sessions. This needs a running event loop, and a transport that was not closed."""
+        """Create the sessions. This needs a running event loop.
+
+        Raises:
+            TransportClosed: the transport was closed.
+        """
         if self._closed:
             raise TransportClosed
         self._opened = True
@@ -205,7 +213,7 @@ class Transport:
 
     def _session(self) -> aiohttp.ClientSession:
         # asyncio allocates 256 KiB for every read. glibc maps such a block anew each time, which takes 17 µs,
-        # until a larger block has been freed.
+        # until a larger block has been freed. So a larger block is created and freed here.
         bytes(1 << 20)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=POOL_KEEPALIVE),
@@ -213,11 +221,11 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the sessions, except borrowed ones. Nothing is sent after that."""
+        """Close the transport's own sessions. Nothing is sent after that."""
         self._closed = True
         if not self._borrowed:
             orders, others, self._orders, self._others = self._orders, self._others, None, None
-            async with AsyncExitStack() as left:  # If closing one is cancelled, the other is closed too.
+            async with AsyncExitStack() as left:  # A cancellation leaves no session open.
                 for session in (orders, others):
                     if session is not None:
                         left.push_async_callback(session.close)
@@ -225,13 +233,13 @@ class Transport:
     async def post_order(
         self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
     ) -> ExchangeResult:
-        """Send one create-order request (specification 4.1), at most once, and return how far it got."""
+        """Send a create-order request (specification 4.1) at most once, and return the result."""
         url = self._create_order
         return await self._carry_out("POST", url, body, headers=headers, left=left, is_order=True)
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
         """Return whether no more bytes have arrived on ``connection`` since its response was read."""
-        if self._borrowed or not connection.trusted:  # Others may use it by now, or it is closed.
+        if self._borrowed or not connection.trusted:  # Other requests may use it, or it is closed.
             return True
         return connection.is_quiet()
 
@@ -245,7 +253,7 @@ class Transport:
         left: float,
         in_time: Callable[[], bool],
     ) -> ExchangeResult:
-        """Send another kind of request, at most once. ``path`` is appended to the base URL unchanged."""
+        """Send a request other than create-order at most once. ``path`` is appended to the base URL."""
         url, guard = URL(self._base_url + path, encoded=True), GuardedBody(content, in_time=in_time)
         result = await self._carry_out(method, url, guard, headers=headers, left=left, is_order=False)
         if result.error is not None and must_propagate(result.error):
@@ -277,7 +285,7 @@ class Transport:
                     if is_end(error):
                         raise
                     result = ExchangeResult(sent=guard.handed_over, error=error)
-                    # A read timeout starts after the write, so this one belongs to an earlier request.
+                    # A read timeout starts after the write. If it ends before, it is an earlier request's.
                     guard.stale = guard.stale or is_a(error, aiohttp.SocketTimeoutError)
                 else:
                     if guard.handed_over or not guard.adopted:
@@ -291,7 +299,7 @@ class Transport:
                     break
             return result
         finally:
-            guard.spent = True  # aiohttp must not send what it still has of the request.
+            guard.spent = True  # aiohttp must not send the rest of the request.
 
     async def _request(
         self,
@@ -303,7 +311,7 @@ class Transport:
         left: float,
         is_order: bool,
     ) -> Response | aiohttp.ClientResponse:
-        """Send a request through `exchange` if possible, else through the session."""
+        """Send a request with `exchange` if possible, otherwise with the session."""
         self.open()
         session = self._orders if is_order else self._others
         assert session is not None  # noqa: S101 - open() has made both
@@ -328,7 +336,7 @@ class Transport:
     async def _heard(
         self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``. If its contents cannot show that it belongs to the request, check that too."""
+        """Read ``response``, and check that it belongs to the request unless its contents show that."""
         content, error = await self._read(response)
         # After HEAD, an older aiohttp waits for a body that never comes, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD
@@ -338,7 +346,7 @@ class Transport:
                 alone = not is_of_two(response, content) and await connection.is_alone(whole=whole)
             except asyncio.CancelledError as cancelled:
                 alone, error = False, cancelled
-        if not is_order:  # An order's response is judged by its contents.
+        if not is_order:  # For an order, the contents of the response decide this later.
             if error is None and alone and whole and response.status < 500:
                 connection.trust()
             else:
@@ -355,7 +363,7 @@ class Transport:
         )
 
     async def _read(self, response: Response | aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
-        """Return the body up to the limit, and the error that cut it, if any."""
+        """Return the body up to the limit, and the error that cut it off, or None."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
             while chunk := await response.content.readany():
@@ -373,7 +381,7 @@ class Transport:
 
 
 # --- decompression -----------------------------------------------------------------------------------
-# Here the body of a response is decompressed, up to the limit.
+# The body of a response is decompressed here, up to the limit.
 #
 # Older versions of aiohttp decompress a whole chunk at once, even if the result is a thousand times larger.
 # aiohttp also does not distinguish a cut compressed body from a complete one.
@@ -396,7 +404,7 @@ class BodyCut(aiohttp.ClientPayloadError):
 
 
 class BoundedBody:
-    """The part of a response's body that was received, decompressed, up to ``limit`` bytes."""
+    """A response's body as received so far: decompressed, and at most ``limit`` bytes."""
 
     def __init__(self, limit: int, *, encoding: str | None) -> None:
         self._room = limit
@@ -411,7 +419,7 @@ class BoundedBody:
         return b"".join(self._chunks)
 
     def take(self, chunk: bytes) -> None:
-        """Add a received chunk, or the part of it that is within the limit. An error ends the body."""
+        """Add a received chunk, or the part of it within the limit. After an error, add no more chunks."""
         if self._encoding != "identity":
             chunk = self._unpacked(chunk)
         self._chunks.append(chunk[: self._room])
@@ -420,7 +428,7 @@ class BoundedBody:
             raise BodyTooLarge
 
     def end(self) -> None:
-        """Check at the end of the response that the compressed data is complete."""
+        """Check that the compressed data is complete. Call this at the end of the response."""
         if self._unpack is not None and not self._unpack.eof:
             raise BodyCut
 

@@ -1,4 +1,4 @@
-"""Checks of the addresses for requests: the base URL, the paths below it, the proxy, and an origin."""
+"""Checks of the addresses that the client uses: the base URL, the paths below it, the proxy, and origins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _BEHIND = re.compile(r"[?#].*")
 def normalised(base_url: str) -> str:
     """Return ``base_url`` in its normal form: lower case, without a default port or a final slash.
 
-    It must be https (or http to this machine), and have no parts besides host, port and path.
+    The scheme must be https, or http if the host is this machine's loopback. The address must have no user,
+    password, query or fragment.
     """
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
         raise ValueError("base_url: must not contain spaces or control characters")
@@ -33,7 +34,8 @@ def normalised(base_url: str) -> str:
         raise ValueError("base_url: is not an https address")
     if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
         raise ValueError("base_url: must be https, unless the host is this machine's loopback")
-    if url.user is not None or url.password is not None or "@" in base_url:  # A "/" ends the host.
+    # A "/" in a password ends the host, so that only the "@" shows that there is a password.
+    if url.user is not None or url.password is not None or "@" in base_url:
         raise ValueError("base_url: must not contain a user or a password")
     if url.query_string or url.fragment:
         raise ValueError("base_url: must not contain a query or a fragment")
@@ -67,9 +69,10 @@ def is_odd_host(host: str) -> bool:
 
 
 def _refuse_second_spelling(path: str) -> None:
-    """Refuse a path prefix that a server may treat like a different one: the two would have separate keys.
+    """Refuse a path prefix that a server may treat like another prefix.
 
-    The prefix is not rewritten, because that would change the requests.
+    The same service would have separate keys under the two prefixes. The prefix is not rewritten, because
+    that would change the requests.
     """
     for stage in _stages(path, "base_url"):
         segments = stage.split("/")[1:]
@@ -82,7 +85,7 @@ def _refuse_second_spelling(path: str) -> None:
 
 
 def _url(text: object) -> URL | None:
-    """Return ``text`` as a URL, or None if it is not one. An error could show the text."""
+    """Return ``text`` as a URL, or None if it is not a URL. No error shows the text."""
     try:
         url = URL(text)  # type: ignore[arg-type] # any object may be given
         _ = url.raw_host, url.explicit_port
@@ -92,9 +95,10 @@ def _url(text: object) -> URL | None:
 
 
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
-    """Return a proxy's address without user and password, and the header value that holds these.
+    """Return a proxy's address without user and password, and the header value that contains these two.
 
-    They are separated because aiohttp shows the address in its errors and logs. Our error's text does not.
+    aiohttp shows the address in its errors and logs, so the address must not contain them. The errors of this
+    function show no part of the address.
     """
     if proxy is None:
         return None, None
@@ -113,7 +117,7 @@ def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
 
 
 def checked_path(path: str, *, below: str = "") -> str:
-    """Return ``path`` if it does not leave the base address ``below``, and does not create orders."""
+    """Return ``path`` if it stays below the base address ``below`` and is not that of create-order."""
     if not isinstance(path, str) or not _PLAIN_PATH.fullmatch(path) or "#" in path or "\\" in path:
         raise ValueError("path: must begin with one '/' and be percent-encoded ASCII without '#'")
     stages = _stages(path.partition("?")[0])
@@ -165,7 +169,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def checked_origin(origin: str | None) -> str | None:
-    """Return ``origin`` as browsers write it.
+    """Return ``origin`` in the form that browsers send, or None if it is None.
 
     Raises:
         ValueError: ``origin`` is not an origin, such as ``https://desk.bank.example``.
@@ -180,7 +184,7 @@ def checked_origin(origin: str | None) -> str | None:
 
 
 def _as_sent(scheme: str, host: str, port: str | None) -> str | None:
-    """Return the origin as browsers send it: the host in IDNA, no default port; None if it is invalid."""
+    """Return the origin as browsers send it, with an IDNA host and no default port; None if it is invalid."""
     number = int(port) if port else _DEFAULT_PORTS[scheme]
     try:
         name = URL.build(scheme=scheme, host=host.strip("[]"), port=number).raw_host or ""

@@ -1,9 +1,11 @@
-"""The last check before the first byte: nothing is sent twice, too late, or on a stale connection.
+"""The check just before a request's first byte: nothing is sent twice, too late, or on a stale connection.
 
 A pooled connection may be about to close, or may have received unsolicited bytes, which would be taken for
-the response to the next request. `exchange` checks the connection and then writes. A session has no public
-hook between the two. There a body writes itself, and a middleware wraps a request's ``send``. aiohttp awaits
-some traces of a session (``aiohttp.TraceConfig``) while it writes. So they are awaited before the check.
+the response to the next request. `exchange` checks the connection and immediately writes to it. An
+``aiohttp.ClientSession`` has no public hook at this point. So an order's body (`SessionBody`) makes the check
+when the session writes it. For other requests, a middleware (`SessionRequest`) makes the check. aiohttp
+awaits some traces of a session (``aiohttp.TraceConfig``) while it writes. So these traces are awaited before
+the check.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class GuardedBody:
 
 
 class SessionBody(aiohttp.BytesPayload):
-    """An order's body that a session writes. Until then, the session only buffers the headers."""
+    """An order's body for a session. The session only buffers the headers until it writes this body."""
 
     def __init__(self, guard: GuardedBody) -> None:
         super().__init__(guard.content or b"", content_type="application/json")
@@ -106,7 +108,7 @@ class SessionBody(aiohttp.BytesPayload):
 
 
 class SessionRequest:
-    """A client middleware that sends each of the other requests at most once, on a clean connection."""
+    """A middleware for requests other than create-order. Each is sent at most once, on a clean connection."""
 
     def __init__(self, guard: GuardedBody) -> None:
         self._guard = guard
@@ -165,7 +167,7 @@ def _is_spoiled(transport: Any, protocol: Any) -> bool:
     """Return whether a connection is closing, or its parser has read a response or a part of one."""
     if transport.is_closing() or protocol is None:
         return bool(transport.is_closing())
-    # A whole response sets `should_close`. A part of one would be completed by the response to the request.
+    # A whole response sets `should_close`. The response to the request would complete a part of one.
     return bool(protocol.should_close) or _has_begun(getattr(protocol, "_parser", None))
 
 
@@ -216,7 +218,7 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether the last response was trusted, and no part of another one has come since."""
+        """Return whether a connection is new, or its last response is trusted and nothing followed it."""
         last = None if protocol is None else _LAST.get(protocol)
         return last is None or (last.trusted and not _has_begun(last._parser))
 
@@ -233,11 +235,11 @@ class ConnectionState:
     def trust(self) -> None:
         """Record that the response belonged to the request, so the connection may be reused."""
         self.trusted = True
-        # It reads what arrives while the connection is idle; aiohttp makes another one for the next request.
+        # This parser reads what arrives while the connection is idle. The next request gets a new parser.
         self._parser = getattr(self._protocol, "_parser", None)
 
     def distrust(self) -> None:
-        """Close the connection after an improper response, unless it carries another request already."""
+        """Close the connection after a response that is not trusted, unless another request uses it."""
         self.trusted = False
         if self._is_last:
             self._protocol.close()
@@ -249,7 +251,7 @@ class ConnectionState:
     async def is_alone(self, *, whole: bool) -> bool:
         """Return whether the response is the only one that arrived, and arrived after its request.
 
-        If it was not read as a ``whole``, waiting bytes may belong to it.
+        If ``whole`` is false, the response was not read to its end, and waiting bytes may belong to it.
         """
         if not self._is_last:
             return True
@@ -266,7 +268,7 @@ class ConnectionState:
         return False
 
     def is_quiet(self) -> bool:
-        """Return whether nothing more has arrived after the response, as far as visible now."""
+        """Return whether no further bytes are known to have arrived after the response."""
         if not self._is_last:
             return True
         if _is_amid_another(self._protocol):
@@ -280,7 +282,7 @@ _HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")  # a body may q
 
 
 def is_of_two(response: Any, content: bytes) -> bool:
-    """Return whether a response contains another one's head: it began as a part of another response."""
+    """Return whether a response contains the head of another one, so it was joined from two responses."""
     if any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values()))):
         return True
     return _HEAD.search(content) is not None
@@ -308,7 +310,7 @@ def _is_amid_another(protocol: Any) -> bool:
 
 
 def _has_begun(parser: Any) -> bool:
-    """Return whether a parser has read a part of a message. It must not be used after that."""
+    """Return whether a parser has read a part of a message. Do not use the parser after this call."""
     if parser is None:
         return False
     try:
