@@ -157,9 +157,11 @@ async def test_heartbeats_continue_while_an_outcome_is_published():
     assert desk.log.names == ["handle", "beat", "publish", "ack"]
 
 
-async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(caplog):
+@each("error", [OSError("ada.okafor@example.org"), asyncio.CancelledError("ada.okafor@example.org")])
+async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(error, caplog):
     desk = Desk()
-    desk.log.before["beat"] = OSError("ada.okafor@example.org")
+    desk.log.before["beat"] = error
+    caplog.clear()
     async with desk.at("handle"):
         await desk.beats.pass_()
         while "a heartbeat failed" not in caplog.text:  # noqa: ASYNC110
@@ -168,7 +170,7 @@ async def test_a_failed_heartbeat_is_logged_and_the_next_one_is_sent(caplog):
         await desk.heartbeats_sent()
 
     assert desk.log.names == ["beat", "handle", "publish", "ack"]
-    assert "a heartbeat failed (OSError)" in caplog.text
+    assert f"a heartbeat failed ({type(error).__name__})" in caplog.text
     assert "ada" not in caplog.text
 
 

@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -182,7 +183,7 @@ class Worker:
     @asynccontextmanager
     async def _heartbeats(self, delivery: Delivery) -> AsyncIterator[None]:
         heartbeats = Periodic(
-            delivery.beat,
+            partial(_send_heartbeat, delivery),
             every=self._beat_every,
             first=self._beat_every,
             until=_is_cancelled,  # a broker's driver may swallow a cancellation
@@ -236,12 +237,21 @@ class Worker:
             self._resumes = float("-inf")
 
 
+async def _send_heartbeat(delivery: Delivery) -> None:
+    try:
+        await delivery.beat()
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        _heartbeat_failed(error)  # The broker's driver has cancelled one of its own tasks.
+
+
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _heartbeat_failed(error: Exception) -> None:
+def _heartbeat_failed(error: BaseException) -> None:
     log.warning("a heartbeat failed (%s)", type(error).__name__)
 
 
