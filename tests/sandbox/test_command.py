@@ -29,7 +29,9 @@ MIX = ["status=0.3:status=429", "status-after-processing=0.2:status=503"]
 
 
 def test_the_help_lists_every_fault_by_its_effect_on_the_order():
-    exists, _, does_not = invoke("sandbox", "--help").output.partition("After these it does not exist")
+    exists, _, does_not = invoke("sandbox", "--help").output.partition(
+        "After these faults the order does not exist"
+    )
     exists = exists.partition("After these faults the order exists")[2]
 
     for name, fault in FAULTS.items():

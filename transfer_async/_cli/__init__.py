@@ -1,4 +1,4 @@
-"""The command line, an extra: it reads options, calls the package below, and prints the results.
+"""The command line ``transfer-async``, an extra: it reads options, calls the package, and prints results.
 
-It may import every layer; `launcher` works without typer, so that it can report that typer is missing.
+This package may import every layer. `launcher` works without typer, so that it can report a missing typer.
 """

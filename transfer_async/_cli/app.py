@@ -55,7 +55,7 @@ def desk(
     scope: options.Scope = None,
     base_url: options.BaseUrl = None,
     by: Annotated[
-        str | None, typer.Option(help="The operator's name, for the record; the login name by default.")
+        str | None, typer.Option(help="The operator's name in the history; the login name by default.")
     ] = None,
     may: Annotated[
         list[str] | None,
@@ -64,14 +64,14 @@ def desk(
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
-    label: Annotated[str, typer.Option(help="The environment, such as live; each page shows it.")] = "",
+    label: Annotated[str, typer.Option(help="The environment on every page, such as live.")] = "",
     colour: Annotated[
-        str | None, typer.Option(metavar="#RRGGBB", help="The colour of the band with the label.")
+        str | None, typer.Option(metavar="#RRGGBB", help="The colour of the band behind the label.")
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="The address of your own look-up, with {order_id} or another field."
+            metavar="URL", help="The URL of your own look-up page, with {order_id} or another field."
         ),
     ] = None,
     zone: Annotated[
@@ -85,8 +85,8 @@ def desk(
     """Serve the operators' page on this machine until Ctrl-C.
 
     The page shows the pending keys of a journal and, if your role allows it, the actions that end them. It
-    sends nothing to the service. The command prints an address that admits one browser, once. Other browsers
-    and other machines have no access.
+    sends nothing to the service. The command prints an address that works once, in one browser. Other
+    browsers and other machines have no access.
 
     ROLE is change (end doubts), approve (approve what another operator proposed) or parties (see who pays
     whom).
@@ -94,7 +94,7 @@ def desk(
     Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 wrong usage.
     """
     with failing("desk", {ImportError: USAGE}):
-        from transfer_async._cli import servers  # brings Jinja2 and aiohttp's server: 90 ms
+        from transfer_async._cli import servers  # imports Jinja2 and aiohttp's server: 90 ms
         from transfer_async.desk import Operator
         from transfer_async.desk.views import PageStyle
     if by is None:
@@ -126,8 +126,8 @@ app = typer.Typer(
     "and operate a journal.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # plain text, the same everywhere
-    pretty_exceptions_enable=False,  # they would show local variables, and the token among them
+    rich_markup_mode=None,  # Plain text looks the same on every terminal.
+    pretty_exceptions_enable=False,  # These would show local variables, including the token.
 )
 app.add_typer(journal_commands.app, name="journal")
 journal_commands.app.command(cls=PlainUsage)(reconcile_command.reconcile)
@@ -155,14 +155,14 @@ def common_options(
 
 @app.command()
 def demo() -> None:
-    """Show the client at work, against a sandbox.
+    """Show how the client works, with a sandbox of the service.
 
     One order is created. The response to another is lost, and its doubt is resolved. A third is refused.
     Then orders are matched, beneficiaries' names are compared, and many orders are sent at once while faults
-    occur. All of it runs in this process, in a few seconds. The demo checks what it prints: if all of it is
-    true, the last line begins with "demo ok" and the exit code is 0; otherwise the exit code is 1.
+    occur. All of it runs in this process, in a few seconds. The demo checks every claim that it prints. If
+    all claims are true, the last line begins with "demo ok" and the exit code is 0; otherwise it is 1.
     """
-    from transfer_async._cli import demo as tour  # brings the sandbox: 80 ms
+    from transfer_async._cli import demo as tour  # imports the sandbox: 80 ms
 
     with failing("demo failed", {tour.FalseClaim: FAILED}):
         run(tour.run(tell))
@@ -188,7 +188,7 @@ def sandbox(
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A profile written by transfer-async probe: imitate that service."),
+        typer.Option(metavar="FILE", help="A profile of transfer-async probe; the sandbox imitates it."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="A PEM file with the certificate for https.")] = None,
     tls_key: Annotated[
@@ -201,12 +201,13 @@ def sandbox(
     """Serve the sandbox until Ctrl-C.
 
     The sandbox is a small implementation of the transfer order service, for development. The command prints
-    its address, its token and the two variables to export, then one line for each request, on stderr. On
-    SIGINT (Ctrl-C) or SIGTERM it shuts down cleanly with exit code 0.
+    the sandbox's address, its token and two environment variables to export. Then it writes one line for each
+    request to stderr. On SIGINT (Ctrl-C) or SIGTERM it shuts down cleanly with exit code 0.
     Exit codes: 0 stopped; 1 it cannot listen on the port; 2 wrong usage.
 
-    --fault spoils a share of all orders, 0 to 1, drawn from --seed: the same orders, sent one after the
-    other, get the same faults. SETTINGS are the settings of the fault, as setting=value,... or as JSON:
+    --fault applies a fault to a share of all orders, 0 to 1. The orders are drawn from --seed: the same
+    orders, sent one after the other, get the same faults. SETTINGS are the settings of the fault, as
+    setting=value,... or as JSON:
 
     \b
       --fault close-after-processing=0.05
@@ -222,19 +223,19 @@ def sandbox(
       another-order             slow-bytes                huge-body
       compressed-huge-body      unsolicited-reply
 
-    After these it does not exist, or not yet:
+    After these faults the order does not exist, or does not exist yet:
 
     \b
       close-before-reading      stall-before-processing   status
       redirect
     """
-    from transfer_async._cli import servers  # brings the sandbox: 80 ms
+    from transfer_async._cli import servers  # imports the sandbox: 80 ms
     from transfer_async.sandbox import Sandbox, load_accounts, load_profile
 
     if not (beyond_loopback or servers.is_loopback(host)):
         fail(
-            f"--host: {host} is not this machine's loopback, and the sandbox is for development. To allow it "
-            "all the same, pass --beyond-loopback; clients also need --tls-cert",
+            f"--host: {host} is not loopback, and the sandbox is only for development. To listen there "
+            "anyway, pass --beyond-loopback. Clients then require https, so pass --tls-cert too",
             USAGE,
         )
     if not is_positive(match_every):
@@ -269,9 +270,10 @@ def whoami(
 ) -> None:
     """Ask the service which account the token belongs to.
 
-    The command prints its id, username and role, and whether it is active, but never the token.
-    It uses the service and the token in TRANSFER_BASE_URL and TRANSFER_API_TOKEN.
-    Exit codes: 0 answered; 1 refused or not reachable; 2 a variable is missing or wrong.
+    The command prints the account's id, username and role, and whether it is active. It never prints the
+    token. It reads the service's base URL from TRANSFER_BASE_URL, and the token from TRANSFER_API_TOKEN.
+    Exit codes: 0 the service answered; 1 it refused the request, or was not reached; 2 a variable is missing
+    or wrong.
     """
     with failing("whoami", {ValueError: USAGE}):
         client = _client_from_env(network())
@@ -289,31 +291,32 @@ def verify_hooks(
         ),
     ],
     *,
-    seed: Annotated[int, typer.Option(help="The seed of the sequences.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the random sequences.")] = 0,
     sequences: Annotated[
-        int, typer.Option(min=0, help="How many random sequences to try; 0 for none.")
+        int, typer.Option(min=0, help="The number of random sequences to try; 0 for none.")
     ] = 100,
     late: Annotated[float, typer.Option(min=0, help="Seconds to wait for holds that appear late.")] = 1.0,
     patience: Annotated[float, typer.Option(help="Seconds that one call of a hook may take.")] = 10.0,
 ) -> None:
     """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 
-    The hooks place and release some hundreds of holds, up to six at a time: connect them to a test ledger.
-    They are called twice, concurrently and by a new worker, cancelled at each await, and interrupted by
-    timeouts and lost connections. They are undone without a receipt, twice, and when there is nothing to
-    undo. After each step, the command compares held(intent_id) and, if the factory returns it, balance().
+    The hooks place and release some hundreds of holds, up to six at a time: connect them to a test ledger
+    with funds for six holds. They are called twice, concurrently and by a new worker, cancelled at each
+    await, and interrupted by timeouts and lost connections. They are undone without a receipt, twice, and
+    when there is nothing to undo. After each step, the command compares held(intent_id) and, if the factory
+    returns it, balance().
 
-    It prints which rules were broken, what was done, what was found, and how to fix it.
-    Exit codes: 0 all rules kept; 1 a rule broken; 2 the factory does not exist, or returns something else.
+    For each broken rule, the command prints what was done, what was found, and how to fix it.
+    Exit codes: 0 all rules kept; 1 a rule broken; 2 the factory does not exist, or its result is invalid.
     """
-    from transfer_async import testing  # brings the sandbox: 80 ms
+    from transfer_async import testing  # imports the sandbox: 80 ms
 
     if not is_positive(patience):
         fail("--patience: must be a finite number of seconds above 0", USAGE)
     with failing("verify-hooks", {ValueError: USAGE}):
         make = _hooks_made_by(options.factory_named(factory, option="MODULE:FACTORY"))
         report = run(testing.verify_hooks(make, seed=seed, sequences=sequences, late=late, patience=patience))
-    tell(shown_lines(str(report)))  # it may quote the ledger
+    tell(shown_lines(str(report)))  # The report may quote the ledger.
     raise typer.Exit(FAILED if report.broken else DONE)
 
 
@@ -370,12 +373,12 @@ def account_lines(user: User, *, as_json: bool) -> list[str]:
 
 
 def _explained_failure(error: Exception) -> str:
-    """Return ``error`` in one line, followed by what to check if that is known."""
+    """Return ``error`` in one line; for some errors, add what the user should check."""
     message = in_one_line(error)
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
         return (
-            f"{message}; the server answers, but without a usable TLS connection: check that the port in "
-            "TRANSFER_BASE_URL is one for https, and that this machine trusts the certificate"
+            f"{message}; the server answers, but the TLS connection failed: check that the port in "
+            "TRANSFER_BASE_URL is for https, and that this machine trusts the server's certificate"
         )
     if isinstance(error, Unauthorized):
         return f"{message}; check that TRANSFER_API_TOKEN is the token of this service"

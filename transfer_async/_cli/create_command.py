@@ -52,7 +52,7 @@ def create(
         typer.Option(metavar="PATH", help="The file of outcomes; FILE.outcomes.jsonl by default."),
     ] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="The format of FILE; by default that of its suffix.")
+        Format | None, typer.Option("--format", help="The format of FILE; by default, that of its suffix.")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="The number of orders in flight.")] = 16,
     dry_run: Annotated[
@@ -60,13 +60,13 @@ def create(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, only the results.")] = False,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Show progress as lines, also on a terminal.")
+        bool, typer.Option("--plain", help="Show progress as lines, even on a terminal.")
     ] = False,
     deadline: Annotated[
-        float, typer.Option(help="Seconds for sending an order, safe retries included.")
+        float, typer.Option(help="Seconds for sending an order, including safe retries.")
     ] = 30.0,
     lease: Annotated[
-        float, typer.Option(help="Seconds that a run that was killed keeps its keys from the next run.")
+        float, typer.Option(help="Seconds until the next run may use the keys of a killed run.")
     ] = LEASE,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
@@ -76,8 +76,8 @@ def create(
 ) -> None:
     """Create the orders of a file, each at most once, however often you run it.
 
-    Every line is checked before the first is sent. If there are faults, all of them are listed by line, and
-    nothing is sent. Every line has its own key. An order that the journal has recorded is never sent again:
+    Every line is checked before the first is sent. If there are faults, they are listed by line, and nothing
+    is sent. Every line needs its own key. An order that the journal has recorded is never sent again:
     after Ctrl-C, kill or a power failure, run the same command again.
 
     CSV: the first line names the columns: key; poster_username, poster_recipient_username and the other
@@ -90,25 +90,26 @@ def create(
     funds, every line must give its hold in held.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome; that of an earlier run is renamed to PATH.old. It contains no personal data.
+    line has an outcome. The file of an earlier run is renamed to PATH.old. The files have no personal data.
 
-    --rate and --burst count the orders of this run only: divide the service's limit among runs, workers and
+    --rate and --burst limit the orders of this run only: divide the service's limit among runs, workers and
     clients. A line whose send_before or deadline would pass while it waits is not sent and places no hold.
 
     After Ctrl-C or SIGTERM no new line is started, and orders in flight are finished; a second signal cuts
-    them off. A run gives up after 10 failures in a row that a wrong token or base URL causes, and after
-    32 (twice --concurrency, but at least 20) that are not the order's fault or end in doubt.
-    A key that another run has a lease on is retried after all other lines, until the lease ends.
+    them off. A run gives up after 10 consecutive failures that a wrong token or base URL causes. It also
+    gives up after 32 consecutive orders (twice --concurrency, but at least 20) that end in doubt, or fail for
+    a reason outside the order. If another run has a lease on a key, its line is retried after all other
+    lines, until the lease ends.
 
-    Exit codes; the highest of 3 to 5 that applies. After 1, 130 and 143 some orders may be in doubt, too:
+    Exit codes; of 3 to 5, the highest that applies. After 1, 130 and 143, some orders may also be in doubt:
 
     \b
       0    all orders are created, or the dry run found no fault
       1    the run could not finish: the journal, the service, the file or the disk failed
       2    wrong usage, faults in the file, or no orders in it; nothing was sent
-      3    some were refused, and would be again, or refuted; all others are created
-      4    some were not sent, or refused for a temporary reason: run it again
-      5    some are in doubt, so they may exist: run transfer-async journal list
+      3    some orders were refuted, or refused and would be refused again; all others are created
+      4    some orders were not sent, or refused for a temporary reason: run the command again
+      5    some orders are in doubt, so they may exist: run transfer-async journal list
       130  stopped by Ctrl-C; 143 by SIGTERM
     """
     live = sys.stderr.isatty() and not plain
@@ -146,14 +147,14 @@ def create(
 
 
 def _complain(line: str) -> None:
-    """Write to stderr; an error of stderr does not end the run."""
+    """Write a line to stderr; ignore an error of stderr, which must not end the run."""
     with contextlib.suppress(OSError):
         output.complain(line)
 
 
 @contextlib.contextmanager
 def _afterwards(say: Say) -> Iterator[Say]:
-    """Write lines when the block ends, because a progress bar would overwrite them."""
+    """Delay lines until the block ends, because a progress bar would overwrite them."""
     kept: list[str] = []
     try:
         yield kept.append
@@ -174,7 +175,7 @@ class Failed(Exception):
 
 @frozen(kw_only=True)
 class CreateRun:
-    """One run of the command: its parsed options, and where it writes."""
+    """One run of the command, with its parsed options and its outputs."""
 
     path: Path
     form: Format
@@ -331,7 +332,7 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
     """Open the journal, and close it at the end of the block.
 
     Raises:
-        Failed: it cannot be opened; nothing was sent.
+        Failed: the journal cannot be opened; nothing was sent.
     """
     try:
         await journal.__aenter__()
@@ -345,8 +346,8 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 
 
 async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
-    """Send the orders and complete the file of outcomes; return the reason if that fails."""
-    failed = "FILE cannot be read, or --outcomes not written"
+    """Send the orders and complete the file of outcomes; if this fails, return the reason."""
+    failed = "FILE cannot be read, or --outcomes cannot be written"
     try:
         await bulk.run(orders.records())
         if bulk.is_complete:
@@ -372,7 +373,7 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
         return None, ()
     journal = journal_named(address)
     if not journal.durable:
-        raise ValueError("--journal: must be durable, because the next run must know what this run has sent")
+        raise ValueError("--journal: must be durable, because the next run needs the record of what was sent")
     if "://" in address:
         try:
             importlib.import_module("asyncpg")

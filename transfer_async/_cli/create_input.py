@@ -1,11 +1,11 @@
 """The file of orders: CSV or JSON Lines, read once to check every line and once to send.
 
-`ORDERS` is the layout of such a file; files of another layout are read in the same way.
+`ORDERS` is the layout of a file of orders. Files with other layouts are read in the same way.
 
 The file is read twice, because nothing may be sent before the last line is checked, and memory must not grow
 with the file. A copy of the checked orders on the disk would take longer than reading the file again (60
 instead of 51 microseconds a line), and would be a second copy of customers' data. `UnchangedFile` compares
-the content of both readings, because a file may change without a change of its time and size.
+the content of both passes, because a file may change while its time and size stay the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLUMNS = {
     **{f"beneficiary_{item.name}": f"beneficiary.{item.name}" for item in attrs.fields(PersonName)},
     **{name: name for name in OPTIONAL_FIELDS if name != "beneficiary"},
 }
-"""The place of each column in a command."""
+"""The path of each column's field in an `OrderCommand`, by the name of the column."""
 
 OPTIONAL = frozenset(
     [name for name, place in COLUMNS.items() if place.partition(".")[0] in OPTIONAL_FIELDS]
@@ -59,8 +59,8 @@ class Layout:
     optional: Collection[str]  # the columns that may be absent
     # Reads a row, with the names of its columns; raises `InvalidOrder` with every fault.
     from_cells: Callable[[Sequence[str], Sequence[str]], Any]
-    from_json: Callable[[str], Any]  # reads a line of JSON; the same
-    named: Mapping[str, str] = {}  # the columns of fields that have another name
+    from_json: Callable[[str], Any]  # reads a line of JSON; raises `InvalidOrder` with every fault
+    named: Mapping[str, str] = {}  # the column's name by the path of its field, if they differ
 
 
 def _command(header: Sequence[str], cells: Sequence[str]) -> OrderCommand:
@@ -90,7 +90,7 @@ ORDERS = Layout(
 def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
     """Yield a record for each row; if the header has faults, yield only one record with them.
 
-    ``known`` yields records that an earlier reading kept. They replace those of the first rows.
+    ``known`` yields the records that an earlier pass kept. They replace the records of the first rows.
     """
     header: list[str] | None = None
     for line, row in csv_rows(lines):
@@ -111,7 +111,7 @@ def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDE
 
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _NAME_LENGTH = 40
-"""The characters of an unknown column's name that are shown."""
+"""The maximum number of characters of an unknown column's name in a message."""
 
 
 def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]:
@@ -184,8 +184,8 @@ class Format(enum.StrEnum):
 
 
 KEPT = 8192
-"""The maximum number of records kept from the first reading for the second, because parsing costs more than
-reading bytes. They take 1.5 kB each. Further lines of a longer file are parsed again."""
+"""The maximum number of records that the first pass keeps for the second, because parsing costs more than
+reading bytes. A record takes 1.5 kB. Further lines of a longer file are parsed again."""
 
 _SUFFIXES = {".csv": Format.CSV, ".jsonl": Format.JSONL, ".ndjson": Format.JSONL}
 _READERS = {Format.CSV: csv_records, Format.JSONL: json_records}
@@ -206,7 +206,7 @@ def format_of(path: Path, given: Format | None) -> Format:
 
 
 class OrderFile:
-    """A file of orders; every reading but the first fails if the file was changed."""
+    """A file of orders that is read twice; the second pass fails if the file has changed since the first."""
 
     def __init__(self, file: UnchangedFile, form: Format, layout: Layout = ORDERS) -> None:
         self._file, self._form, self._layout = file, form, layout
@@ -215,11 +215,11 @@ class OrderFile:
     def records(self) -> Iterator[Record]:
         """Yield a record for each line, in the file's order.
 
-        Each reading compares the bytes with those of the first. The second one yields the kept records of
-        the first: what was checked is what is sent.
+        Each later pass compares the bytes with those of the first. The second pass yields the records that
+        the first one kept, so that exactly the checked orders are sent.
 
         Raises:
-            Changed: the file differs from the first reading.
+            Changed: the file has changed since the first pass.
         """
         lines, read = TextLines(self._file.reading()), _READERS[self._form]
         if self._kept is not None:
@@ -234,7 +234,7 @@ class OrderFile:
 
 
 def _handed_out(kept: deque[Record]) -> Iterator[Record]:
-    """Yield each record and forget it, so that it stays in memory only while the caller uses it."""
+    """Remove and yield each record, so that it stays in memory only while the caller uses it."""
     while kept:
         yield kept.popleft()
 
@@ -244,7 +244,7 @@ def opened(path: Path, form: Format, layout: Layout = ORDERS) -> Iterator[OrderF
     """Open the file, and close it at the end of the block.
 
     Raises:
-        ValueError: it does not exist, cannot be read, or is not a regular file.
+        ValueError: the file does not exist, cannot be read, or is not a regular file.
     """
     try:
         # Opening a pipe would wait for its writer.
@@ -287,17 +287,17 @@ class Changed(Exception):
 
 
 class UnchangedFile:
-    """A file whose first reading stores a digest of every block; later readings compare the digests."""
+    """A file whose first pass stores a digest of every block; later passes compare their digests with it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digests: bytearray | None = None
 
     def reading(self) -> io.BufferedReader:
-        """Read the file from its beginning. The first reading must end before the next one begins.
+        """Return a reader of the file from its beginning. The first pass must end before the next one begins.
 
         Raises:
-            Changed: when it is read, before any byte that differs is returned.
+            Changed: raised by the reader, before it returns any byte that differs from the first pass.
         """
         self._file.seek(0)
         return io.BufferedReader(_BlockReader(self._blocks()), BLOCK)
@@ -335,7 +335,7 @@ class _BlockReader(io.RawIOBase):
 # --- check -------------------------------------------------------------------------------------------
 
 SHOWN = 1000
-"""The maximum number of faults that are listed; further ones are only counted."""
+"""The maximum number of faults that are listed; further faults are only counted."""
 
 
 class Stopped(Exception):
@@ -343,12 +343,12 @@ class Stopped(Exception):
 
 
 class Checking:
-    """The check of all lines, before the first is sent.
+    """Checks all lines of a file before the first one is sent.
 
     Args:
         needs_held: whether every order must give its hold, because no hook holds the funds.
-        now: the current time, to report orders whose time limit has passed. None reports none, because a
-            key that has its order already still returns it.
+        now: the current time; an order whose time limit has passed is a fault. With None, time limits are
+            not checked, because a key that already has its order still returns it.
         is_stopped: called before every 64th line; true stops the check.
 
     Attributes:
@@ -432,17 +432,17 @@ class Checking:
 
 
 _TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOUT ROWID;"
-# Neighbouring lines mostly have similar keys. That makes this index faster than one of digests.
+# Neighbouring lines mostly have similar keys, so this index is faster than an index of digests.
 
 
 class Keys(TemporaryDatabase):
-    """The keys of the file so far, in a temporary database; a context manager."""
+    """The keys found so far in a file, in a temporary database; a context manager."""
 
     def __init__(self) -> None:
         super().__init__(_TABLE)
 
     def seen(self, key: str, line: int) -> int | None:
-        """Return the line that used ``key`` first, or None if this one does."""
+        """Return the line that used ``key`` before, or None if ``line`` is the first."""
         if self.database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?)", (key, line)).rowcount:
             return None
         found: tuple[int] = self.database.execute("SELECT line FROM keys WHERE key = ?", (key,)).fetchone()

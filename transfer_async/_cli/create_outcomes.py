@@ -8,7 +8,7 @@ The file has one JSON object per line, in the order in which the orders ended::
      "error": "Refused", "status": 422, "fields": ["poster_recipient_username"],
      "reason": "..."}
 
-The names are those of `OrderOutcome`. The file contains no personal data.
+The field names are those of `OrderOutcome`. The file contains no personal data.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ except ImportError:  # pragma: no cover - Windows has none: two runs at once are
 MODE = 0o600
 PART, OLD = ".part", ".old"
 KEPT = 512
-"""The number of lines in memory that makes a write due."""
+"""The number of unwritten lines at which a write is due."""
 
 EVERY = 1.0
-"""Seconds since the last write that make the next one due."""
+"""Seconds after the last write until the next one is due."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,15 +93,15 @@ def _error_fields(error: Exception) -> dict[str, Any]:
 
 
 class OutcomeFile:
-    """The file of outcomes. It is written as ``.part``, and renamed when it has a line for every order.
+    """The file of outcomes, written as ``.part`` and renamed when it has a line for every order.
 
     The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date.
 
     Args:
         path: the path of the complete file.
-        protected: files that must not be overwritten, under any name.
+        protected: files that must not be overwritten, even through a link.
         clock: for tests.
-        option: the option that names the file, for errors.
+        option: the name of the option for the path, which begins error messages.
 
     Raises:
         ValueError: the file cannot be written there, or another run is writing it.
@@ -164,7 +164,7 @@ class OutcomeFile:
         if fcntl is None:
             self.close()  # Windows cannot rename an open file
         self.part.replace(self.path)
-        with contextlib.suppress(OSError):  # some file systems cannot; the file is complete all the same
+        with contextlib.suppress(OSError):  # Some file systems cannot sync a directory; the file is complete.
             directory = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(directory)
@@ -224,7 +224,7 @@ def _open_locked(path: Path, option: str) -> int:
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # another run has renamed it since it was opened here
+        os.close(file)  # Another run has renamed this file: open a new one.
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -240,14 +240,15 @@ PROGRESS_EVERY = 5.0
 """Seconds between two lines of progress."""
 
 UPDATED_EVERY = 0.1
-"""Seconds between two updates, because drawing a bar takes longer than an order."""
+"""Minimum seconds between two updates, because drawing a bar takes longer than an order."""
 
 SPAN = 30.0
-"""Seconds over which the rate is measured. A longer span would count the lines that a repeated run skips."""
+"""Seconds over which the rate is measured. Short, because lines that are already done pass quickly when a run
+is repeated."""
 
 
 class Pace:
-    """The rate over the last `SPAN` seconds."""
+    """Measures the number of lines per second over the last `SPAN` seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -261,7 +262,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """The number per second; None if it is not known yet."""
+        """The number of lines per second; None if it is not known yet."""
         if not self._seen:
             return None
         (since, before), (until, done) = self._seen[0], self._seen[-1]
@@ -367,22 +368,22 @@ def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = N
 
 _SHOWN_OUTCOMES = (Outcome.CREATED, Outcome.REFUSED, Outcome.NOT_SENT, Outcome.UNKNOWN)  # in this order
 NAMED = 3
-"""The most reasons that the summary names; others are counted."""
+"""The maximum number of reasons that the summary names; the other reasons are only counted."""
 
 
 def outcome_of(result: Order | Exception) -> Outcome:
-    """Return the outcome of an order; after an error in the client, nothing is certain."""
+    """Return the outcome of an order; after an unexpected error in the client, it is unknown."""
     if isinstance(result, Order):
         return Outcome.CREATED
     return result.outcome if isinstance(result, TransferError) else Outcome.UNKNOWN
 
 
 def code_of(result: Order | Exception) -> int:
-    """Return the exit code for ``result``, if all other orders are created."""
+    """Return the exit code of a run with ``result`` in which all other orders are created."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
-        # Only this run knows the outcome: the journal has recorded nothing but the sending.
+        # The journal has recorded only that the order was sent, so the key is in doubt.
         return process.UNKNOWN
     if isinstance(result, Refused):
         return process.REFUSED if result.is_final else process.NOT_SENT
@@ -396,7 +397,7 @@ class Tally:
     counts: dict[Outcome, int] = field(factory=lambda: dict.fromkeys(_SHOWN_OUTCOMES, 0))
     done: int = 0  # the number of orders with an outcome
     undos_pending: int = 0  # the number of undos that failed
-    made: int = 0  # the number of orders that this run created; the others existed before
+    made: int = 0  # the number of orders that this run created; other orders existed before
     _reasons: defaultdict[int, Counter[str]] = field(factory=lambda: defaultdict(Counter), init=False)
     _fields: Counter[str] = field(factory=Counter, init=False)
 
@@ -419,7 +420,7 @@ class Tally:
         return ", ".join(counts).replace("_", " ") or "none"
 
     def advice(self) -> Iterator[str]:
-        """Yield what the user should know and do next, as lines."""
+        """Yield lines that tell the user what happened and what to do next."""
         if (before := self.counts[Outcome.CREATED] - self.made) > 0:
             yield f"created before this run, and not again: {before:,}. To pay once more, use another key"
         if count := self._reasons[process.UNKNOWN].total():

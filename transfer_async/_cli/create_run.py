@@ -3,12 +3,12 @@
 A run ends when every line has an outcome, when a signal stops it, or when it gives up. In all cases the
 journal has recorded what was done, and another run continues from there.
 
-A run gives up after a number of failures in a row that are not caused by the orders, but by the service, the
+A run gives up after several consecutive failures that are not caused by the orders, but by the service, the
 base URL, the token, the journal or a hook. Every further line would place a hold only to release it, or end
 in doubt.
 
-A key that another worker has a lease on (mostly a run that was killed) is retried after all other lines,
-until the lease has ended.
+If another worker (mostly a killed run) has a lease on a key, the line is retried after all other lines, until
+the lease has ended.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ AHEAD = 64
 """The number of lines that a thread reads at a time."""
 
 NOT_READY = 10
-"""The failures in a row that end the run, if they are caused by the token or the base URL."""
+"""The number of consecutive failures that ends the run, if the token or the base URL causes them."""
 
 AT_LEAST = 20
-"""The failures in a row that end the run, if they are not caused by the orders. With a high concurrency the
-limit is twice the concurrency."""
+"""The number of consecutive failures that ends the run, if they are not caused by the orders. With a high
+concurrency, the limit is twice the concurrency."""
 
 MOST_POSTPONED = 10_000
-"""The most lines that wait for another worker's lease; further ones are not sent in this run."""
+"""The maximum number of lines that wait for another worker's lease; this run does not send further lines."""
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
-"""Seconds until postponed lines are retried. The wait doubles each time, because a live worker may finish a
-key long before its lease ends. The last retry comes when all leases have ended."""
+"""The first and the longest wait before postponed lines are retried, in seconds. The wait doubles each time,
+because a live worker may finish a key long before its lease ends. The last retry comes after all leases."""
 
 MARGIN = 0.05
 """Seconds to wait beyond the end of a lease."""
 
 CUT_OFF = 1.0
-"""Seconds that orders in flight have after the second signal."""
+"""Seconds that orders in flight may still take after the second signal."""
 
 
 @frozen
@@ -81,7 +81,7 @@ def request_of(record: Record) -> LineRequest:
 
 @define(kw_only=True)
 class CircuitBreaker:
-    """Counts the failures in a row that are not caused by the orders."""
+    """Counts consecutive failures that are not caused by the orders."""
 
     concurrency: int  # the number of orders in flight
     _in_a_row: int = field(default=0, init=False)
@@ -89,7 +89,7 @@ class CircuitBreaker:
 
     def count(self, result: Order | Exception) -> str | None:
         """Count a result, and return the reason to give up, if there is one."""
-        if isinstance(result, KeyBusy):  # another worker is active, so the service is
+        if isinstance(result, KeyBusy):  # Another worker uses the key: no failure.
             return None
         fate = disposition(result)
         # A doubt from an earlier run does not mean that the service fails now.
@@ -98,7 +98,7 @@ class CircuitBreaker:
             self._in_a_row = self._not_ready = 0
             return None
         self._in_a_row += 1
-        # A network recovers without help, unlike a token: a short interruption is no reason to give up.
+        # A network may recover by itself, a wrong token does not. So a short interruption ends no run.
         may_recover = fate.ready or isinstance(result, ConnectionFailed)
         self._not_ready = 0 if may_recover else self._not_ready + 1
         limit = max(AT_LEAST, 2 * self.concurrency)
@@ -113,7 +113,7 @@ class BulkRun:
     """Sends the orders of one run.
 
     Attributes:
-        gave_up: the reason, if the run gave up.
+        gave_up: the reason why the run gave up; None if it did not.
     """
 
     _client: TransferClient
@@ -194,7 +194,7 @@ class BulkRun:
     def _record(self, result: OrderResult) -> None:
         request, order_or_error = result.request, result.order or result.error
         assert isinstance(request, LineRequest) and request.key is not None and order_or_error is not None  # noqa: S101, PT018 - for the type checker
-        if isinstance(order_or_error, ClientClosed):  # cut off: another run will report its outcome
+        if isinstance(order_or_error, ClientClosed):  # The order was cut off: the next run reports it.
             return
         self._tally.add(order_or_error)
         self._outcomes.add(outcome_line(request.line, request.key, order_or_error))
@@ -269,7 +269,7 @@ class Stopping:
     @contextmanager
     def by_signals(self) -> Iterator[None]:
         """Handle SIGINT and SIGTERM within the block."""
-        if threading.current_thread() is not threading.main_thread():  # Python delivers signals only there
+        if threading.current_thread() is not threading.main_thread():  # Python handles signals only there.
             yield
             return
         with on_signals(self.ask):
