@@ -19,7 +19,6 @@ letters without a limit. An existing stream is used as it is.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import logging
@@ -239,6 +238,10 @@ class JetStreamBroker(Broker):
             correlation_id=headers[_CORRELATION],
         )
 
+    async def send_body(self, subject: str, body: bytes) -> None:
+        """Publish a message without headers, and without the middlewares, which may add some."""
+        await (await self._manager()).publish(subject, body)
+
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
         # The client checks only the body; the server checks both, and closes the connection.
         connection = await self._connection()
@@ -361,14 +364,18 @@ class NatsDelivery:
             for name, value in self.headers.items()
             if _NAME.fullmatch(name) and not name.lower().startswith(_SERVER_PREFIX)
         }
-        for headers in (copied | own, own):
-            with contextlib.suppress(TooLarge):
-                await broker.send(broker.settings.dead_letters, self.body, headers)
-                break
-        else:
+        if not (await self._send_copy(copied | own) or await self._send_copy(own)):
             log.warning("a message was dead-lettered without its headers, which were too large: %s", reason)
-            await (await broker._manager()).publish(broker.settings.dead_letters, self.body)
+            await broker.send_body(broker.settings.dead_letters, self.body)
         await self._message.term()
+
+    async def _send_copy(self, headers: Mapping[str, str]) -> bool:
+        """Publish a copy with ``headers`` to the dead letters. Return false if it is too large."""
+        try:
+            await self._broker.send(self._broker.settings.dead_letters, self.body, headers)
+        except TooLarge:
+            return False
+        return True
 
     async def beat(self) -> None:
         """Send a heartbeat."""
