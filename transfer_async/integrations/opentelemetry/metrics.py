@@ -25,18 +25,33 @@ JOURNAL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.
 """Histogram boundaries in seconds for the journal: the conventions' for databases, plus finer ones."""
 
 
+# The names of the counters and histograms.
+ORDERS: Final = "transfer_async.orders"
+ATTEMPTS: Final = "transfer_async.attempts"
+DOUBTS_BEGUN: Final = "transfer_async.doubts.begun"
+DOUBTS_ENDED: Final = "transfer_async.doubts.ended"
+UNDOS_FAILED: Final = "transfer_async.undos.failed"
+DUPLICATES_SUSPECTED: Final = "transfer_async.duplicates.suspected"
+COMMANDS: Final = "transfer_async.commands"
+COMMANDS_REDELIVERED: Final = "transfer_async.commands.redelivered"
+ORDER_DURATION: Final = "transfer_async.order.duration"
+COMMAND_DURATION: Final = "transfer_async.command.duration"
+RATE_LIMIT_WAIT: Final = "transfer_async.rate.wait"
+REQUEST_DURATION: Final = "http.client.request.duration"
+OPERATION_DURATION: Final = "db.client.operation.duration"
+
 COUNTERS = {
-    "transfer_async.orders": ("{order}", "Calls that claimed their key, by outcome."),
-    "transfer_async.attempts": ("{attempt}", "HTTP attempts, by outcome."),
-    "transfer_async.doubts.begun": ("{order}", "Orders that became in doubt."),
-    "transfer_async.doubts.ended": ("{order}", "Doubts that ended, by outcome."),
-    "transfer_async.undos.failed": ("{undo}", "Undos that failed and are pending."),
-    "transfer_async.duplicates.suspected": ("{order}", "Orders that may be a second payment."),
-    "transfer_async.commands": (
+    ORDERS: ("{order}", "Calls that claimed their key, by outcome."),
+    ATTEMPTS: ("{attempt}", "HTTP attempts, by outcome."),
+    DOUBTS_BEGUN: ("{order}", "Orders that became in doubt."),
+    DOUBTS_ENDED: ("{order}", "Doubts that ended, by outcome."),
+    UNDOS_FAILED: ("{undo}", "Undos that failed and are pending."),
+    DUPLICATES_SUSPECTED: ("{order}", "Orders that may be a second payment."),
+    COMMANDS: (
         "{command}",
         "Deliveries of commands that a worker processed, by disposition.",
     ),
-    "transfer_async.commands.redelivered": (
+    COMMANDS_REDELIVERED: (
         "{command}",
         "Processed deliveries that were not the first of their command.",
     ),
@@ -44,14 +59,14 @@ COUNTERS = {
 """The unit and the description of each counter."""
 
 HISTOGRAMS = {
-    "transfer_async.order.duration": ("Time from the call to its outcome.", ORDER_SECONDS),
-    "transfer_async.command.duration": (
+    ORDER_DURATION: ("Time from the call to its outcome.", ORDER_SECONDS),
+    COMMAND_DURATION: (
         "Time from a command's delivery to the broker's confirmation.",
         ORDER_SECONDS,
     ),
-    "transfer_async.rate.wait": ("Time in the queue of the client's rate limiter.", ORDER_SECONDS),
-    "http.client.request.duration": ("Duration of HTTP client requests.", REQUEST_SECONDS),
-    "db.client.operation.duration": ("Duration of database client operations.", JOURNAL_SECONDS),
+    RATE_LIMIT_WAIT: ("Time in the queue of the client's rate limiter.", ORDER_SECONDS),
+    REQUEST_DURATION: ("Duration of HTTP client requests.", REQUEST_SECONDS),
+    OPERATION_DURATION: ("Duration of database client operations.", JOURNAL_SECONDS),
 }
 """The description and the boundaries of each histogram, in seconds."""
 
@@ -121,15 +136,15 @@ class Instruments:
 
     def operation(self, seconds: float, done: Attributes) -> None:
         """Record the duration of a journal operation, which has no service."""
-        self._histograms["db.client.operation.duration"].record(seconds, done)
+        self._histograms[OPERATION_DURATION].record(seconds, done)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
         """Count a delivery that a worker has processed, and record its duration."""
         attributes = {DISPOSITION: disposition}
-        self.count("transfer_async.commands", attributes)
-        self.measure("transfer_async.command.duration", seconds, attributes)
+        self.count(COMMANDS, attributes)
+        self.measure(COMMAND_DURATION, seconds, attributes)
         if deliveries > 1:
-            self.count("transfer_async.commands.redelivered")
+            self.count(COMMANDS_REDELIVERED)
 
     def _observe_doubts(self, _: CallbackOptions) -> Iterable[Observation]:
         return [] if self.in_doubt is None else [Observation(self.in_doubt, self._where)]

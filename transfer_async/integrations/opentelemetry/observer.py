@@ -419,8 +419,8 @@ class Orders:
             order.span.set_status(StatusCode.ERROR)
         order.span.set_attributes(ended)
         order.span.end()
-        self._instruments.count("transfer_async.orders", ended)
-        self._instruments.measure("transfer_async.order.duration", order.seconds, ended)
+        self._instruments.count(metrics.ORDERS, ended)
+        self._instruments.measure(metrics.ORDER_DURATION, order.seconds, ended)
 
     def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
         """Note the order's outcome, as far as it is known now."""
@@ -451,13 +451,13 @@ class Orders:
             # The attempt is still open if its response was an order that belongs to another key.
             self._end_attempt(order, outcome=Outcome.UNKNOWN.value, error=error)
         self._note(event, "order_in_doubt", {metrics.ERROR_TYPE: error})
-        self._instruments.count("transfer_async.doubts.begun", {metrics.ERROR_TYPE: error})
+        self._instruments.count(metrics.DOUBTS_BEGUN, {metrics.ERROR_TYPE: error})
 
     def _resolved(self, event: events.Resolved) -> None:
         created = event.outcome is Outcome.CREATED
         order = self._ended(event, event.outcome, None if created else "Refuted")
         how: dict[str, str | int] = {metrics.OUTCOME: event.outcome.value}
-        self._instruments.count("transfer_async.doubts.ended", how)
+        self._instruments.count(metrics.DOUBTS_ENDED, how)
         found = {} if event.order_id is None else {metrics.ORDER_ID: event.order_id}
         self._note(event, "resolved", {**how, **found})
         if order is not None:
@@ -469,7 +469,7 @@ class Orders:
         if order is not None:
             self._end_attempt(order, outcome=Outcome.CREATED.value, error=None)
         self._note(event, "duplicate_suspected", {**found})
-        self._instruments.count("transfer_async.duplicates.suspected")
+        self._instruments.count(metrics.DUPLICATES_SUSPECTED)
 
     # --- its attempts -------------------------------------------------------------------------------
 
@@ -513,15 +513,15 @@ class Orders:
             attempt.span.set_status(StatusCode.ERROR)
         attempt.span.set_attributes({**answered, **ended})
         attempt.span.end(attempt.began_at + int(seconds * 1e9))
-        self._instruments.count("transfer_async.attempts", ended)
+        self._instruments.count(metrics.ATTEMPTS, ended)
         request = {**_REQUEST, **answered}
-        self._instruments.measure("http.client.request.duration", seconds, request)
+        self._instruments.measure(metrics.REQUEST_DURATION, seconds, request)
 
     # --- events of an order ------------------------------------------------------------------------
 
     def _rate_limit_waited(self, event: events.RateLimitWaited) -> None:
         self._note(event, "rate_limit_waited", {metrics.WAITED: event.waited})
-        self._instruments.measure("transfer_async.rate.wait", event.waited)
+        self._instruments.measure(metrics.RATE_LIMIT_WAIT, event.waited)
 
     def _hook_passed(self, event: events.HookPassed) -> None:
         self._note(event, "hook_passed", {metrics.HOOK: event.hook, metrics.HOOK_DURATION: event.took})
@@ -532,7 +532,7 @@ class Orders:
     def _undo_pending(self, event: events.UndoPending) -> None:
         why = {metrics.HOOK: event.hook, metrics.ERROR_TYPE: metrics.error_type(event.error)}
         self._note(event, "undo_pending", why)
-        self._instruments.count("transfer_async.undos.failed", why)
+        self._instruments.count(metrics.UNDOS_FAILED, why)
 
     def _retry_scheduled(self, event: events.RetryScheduled) -> None:
         self._note(event, "retry_scheduled", {metrics.PAUSE: event.pause})
