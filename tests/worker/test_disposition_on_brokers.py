@@ -82,7 +82,7 @@ ROWS = [
     (in_doubt, Action.ACK, "in doubt: the journal keeps the key, and nothing is sent again"),
     (bad_token, Action.RETRY, "the service does not accept the token"),
     (failing_hook, Action.RETRY, "a hook failed"),
-    (busy_key, Action.RETRY, "another worker processes the key"),
+    (busy_key, Action.RETRY, "another worker is processing the key"),
     (failing_journal, Action.LEAVE, "the journal failed after the order may have been sent"),
 ]
 

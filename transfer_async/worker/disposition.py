@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_is(Refused, status=405), RETRY, "the service was not found at this base URL", ready=False),
     Rule(_is(RateLimited), RETRY, "the service is overloaded and did nothing", at_least="retry_after"),
     Rule(_is_unless_final, RETRY, "the service did nothing, but might later", at_least="retry_after"),
-    Rule(_is(Refused), ACK, "the service refused the order for good"),
+    Rule(_is(Refused), ACK, "the service refused the order, and would refuse it again"),
     Rule(
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE, refused=False),
         RETRY,
@@ -146,7 +146,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
     Rule(_is(PreflightFailed), RETRY, "a hook failed"),
     Rule(_is(Expired), ACK, "send_before passed before the order could be sent"),
-    Rule(_is(KeyBusy), RETRY, "another worker processes the key", at_least="retry_after"),
+    Rule(_is(KeyBusy), RETRY, "another worker is processing the key", at_least="retry_after"),
     Rule(_is(TokenUnavailable), RETRY, "the token is not available", ready=False),
     Rule(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
     Rule(_is(JournalFailed, outcome=Outcome.NOT_SENT), RETRY, "the journal failed before anything was sent"),
