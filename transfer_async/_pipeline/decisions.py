@@ -1,8 +1,8 @@
-"""The decisions that people can make about a key: one table, and the effects of each decision.
+"""The table of the decisions that people can make about a key, and the effects of each decision.
 
 A row has the stored decision and its transition, the keys that it applies to, and the texts. `Operators`
 checks and writes a decision according to its row. The command line builds its commands from the rows, and the
-page its forms.
+operators' page builds its forms from them.
 
 To add a decision, add its stored value to `Decision`, its transition and the transition's states to
 `operator_transitions`, and a row here.
@@ -33,7 +33,7 @@ from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Amend, P
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
-"""A function that returns a decision's effects from the key, a verb, the hold hooks and the order id."""
+"""A function of the key, a verb, the names of hold hooks and the order's id. It returns the effects."""
 
 # --- effects of a decision --------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
         return unread.earlier_hooks or None
     if unread is not None:
         names = (*unread.hooks, *unread.earlier_hooks)
-        # A free key can only have pending undos.
+        # A free key has no hooks except those of its pending undos.
         return names or (None if entry.state is KeyState.FREE else ())
     return entry.hooks if entry.state is KeyState.IN_DOUBT and entry.intent is None else None
 
@@ -85,7 +85,7 @@ def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
 
 
 def _listed(subject: str, undos: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
-    """Return a sentence, without full stop, about the undos of ``subject``, or None if there are none."""
+    """Return what ``subject`` undoes, as a sentence without a full stop; None if there are no ``undos``."""
     texts: list[str] = []
     values: list[str] = []
     for undo in undos:
@@ -106,7 +106,7 @@ def _kept(view: KeyView, holds: AbstractSet[str], why: str) -> Iterator[Sentence
     receipts = entry.all_receipts
     if entry.state is KeyState.FREE:
         receipts = {undo.hook: undo.receipt for undo in entry.pending_undos}
-        yield Sentence("The key was free: a hold that is released by now stays released.")
+        yield Sentence("The key was free. A hold that was already released stays released.")
     for name, receipt in receipts.items():
         if (name in holds or name == "held") and receipt:
             yield Sentence(f"{{}}{amount} stays on hold{why}.", (receipt,))
@@ -116,7 +116,7 @@ def _of_resolving(
     view: KeyView, verb: str, holds: AbstractSet[str], order_id: str | None
 ) -> Iterator[Sentence]:
     named = "{}" if order_id else "that order"
-    if view.state is KeyState.CREATED:  # the record is corrupt; otherwise there is nothing to resolve
+    if view.state is KeyState.CREATED:  # The record is corrupt; else there is nothing to resolve.
         known = view.order_id or "no id"
         yield Sentence(
             f"{verb} puts the corrupt record into quarantine. The order on record stays: {{}}.", (known,)
@@ -146,12 +146,12 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
         return
     if not view.sender_reported:
         yield Sentence(
-            "Its sender never reported an end: if that process is only suspended, it may still send."
+            "The order's sender never reported an end. If its process is only suspended, it may still send."
         )
     is_by_hand = to_undo_by_hand(entry, refuting=True) is not None
     loses_hold = is_by_hand or entry.held is not None or releases_hold(view, holds=holds)
     paid = "it is paid without a hold, and may be paid twice" if loses_hold else "it may be paid twice"
-    yield Sentence(f"If the order exists all the same, {paid}.")
+    yield Sentence(f"If the order does exist, {paid}.")
     yield Sentence(
         "If the payment is still due, use another key: the same message would return the recorded result."
     )
@@ -166,7 +166,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
         yield Sentence(f"Undo manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
     elif by_hand is not None:
         yield Sentence(
-            f"{verb} {frees}. It is not readable whether a hook needs an undo: check this manually first."
+            f"{verb} {frees}. The record does not show whether a hook needs an undo: check this first."
         )
     elif undone is not None:
         yield Sentence(f"{undone.text}, at the next recovery, and {frees}.", undone.values)
@@ -175,7 +175,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     else:
         yield Sentence(f"{verb} {frees}. No hook needs an undo.")
     undos = _listed("Then the next recovery", entry.pending_undos, holds)
-    if entry.unread is not None and undos is not None:  # A hold must be released only once.
+    if entry.unread is not None and undos is not None:  # Nobody must release this hold manually, too.
         yield Sentence(f"{undos.text}.", undos.values)
 
 
@@ -202,27 +202,28 @@ class DecisionRow:
     """A decision that a person can make about a key.
 
     Args:
-        decision: the decision, as a proposal stores it. Two rows may share it: one with an order's id, and
-            one without.
-        transition: the transition that records it. Its name is also the name of the page's form.
-        applies_to: the state of the keys that it applies to: in doubt (also with a corrupt record), created
-            with an id that a person gave, or free for the rule of dual control (`FOUR_EYES`).
-        names_order: whether it needs an order's id.
-        frees_key: whether it records that no order exists. Such a decision needs a confirmation, and is
-            accepted only ``settle_after`` seconds after the last possible send.
-        outcome: the outcome that observers receive; None for no event.
-        effects: see `Effects`.
-        help: the help text of its command. If two rows share a decision, only the first has a text.
-        title: the heading of its form.
-        button: the text of the form's button, or a function that returns it for a key and names of hold
-            hooks.
+        decision: the decision as the journal stores it. Two rows may have the same decision: one row with an
+            order's id, and one without.
+        transition: the transition that records the decision. The page's form has the same name.
+        applies_to: the state of the keys that the decision applies to. ``IN_DOUBT`` includes keys with a
+            corrupt record. ``CREATED`` is limited to keys whose order's id can be amended. ``FREE`` stands
+            for the scope's rule of dual control (`FOUR_EYES`).
+        names_order: whether the decision needs an order's id.
+        frees_key: whether the decision records that no order exists. Such a decision needs a confirmation,
+            and is accepted only ``settle_after`` seconds after the last possible send.
+        outcome: the outcome that is published to observers; None if no event is published.
+        effects: a function that returns the effects of the decision as sentences.
+        help: the help text of the command. If two rows have the same decision, only the first has a text.
+        title: the heading of the form.
+        button: the text of the form's button, or a function that returns this text for a key and the names of
+            hold hooks.
         propose: the text of the button under dual control.
-        verb: the subject of the sentences about its effects.
-        proposed: its text in a proposal, with ``{}`` for the order's id.
-        explained: the text of the proposal as a clause, for the web page.
-        history: its text in the key's history.
-        done: its name in the address to which the page redirects afterwards.
-        saved: the page's confirmation.
+        verb: the subject of the sentences about the effects, such as "Resolving".
+        proposed: the short text of the decision in a proposal, with ``{}`` for the order's id.
+        explained: the proposed decision as a clause, for the web page.
+        history: the text for the decision in the key's history.
+        done: the name of the decision in the address to which the page redirects after it.
+        saved: the page's message after the decision was saved.
     """
 
     decision: Decision
@@ -245,7 +246,7 @@ class DecisionRow:
 
     @property
     def name(self) -> str:
-        """The name of the transition in the history, and of the form."""
+        """The name of the transition in the history. The form has the same name."""
         return self.transition.name
 
     def is_offered(self, view: KeyView) -> bool:
@@ -259,13 +260,13 @@ class DecisionRow:
         return view.state in (KeyState.IN_DOUBT, KeyState.SENDING) or not view.readable
 
     def asks_undone(self, view: KeyView) -> bool:
-        """Return whether the person must undo hooks manually first."""
+        """Return whether a person must undo hooks manually before the decision."""
         if self.applies_to is not KeyState.IN_DOUBT:
             return False
         return to_undo_by_hand(view.entry, refuting=self.frees_key) is not None
 
     def in_short(self, order_id: str | None) -> str:
-        """Return the decision's name with the order's id, as in ``resolve as tx-1``."""
+        """Return the decision as a short text with the order's id, such as ``resolve as tx-1``."""
         return self.proposed.format(order_id)
 
 
@@ -304,9 +305,9 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
         help="End a doubt: no order exists, and none can appear.\n\n"
-        "This frees the key. Shows what the next recovery will undo, such as a hold, and asks first. "
-        "The message, or the line of a file, that the doubt came from is not sent again: it "
-        "returns the recorded result. If the payment is still due, use another key.",
+        "This frees the key. The command shows what the next recovery will undo, such as a hold, and asks "
+        "first. If the same message or line of a file is processed again, nothing is sent: the recorded "
+        "result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",
         button=_refute_button,
         propose="Propose that none exists",
@@ -324,16 +325,17 @@ DECISIONS: tuple[DecisionRow, ...] = (
         names_order=True,
         effects=_of_amending,
         help="Correct an order's id that a person gave, or take it back.\n\n"
-        "Never what the service itself answered. With --in-doubt the key is in doubt again.",
-        title="Its order is another one",
+        "An id from the service's own response cannot be changed. With --in-doubt, the key is in doubt "
+        "again.",
+        title="The order's id is wrong",
         button="Correct the order's id",
-        propose="Propose the other order",
+        propose="Propose another order id",
         verb="Amending",
         proposed="amend to {}",
         explained="the order's id is corrected",
         history="the order's id was corrected",
         done="amended",
-        saved="Saved: the key has the other order now.",
+        saved="Saved: the order's id is corrected.",
     ),
     DecisionRow(
         decision=Decision.AMEND,
@@ -365,7 +367,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
 
 
 def rows_of(decision: Decision) -> tuple[DecisionRow, ...]:
-    """Return the rows of a decision. There may be two: with and without an order's id."""
+    """Return the rows of a decision; there may be two, one with an order's id and one without."""
     return tuple(row for row in DECISIONS if row.decision is decision)
 
 
@@ -385,10 +387,10 @@ def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
 
 
 def proposed_row(proposal: Proposal) -> DecisionRow:
-    """Return the row of a stored proposal, to show it.
+    """Return the row of a stored proposal, for display.
 
-    In a damaged record, the order's id may not fit the decision. Such a proposal is shown, but cannot be
-    approved.
+    In a damaged record, the proposal may lack an order's id that the decision needs, or have one that it does
+    not allow. Such a proposal is shown, but cannot be approved.
     """
     rows = rows_of(proposal.decision)
     names_order = proposal.order_id is not None
@@ -398,14 +400,17 @@ def proposed_row(proposal: Proposal) -> DecisionRow:
 def effects_of(
     view: KeyView, row: DecisionRow, *, holds: AbstractSet[str], verb: str = "", order_id: str | None = None
 ) -> tuple[Sentence, ...]:
-    """Return the effects of a decision about a key. No other text announces the release of a hold.
+    """Return the effects of a decision about a key, as sentences.
+
+    The command line and the page show these sentences before they ask, so that a person knows which holds
+    will be released.
 
     Args:
         view: the key.
         row: the decision.
         holds: the names of hooks that place a hold.
         verb: the subject of the sentences, such as "Approving" or "this"; by default the row's verb.
-        order_id: the order's id in the decision, if it is known yet.
+        order_id: the order's id that the decision names; None if there is none yet.
     """
     verb = verb or row.verb
     if view.is_sealed and row.applies_to is not KeyState.FREE:
@@ -418,7 +423,7 @@ def effects_of(
 
 
 def effects_of_proposal(view: KeyView, *, holds: AbstractSet[str]) -> tuple[Sentence, ...]:
-    """Return what approving the key's proposal will cause."""
+    """Return the effects of approving the key's proposal; empty without a proposal."""
     proposal = view.proposal
     if proposal is None:
         return ()
@@ -429,14 +434,15 @@ def effects_of_proposal(view: KeyView, *, holds: AbstractSet[str]) -> tuple[Sent
 def transition_of(
     row: DecisionRow, entry: Entry, order_id: str | None, *, settle_after: float, basis: dict[str, Any]
 ) -> Move:
-    """Return the transition of a decision about ``entry``, with the values for its fields.
+    """Create the transition that records a decision about ``entry``.
 
     Args:
         row: the decision.
         entry: the entry that the decision is about.
         order_id: the order's id, if the decision names one.
         settle_after: the seconds that must pass after the last possible send before a refutation is accepted.
-        basis: the person and the reason, the version that they saw, and the proposal that they approve.
+        basis: the fields of a `Basis`: the person, the reason, the version that the person saw, and the id of
+            the proposal that the person approves.
     """
     values = {
         "attempt": entry.attempt or "",
@@ -456,7 +462,7 @@ def transition_of(
 
 
 def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
-    """Return whether a line approves the ``proposal`` that waited: the same decision, by another person."""
+    """Return whether ``step`` makes the proposed decision, and is by another person than ``proposal``."""
     row = next((row for row in DECISIONS if row.name == step.move), None)
     if row is None or is_same_person(step.by or "", proposal.by or ""):
         return False
@@ -465,7 +471,7 @@ def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
 
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
-    """Return the step with which another person approved the last proposal, or None."""
+    """Return the step in which another person approved the last proposal, or None."""
     changes = [step for step in steps if step.move not in WITHOUT_CHANGE]
     last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
     if last is None or last + 1 == len(changes):
@@ -476,7 +482,7 @@ def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
 
 
 def since(token: str, view: KeyView, steps: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """Return what happened since the page with ``token`` was made; empty if that is unknown."""
+    """Return the key's changes since the page with this form token was rendered; empty if unknown."""
     moves = [step for step in steps if step.move not in WITHOUT_CHANGE]
     number = token.partition(".")[0]
     seen = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else view.version

@@ -1,4 +1,4 @@
-"""Hooks: steps that run before an order is sent and can be undone. `FundsHold` is one of them."""
+"""Hooks are steps that run before an order is sent, and that can be undone, such as `FundsHold`."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from transfer_async._support.util import checked_async, refuse_class
 
 @runtime_checkable
 class PreflightHook(Protocol):
-    """A step that runs before the order is sent.
+    """A step that runs before an order is sent, and that can be undone.
 
     A hook may be called again after a crash. So both methods must be idempotent by ``intent.id``, not by key.
-    ``undo`` may be called more than once, and also if there is nothing to undo.
+    ``undo`` may be called more than once, and even if there is nothing to undo.
 
-    A hook that raises `PreflightFailed` in ``before`` guarantees that it did nothing. After any other end
-    (an error, a timeout, cancellation, a crash) it may have acted, so ``undo(intent, None)`` is called.
+    By raising `PreflightFailed`, ``before`` guarantees that it did nothing. After any other error, a timeout,
+    a cancellation or a crash, the hook may have acted. If the order certainly does not exist,
+    ``undo(intent, None)`` is then called.
     """
 
     name: str
-    """The hook's name, unique among a client's hooks. Receipts and pending undos are stored under it."""
+    """The hook's name, unique among a client's hooks. The journal stores receipts and undos under it."""
 
     async def before(self, intent: OrderIntent) -> str | None:
-        """Run the step and return a receipt for the journal. Raise an error to stop the order."""
+        """Run the step, and return a receipt for the journal or None. To stop the order, raise an error."""
         ...
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Undo the step, because the order certainly does not exist.
+        """Undo the step. This is called only if the order certainly does not exist.
 
         Args:
             intent: the intent of the order.
-            receipt: the receipt that ``before`` returned, or None.
+            receipt: the receipt that ``before`` returned; None if it returned none.
         """
         ...
 
@@ -43,13 +44,13 @@ USUAL_HOLD = "funds_hold"
 
 
 class FundsHold:
-    """The hold on the customer's funds that the service requires before an order (specification 4.1, rule 1).
+    """A hook that places the hold that the service requires before each order (specification 4.1, rule 1).
 
     Args:
-        place: an async function of the intent that holds the funds and returns the hold's reference. It
-            raises `HoldFailed` if it is certain that it placed no hold.
-        release: an async function of the intent and the reference that releases the hold. The reference is
-            None if ``place`` may have acted without returning one. Then find the hold by ``intent.id``.
+        place: an async function that takes the intent, holds the customer's funds, and returns the hold's
+            reference. If it certainly placed no hold, it raises `HoldFailed`.
+        release: an async function that takes the intent and the reference, and releases the hold. If
+            ``place`` did not return a reference, the reference is None. Then find the hold by ``intent.id``.
         name: the hook's name, unique among a client's hooks.
 
     Raises:
@@ -81,14 +82,14 @@ class FundsHold:
 
 
 class PlainHook:
-    """A hook that is a plain ``async def f(intent)``. It has nothing to undo.
+    """A hook made from a plain function ``async def f(intent)``, with nothing to undo.
 
-    The function returns None to accept the order, and raises an error to stop it. Any other return value is
-    an error: a ``False`` that means "stop" must not let the order pass.
+    The function returns None to accept the order, and raises an error to stop it. Any other returned value is
+    an error, because a function may return ``False`` to stop the order.
     """
 
     nothing_to_undo = True
-    """Whether this hook never needs an undo. A hook without this attribute is always undone."""
+    """This hook never needs an undo. A hook without this attribute is undone if the order fails."""
 
     def __init__(self, function: Callable[[OrderIntent], Awaitable[None]]) -> None:
         self.name: str = getattr(function, "__name__", type(function).__name__)
@@ -124,8 +125,8 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     """Check ``hooks``, wrap plain functions as hooks, and return all hooks in order.
 
     Raises:
-        ValueError: a hook is invalid or not async, two have the same name, or a hold is not the last hook or
-            not the only hold.
+        ValueError: a hook is invalid or not async, two hooks have the same name, or a hold is not the last
+            hook.
     """
     if not isinstance(hooks, Iterable):
         raise ValueError("hooks: must be a sequence of hooks")  # noqa: TRY004 - one kind of error for every wrong setting
@@ -169,7 +170,7 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     """Return the receipt of ``hook`` as a plain string or None.
 
     Raises:
-        HoldFailed: a hold returned no reference, so it could not be released by its reference.
+        HoldFailed: a hold returned no reference, which is needed to release it.
         TypeError: the receipt is neither a string nor None.
         ValueError: the receipt is longer than 10,000 characters, or cannot be encoded as UTF-8.
     """
