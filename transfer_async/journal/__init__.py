@@ -1,4 +1,4 @@
-"""The durable record of intents and their outcomes: one protocol, one state machine, several back ends.
+"""The journal: it stores intents and their outcomes in memory, in a SQLite file or in PostgreSQL.
 
 A bank that writes its own journal needs only the names exported here: see `Journal`. This package may import
 `_converters`, `_models` and `_support`.
@@ -161,7 +161,7 @@ _FORMER_NAMES = {
     "Untold": OutboxEntry,
     "Verdict": TransitionResult,
 }
-"""Former names that a bank's own journal may still import, until version 1.0."""
+"""The former names of exported classes. They can be imported until version 1.0."""
 
 
 def __getattr__(name: str) -> Any:
@@ -172,14 +172,14 @@ def __getattr__(name: str) -> Any:
 
 @hides_arguments
 def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | PostgresJournal:
-    """Create the journal at a ``postgresql://`` address or a file path; it opens at its first use.
+    """Create a `PostgresJournal` or a `SQLiteJournal`, depending on the address; it opens at its first use.
 
     Args:
-        address: the address of the database, or the path of the file.
+        address: the ``postgresql://`` address of a database, or the path of a file.
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: ``address`` is neither.
+        ValueError: ``address`` is neither a ``postgresql://`` address nor the path of a file.
     """
     if address.startswith(("postgresql://", "postgres://")):
         return PostgresJournal(address, seal=seal)
@@ -189,7 +189,7 @@ def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | Pos
 
 
 def seal_from_env() -> Seal | None:
-    """Create the `KeySeal` of the key file that ``TRANSFER_SEAL`` names; None if it is not set.
+    """Return a `KeySeal` with the keys of the file that ``TRANSFER_SEAL`` names, or None if it is not set.
 
     Raises:
         ValueError: the file cannot be read, or its contents are invalid.

@@ -1,7 +1,7 @@
-"""The audit of a durable journal, `Journal.audit`: what people did about all its keys.
+"""Implements ``audit`` of durable journals: it lists what people did to all keys, newest first.
 
-No index of the stored format finds history lines by person. So a program reads the history once, in ranges,
-and remembers the few lines that name a person: their ids, scopes, names and times. After that it reads only
+The stored tables have no index of history lines by person. So the audit reads the history once, in ranges of
+line ids. It caches the id, scope, person and time of the few lines that name a person. Later calls read only
 the newest lines again.
 """
 
@@ -18,25 +18,25 @@ from transfer_async.journal.protocol import AuditLine
 from transfer_async.journal.rows import STEP_COLUMNS, step_of
 
 SPAN = 5_000
-"""The number of history lines in a range."""
+"""The number of consecutive history line ids in one range."""
 
 MAX_RANGES = 10
-"""The maximum number of ranges that one call reads."""
+"""The maximum number of ranges that one call reads from the store."""
 
 MAX_KNOWN = 500_000
-"""The maximum number of lines that are remembered, some 60 MB."""
+"""The maximum number of cached lines, which take about 60 MB."""
 
 Query = Callable[..., Awaitable[list[Any]]]
-"""Runs a statement with its values, and returns the rows."""
+"""Runs an SQL statement with parameter values, and returns its rows."""
 
 
 class AuditStatements:
-    """The SQL statements, which differ between SQLite and PostgreSQL only in what the arguments say.
+    """The SQL statements of the audit. The arguments are all that differs between SQLite and PostgreSQL.
 
     Args:
-        keys: the table of entries, ``k``, with the joined table of scopes if there is one.
+        keys: the table of entries with the alias ``k``, joined with the table of scopes if that is separate.
         history: the table of history lines.
-        scope: the column with the scope's name.
+        scope: the column that contains the scope's name.
         members: the function that returns the members of a JSON array as rows.
         parameter: the character before a parameter's number.
     """
@@ -51,7 +51,7 @@ class AuditStatements:
             f"(SELECT id {latest}), (SELECT at {latest})"
         )
         self.last_below: str = f"SELECT max(id) FROM {history} WHERE id < {one}"
-        # ``CROSS JOIN`` makes SQLite read the history once, in its order.
+        # ``CROSS JOIN`` makes SQLite read the history once, in the order of the ids.
         self.people: str = (
             f"SELECT h.id, {scope}, h.by_whom, h.at FROM {history} h CROSS JOIN {keys} "
             f"WHERE h.id >= {one} AND h.id < {two} AND h.by_whom IS NOT NULL "
@@ -67,10 +67,10 @@ class AuditStatements:
 
 
 class _Range:
-    """The lines of a range that name a person.
+    """The history lines of one range that name a person.
 
     Args:
-        rows: of each, newest first: its id, its key's scope, the person, and the time.
+        rows: for each line, newest first: its id, the scope of its key, the person, and the time.
     """
 
     def __init__(self, rows: Sequence[tuple[int, str, str, Any]]) -> None:
@@ -85,7 +85,7 @@ class _Range:
     def found(
         self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
     ) -> list[int]:
-        """Return the ids of some lines, newest first; arguments as for ``audit``, and ids below ``below``."""
+        """Return the ids of the matching lines below ``below``, newest first; `Journal` explains the filters."""
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         if self._latest < begin or self._earliest >= end:
             return []
@@ -102,11 +102,11 @@ class _Range:
 
 
 class Audit:
-    """The lines that name a person, as far as this program knows them.
+    """Finds the history lines that name a person, and caches the lines that it has read.
 
     Args:
-        query: reads the store.
-        statements: see there.
+        query: runs a statement on the store.
+        statements: the SQL statements for that store.
     """
 
     def __init__(self, query: Query, statements: AuditStatements) -> None:
@@ -127,10 +127,10 @@ class Audit:
         since: float | None = None,
         until: float | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """See `Journal` for ``audit``."""
+        """Return one page of the lines that name a person; see ``audit`` in `Journal`."""
         [(first, at, known_at, last, last_at)] = await self._query(self._sql.edges, self._last[0])
         if (first, at) != self._first or known_at != self._last[1]:
-            self._known.clear()  # The oldest or the newest was pruned: SQLite may use their ids again.
+            self._known.clear()  # The oldest or the newest line was pruned, and SQLite may use its id again.
         self._first, self._last = (first, at), (last or 0, last_at)
         if first is None:
             return [], ""
@@ -153,9 +153,9 @@ class Audit:
         return await self._lines(ids), str(below) if below > first else ""
 
     async def _read(self, number: int, *, last: int) -> _Range:
-        """Read a range; remember it if no line can be added to it.
+        """Read a range, and cache it if no line can be added to it any more.
 
-        Near the end of the history, a transaction may still commit a line among others.
+        A running transaction may still commit a line whose id is a little lower than the newest id.
         """
         rows = await self._query(self._sql.people, number * SPAN, (number + 1) * SPAN)
         made = _Range(rows)

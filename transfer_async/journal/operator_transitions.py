@@ -2,7 +2,7 @@
 
 `Resolve` and `Refute` are in `transitions`, because the bank's own ``resolve`` makes them too. A decision
 that approves a proposal contains the proposal's id. `OPERATOR_TRANSITIONS` at the end lists the states that
-each transition applies to. `transfer_async._pipeline.decisions` has each decision's texts and fields.
+each transition applies to. `transfer_async._pipeline.decisions` defines the texts and fields of decisions.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Propose(Move, frozen=True, kw_only=True):
     Args:
         id: the proposal's id.
         decision: the proposed decision.
-        attempt: the attempt's token, compared as for the decision itself.
-        order_id: the order's id, if the decision names one.
+        attempt: the attempt's token; if the entry has another one, the proposal is rejected.
+        order_id: the order's id, if the decision needs one.
         by: the person who proposes it.
         said: the evidence that this person gives.
         undone: whether undos that recovery cannot run were done manually.
-        settle_after: for a refutation: how many seconds after the last possible send it is accepted.
-        seen: the entry's version that the person saw; None to accept any version.
+        settle_after: for a refutation: the seconds that must have passed since the last possible send.
+        seen: the version of the entry that the person saw; None accepts any version.
     """
 
     name: ClassVar[str] = "propose"
@@ -111,7 +111,7 @@ class Withdraw(Move, frozen=True, kw_only=True):
 
 
 class Demand(Move, frozen=True, kw_only=True):
-    """Require dual control in this scope from now on; like a claim, it needs no entry."""
+    """Require dual control in this scope from now on. The scope need not have an entry for it yet."""
 
     name: ClassVar[str] = "demand"
 
@@ -119,9 +119,11 @@ class Demand(Move, frozen=True, kw_only=True):
     reason: str
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Decide the demand: an existing demand stays unchanged, and a corrupt one is written again."""
+        """Add the rule to the scope's own entry; an existing rule stays, and a corrupt entry is replaced."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
-            return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)  # an order's record
+            return TransitionResult(
+                now=now, entry=entry, denial=Rejection.UNREAD
+            )  # The record is an order's, not the rule's.
         if entry is None or entry.unread is not None:
             damaged = () if entry is None or entry.unread is None else (entry.unread.kept,)
             made = Entry(
@@ -146,7 +148,7 @@ class Demand(Move, frozen=True, kw_only=True):
 
 
 class Waive(Move, frozen=True, kw_only=True):
-    """End dual control in this scope; two people have agreed."""
+    """End dual control in this scope, after two people have agreed to it."""
 
     name: ClassVar[str] = "waive"
     decision: ClassVar[Decision] = Decision.WAIVE
@@ -195,7 +197,7 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
         return self.order_id
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Replace the id, and publish the right one if the wrong one was published or was about to be."""
+        """Replace the id; if the outcome was published as unknown, the right id is to be published."""
         amended = replace(
             entry, order_id=self.order_id, pending_notifications=_notifications_without(entry, self.wrong)
         )
@@ -203,12 +205,12 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
 
 
 class TakeBack(_OfWrongId, frozen=True, kw_only=True):
-    """Withdraw the recorded id of the key's order without another one, so that the key is in doubt again."""
+    """Withdraw the recorded order id without a replacement, so that the key is in doubt again."""
 
     name: ClassVar[str] = "takeback"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Keep the time of the last possible send and the sender's report, so that no new wait starts."""
+        """Remove the id. The wait before a refutation does not start again, so ``sent_until`` stays."""
         cause = Cause(kind=CauseKind.TAKEN_BACK, attempts=() if entry.cause is None else entry.cause.attempts)
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause
@@ -228,7 +230,7 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
 
 
 class _WithoutChange(Move, frozen=True, kw_only=True):
-    """Base class: a person leaves a line in the history, and a proposal stays valid."""
+    """Base class of transitions that only add a line to the history; a pending proposal stays valid."""
 
     by: str
 
@@ -238,7 +240,7 @@ class _WithoutChange(Move, frozen=True, kw_only=True):
 
 
 class Look(_WithoutChange, frozen=True, kw_only=True):
-    """Record in the history that a person was shown the order's parties; nothing else changes."""
+    """Record in the history that a person saw the names of the order's parties; nothing else changes."""
 
     name: ClassVar[str] = "look"
 
@@ -259,7 +261,7 @@ class Watch(_WithoutChange, frozen=True, kw_only=True):
     name: ClassVar[str] = "watch"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Replace another watcher."""
+        """Set the watcher, in place of an earlier one."""
         return replace(entry, watcher=Watcher(by=self.by, at=now, version=entry.version))
 
 
@@ -273,7 +275,7 @@ class Unwatch(_WithoutChange, frozen=True, kw_only=True):
 
 
 WITHOUT_CHANGE = frozenset({Look.name, Note.name, Watch.name, Unwatch.name})
-"""The names of the history lines that stand for no change of the key: a proposal stays valid."""
+"""The names of the transitions that do not change the key, so that a pending proposal stays valid."""
 
 # --- the states that they apply to ----------------------------------------------------------------
 
@@ -284,22 +286,25 @@ _DECISIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
     (Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and the right one is known"),
     (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and the right one is not known"),
-    (Waive, S.FREE, S.FREE, "on the scope's own entry: dual control ends, with two approvals"),
+    (Waive, S.FREE, S.FREE, "on the scope's own entry: two people have agreed to end dual control"),
 )
 
 _CAN_BE_PROPOSED = {(source, move.decision) for move, source, *_ in _DECISIONS if hasattr(move, "decision")}
-"""The states of a key, and the decisions that can be proposed in them."""
+"""The pairs of a key's state and a decision that can be proposed in this state."""
 
 _PROPOSABLE = tuple(dict.fromkeys(source for _, source, *_ in _DECISIONS))
 
 OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     *_DECISIONS,
-    *((Propose, state, state, "one person's decision waits for another's approval") for state in _PROPOSABLE),
+    *(
+        (Propose, state, state, "one person proposes a decision, which another must approve")
+        for state in _PROPOSABLE
+    ),
     *((Withdraw, state, state, "the proposal was withdrawn or rejected") for state in _PROPOSABLE),
     (Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
     *((Look, state, state, "the history records who saw the parties' names") for state in S),
     *((Note, state, state, "a person writes down what they know") for state in S),
-    *((Watch, state, state, "others need not look at it, too") for state in S),
-    *((Unwatch, state, state, "others may look at it again") for state in S),
+    *((Watch, state, state, "others can take another key") for state in S),
+    *((Unwatch, state, state, "others can take the key again") for state in S),
 )
-"""The rows of the state machine's table for people: transition, source state, target state, reason."""
+"""The table's rows for the transitions of people: transition, source state, target state, reason."""

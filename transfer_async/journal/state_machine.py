@@ -1,4 +1,4 @@
-"""The journal's state machine: one table, and pure functions beside it. Back ends only store.
+"""The journal's state machine: a table of transitions, and `decide`, which applies it without any I/O.
 
 ::
 
@@ -6,34 +6,34 @@
       ^                |                 |----doubt----> in doubt --resolve--> created
       '----- free -----'------ free -----'------------------'  (refute)
 
-**The basic rule.** A key is bound by an order that exists or may exist, and by a worker that is using it.
+**The basic rule.** A key stays bound while its order exists or may exist, or while a worker is using it.
 So only the sender's own result leads from `SENDING` to `FREE`. If a lease expires in `CLAIMED`, another
-worker may take over. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
+worker may take over the key. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
 
-**What cannot be prevented.** A process that is stopped between its last check and the write still sends
-when it continues, however late. Three rules limit the damage. The key never becomes free by itself. If the
-sender reported no end, a program's refutation must wait long (`Refute`). If a sender finds that its attempt
-was superseded, it records that (`Suspect`).
+**What cannot be prevented.** A process may be stopped after its last check, before it writes its request.
+When it continues, it sends the request, however late. Three rules limit the damage. The key never becomes
+free by itself. If the sender did not report its doubt, a program's refutation is accepted only after a long
+wait (`Refute`). A sender that finds its attempt superseded records a suspected duplicate (`Suspect`).
 
-**A certain result replaces a doubt.** The sender of an attempt may still record its result over a doubt about
-that same attempt. Every transition is a compare-and-set: on the claim's epoch before `MarkSending`, and on
-the attempt's token after it.
+**A certain result replaces a doubt.** The sender of an attempt may record its result even after another
+worker has put that attempt in doubt. A worker's transition is a compare-and-set: it must match the claim's
+epoch before `MarkSending`, and the attempt's token after it.
 
-**Decisions of people** are transitions like all others, and may be bound to the key's version that the
-person saw. A proposal that waits for approval becomes void with the next change of the key; `decide`
-ensures this for all transitions. `CREATED` is final if the service answered with the order. An order id
-that a person or the bank's ``resolve`` gave may be amended or withdrawn. After a withdrawal the key is in
-doubt again, and its intent, which was kept for this case, can still be undone.
+**Decisions of people** are transitions, too. They may require the version of the key that the person saw.
+A pending proposal becomes void when the key changes; `decide` ensures this for all transitions. `CREATED`
+is final if the service answered with the order. An order id that a person or the bank's ``resolve`` gave
+may be amended or withdrawn. After a withdrawal the key is in doubt again. Its intent was kept for this
+case, so its hooks can still be undone.
 
-**Take-over.** A call continues a dead worker's claim only if that worker's hooks fit the call (`Claim`).
-Otherwise, or if the claim is too old, a new intent begins. The same write makes the undos of the old intent
-pending, so that none is lost.
+**Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
+(`Claim`). Otherwise, or if the claim is too old, a new intent begins. The same write makes the undos of the
+old intent pending, so that none is lost.
 
 `decide` takes an entry, a transition and the time. It returns the entry after the transition, or the reason
-for the rejection. A rejected transition changes nothing, with two exceptions that record a doubt: a claim
-that finds an abandoned `SENDING`, and the end of an intent while an order of an earlier intent may exist.
-Times in the far future, left by a clock that was wrong, are corrected silently. If you change these rules,
-change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite too.
+for the rejection. A rejected transition changes nothing, with two exceptions that put the key in doubt: a
+claim of a key that a dead worker left in `SENDING`, and the end of an intent while an order of an earlier
+intent may exist. Times in the far future, which a wrong clock has written, are corrected silently. If you
+change these rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite too.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ from transfer_async.journal.transitions import (
 
 
 class Transition(FrozenStruct, frozen=True):
-    """One row of the table: a transition's class, its source and target state, and the reason."""
+    """One row of the table: a transition's class, its source and target state, and the reason for it."""
 
     move: type
     source: KeyState
@@ -98,43 +98,53 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(Claim, S.FREE, S.CLAIMED, "no order exists for the key; the last failure is recorded"),
     Transition(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease expired before it sent anything"),
     Transition(RenewLease, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
-    Transition(TakeOver, S.CLAIMED, S.CLAIMED, "an abandoned claim is undone under a lease of its own"),
+    Transition(TakeOver, S.CLAIMED, S.CLAIMED, "recovery undoes an abandoned claim under a new lease"),
     Transition(MarkSending, S.CLAIMED, S.SENDING, "from here on a crash means doubt, never a retry"),
     Transition(Release, S.CLAIMED, S.FREE, "nothing was sent"),
-    Transition(Release, S.SENDING, S.FREE, "the service refused, or by evidence nothing was sent"),
-    Transition(Release, S.IN_DOUBT, S.FREE, "the sender's own result replaces the doubt of others"),
+    Transition(Release, S.SENDING, S.FREE, "the service refused, or there is proof that nothing was sent"),
+    Transition(Release, S.IN_DOUBT, S.FREE, "the sender's own result replaces the recorded doubt"),
     Transition(Create, S.SENDING, S.CREATED, "the service answered with our order"),
-    Transition(Create, S.IN_DOUBT, S.CREATED, "the sender's own result replaces the doubt of others"),
+    Transition(Create, S.IN_DOUBT, S.CREATED, "the sender's own result replaces the recorded doubt"),
     Transition(
         Create, S.FREE, S.CREATED, "the sender has the order: the refutation of its attempt was wrong"
     ),
     Transition(GoInDoubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
-    Transition(GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and that it sends no more"),
+    Transition(
+        GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and sends no further request"
+    ),
     Transition(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, but its request may still arrive"),
     Transition(
         RequestNotification,
         S.IN_DOUBT,
         S.IN_DOUBT,
-        "the outcome was published as unknown; publish its end too",
+        "the outcome was published as unknown, so the end of the doubt is published too",
     ),
     *(Transition(*row) for row in OPERATOR_TRANSITIONS),
     *(
         Transition(Quarantine, state, S.IN_DOUBT, "the order of a corrupt record may have been sent")
         for state in (S.CLAIMED, S.SENDING, S.IN_DOUBT)
     ),
-    # From `FREE` it leads into doubt if the order may exist: see `Quarantine.order_may_exist`.
+    # `Quarantine` of a free key puts it in doubt if its order may exist: see `Quarantine.order_may_exist`.
     *(Transition(Quarantine, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
     *(Transition(MarkUndone, state, state, "an undo is done") for state in KeyState),
     *(
-        Transition(AddPendingUndos, state, state, "a worker's hook acted after others had ended its intent")
+        Transition(
+            AddPendingUndos, state, state, "a worker's hook acted after someone else had ended its intent"
+        )
         for state in KeyState
     ),
-    *(Transition(AcquireLease, state, state, "one worker at a time") for state in KeyState),
+    *(
+        Transition(AcquireLease, state, state, "only one worker at a time processes the key")
+        for state in KeyState
+    ),
     *(Transition(MarkNotified, state, state, "the end of a doubt was published") for state in S),
     Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist: a free key could be paid again"),
     *(
         Transition(
-            Suspect, state, state, "what its sender reports is recorded, and the key is no longer freed"
+            Suspect,
+            state,
+            state,
+            "the sender's report is recorded; from now on only a person can free the key",
         )
         for state in KeyState
         if state is not KeyState.FREE
@@ -177,11 +187,11 @@ def decide(
 
 
 def _on_this_clock(entry: Entry, now: float) -> Entry:
-    """Return ``entry`` with times corrected that the journal's clock cannot have written.
+    """Return ``entry`` with corrected times where a stored time is too far in the future.
 
     A clock that was far ahead and was set back leaves leases that would last for years. They count as
-    expired; the compare-and-set protects a worker that still holds one. The time of the last possible send
-    is then unknown, and taken to be the longest lease from now.
+    expired; the compare-and-set protects a worker that still holds such a lease. The time of the last
+    possible send is then unknown. It is set to the longest lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:
@@ -204,13 +214,13 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
 
 
 def is_told(move: Move, verdict: TransitionResult) -> bool:
-    """Return whether ``move`` is recorded in the history: it was made, and changed more than a lease."""
+    """Return whether the history records ``move``; a rejected one is recorded if it put the key in doubt."""
     return move.is_in_history and (verdict.denial is None or verdict.found_doubt)
 
 
 def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
-    """Return the history line of ``move``; ``entry`` is the entry after it."""
-    # A suspicion is about the sender's own order, which may differ from the key's order.
+    """Return the history line for ``move``, which resulted in ``entry``."""
+    # A `Suspect` is about the sender's own order, which may differ from the key's order.
     known = None if isinstance(move, Suspect) else entry.order_id
     return HistoryEvent(
         at=now,
@@ -227,7 +237,7 @@ def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
 
 
 def _reason(entry: Entry, move: Move) -> str | None:
-    # A claim has a reason only if it finds a doubt.
+    # The line of a claim has a reason only if the claim put the key in doubt.
     if entry.state is S.IN_DOUBT and isinstance(move, Claim):
         return entry.cause.told if entry.cause is not None else None
     if isinstance(move, Create) and is_late(entry):
@@ -245,7 +255,7 @@ def is_waiting(entry: Entry, now: float) -> bool:
 
 
 def due_at(entry: Entry) -> float | None:
-    """Return when the entry's work becomes due: None if there is none, 0 if no lease delays it."""
+    """Return the time at which the entry's work becomes due: 0 if at once, None if there is no work."""
     if entry.pending_notifications or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK
@@ -256,7 +266,7 @@ def due_at(entry: Entry) -> float | None:
 
 
 def is_ended(entry: Entry) -> bool:
-    """Return whether nothing is left to do for an entry, so that it may be deleted."""
+    """Return whether an entry has no work left, so that it may be deleted."""
     if entry.proposal is not None or entry.four_eyes is not None:
         return False
     return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)
@@ -266,9 +276,9 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 
 
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
-    """Return at most ``limit`` lines of a history; drop the oldest, but lines without a decision first.
+    """Shorten a history to ``limit`` lines: drop old look-ups, notes and renewals first, then other old lines.
 
-    Many look-ups of the parties, or notes, must not displace the decisions. The newest line always stays.
+    Otherwise many look-ups or notes would displace the decisions. The newest line is always kept.
     """
     surplus = len(steps) - limit
     if surplus <= 0:
