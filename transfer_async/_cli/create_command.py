@@ -97,7 +97,7 @@ def create(
 
     After Ctrl-C or SIGTERM no new line is started, and orders in flight are finished; a second signal cuts
     them off. A run gives up after 10 consecutive failures that a wrong token or base URL causes. It also
-    gives up after 32 consecutive orders (twice --concurrency, but at least 20) that end in doubt, or fail for
+    gives up after 32 (twice --concurrency, but at least 20) consecutive orders that end in doubt, or fail for
     a reason outside the order. If another run has a lease on a key, its line is retried after all other
     lines, until the lease ends.
 

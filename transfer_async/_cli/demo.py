@@ -98,7 +98,7 @@ class Narration:
         self.tell("checked", key, claim)
 
     def observe(self, event: events.Event) -> None:
-        """Print an event of the client; an observer."""
+        """Print an event of the client. The client calls this method as an observer."""
         sentence = SENTENCES.get(type(event))
         if sentence is not None:
             self.tell("client", event.key, sentence(event))
@@ -138,7 +138,7 @@ SENTENCES: dict[type[events.Event], Callable[[Any], str]] = {
         f"a duplicate is suspected: {event.order_id or 'its id is not known'}"
     ),
 }
-"""The text for each event; without `HookPassed`, because the hook prints a line itself."""
+"""The text for each event. `HookPassed` has none, because the hook prints a line itself."""
 
 
 # --- beneficiary check -------------------------------------------------------------------------------
@@ -149,14 +149,14 @@ SAME, CLOSE, OTHER = "payment-4", "payment-5", "payment-6"
 
 @frozen
 class Payment:
-    """A payment that a customer wants, and its expected result."""
+    """A payment that a customer requests, and its expected result."""
 
     key: str
     to: PersonName
     wish: str
     claim: str
     asked: tuple[str, ...]
-    """The keys that the customer has been asked about by then."""
+    """The keys of all payments that the customer was asked about, up to this payment."""
     result: MatchResult | None = None
     """The reason why nothing is sent; None if the order is created."""
 
@@ -210,7 +210,7 @@ async def _beneficiaries(scene: Scene) -> None:
 
 
 class _Customer:
-    """A customer who confirms every close match; ``asked`` lists the keys."""
+    """A customer who confirms every close match; ``asked`` lists the keys of these payments."""
 
     def __init__(self, lines: Narration) -> None:
         self._lines = lines
@@ -232,7 +232,7 @@ class _Customer:
 ORDERS = 200
 AT_ONCE = 32
 LIMIT = Decimal("399000.00")
-"""The demo bank's limit for one order; a few of them are over it."""
+"""The demo bank's limit for one order, in naira; a few orders exceed it."""
 
 FAULTS: dict[Fault, float] = {
     CloseBeforeReading(): 0.03,
@@ -372,10 +372,10 @@ class Scene:
 
 
 async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:
-    """Run the demo; it counts as failed after ``patience`` seconds.
+    """Run the demo; it fails if it takes longer than ``patience`` seconds.
 
     Raises:
-        FalseClaim: a claim is not true, or the demo broke off; the message is one line.
+        FalseClaim: a claim is not true, or an error ended the demo; the message is one line.
     """
     try:
         async with asyncio.timeout(patience):
@@ -526,4 +526,4 @@ STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
     ("Is the beneficiary who the customer means?", _beneficiaries),
     (f"{ORDERS} orders at once, with faults", _many_orders),
 )
-"""The steps, in this order; each checks its claims. The last two use sandboxes of their own."""
+"""The steps, in the demo's order. Each step checks its claims. The last two have sandboxes of their own."""

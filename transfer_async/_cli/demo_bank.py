@@ -52,7 +52,7 @@ class Hold:
 
 @frozen
 class Ledger:
-    """The bank's holds. Both methods are idempotent by the intent's id, as those of a hold hook must be."""
+    """The bank's holds. Both methods are idempotent by the intent's id, as a hold hook requires."""
 
     _tell: Tell
     _holds: dict[str, Hold] = field(factory=dict, init=False)
@@ -87,23 +87,23 @@ class Ledger:
 
 @define
 class BackOffice:
-    """The bank's way to find out what became of an order: a look-up, a statement, or a person.
+    """Finds out what became of an order. A bank uses a look-up, a statement or a person for this.
 
     The demo reads the sandbox's orders, because the service has no documented look-up of orders.
     """
 
     _sandbox: Sandbox
     _tell: Tell
-    at_work: bool = field(default=False, init=False)  # while it is not, no order is found
+    at_work: bool = field(default=False, init=False)  # if false, no order is found
 
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
-        """Return the order of ``intent``, or None while it is not known; the client's ``resolve``."""
+        """Return the order of ``intent``, or None while it is unknown; used as the client's ``resolve``."""
         if not self.at_work:
             self._tell("bank", intent.key, "the back office has not looked yet: not known")
             return None
         found = [order for order in self._sandbox.orders.values() if _is_of(order, intent.order)]
         if len(found) != 1:
-            # If none is found, that proves nothing: a request that stalled may still take effect.
+            # If no order is found, this proves nothing: a request that stalled may still take effect.
             self._tell("bank", intent.key, f"the back office sees {len(found)} orders that fit: not known")
             return None
         self._tell("bank", intent.key, f"the back office (here: the sandbox) has found it: {found[0].id}")

@@ -51,7 +51,7 @@ from transfer_async.journal.rows import Upgrade
 
 app = typer.Typer(
     help="Manage a journal: list keys in doubt and pending undos, and end doubts.\n\n"
-    "Exit codes: 0 done; 1 the journal refused it, or you answered no; 2 wrong usage; "
+    "Exit codes: 0 done; 1 the journal refused or failed, or you answered no; 2 wrong usage; "
     "3 some rows of --from were refused; 4 the journal has keys of other scopes only.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -70,7 +70,7 @@ _GROUPS: dict[str, tuple[Callable[..., Any], options.Options]] = {
     ),
     "person": (Person, {"by": (By, None), "reason": (Reason, None)}),
 }
-"""The parameters that stand for several options, see `options.expanded`."""
+"""The parameters that stand for several options; see `options.expanded`."""
 
 OrderId = Annotated[str | None, typer.Option(help="The order's id, tx-…")]
 Candidate = Annotated[
@@ -100,10 +100,11 @@ Results = Annotated[
     typer.Option(metavar="PATH", help="With --from: the file of results; FILE.results.jsonl by default."),
 ]
 FileFormat = Annotated[
-    Format | None, typer.Option("--format", help="With --from: FILE's format; its suffix decides by default.")
+    Format | None,
+    typer.Option("--format", help="With --from: the format of FILE; by default, that of its suffix."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="With --from: show each row's result, decide nothing.")
+    bool, typer.Option("--dry-run", help="With --from: show the result of each row; decide nothing.")
 ]
 
 _FROM: options.Options = {
@@ -129,10 +130,10 @@ def _command(
     """Register ``work`` as a command.
 
     Args:
-        work: the command's function. Its parameters without a type for Typer are options only if ``more``
-            names them.
-        name: the command's name; by default the function's.
-        cls: the class of the command, if it has an argument.
+        work: the command's function. A parameter without a type for Typer is an option only if ``more`` names
+            it.
+        name: the command's name; by default, that of the function.
+        cls: the Typer class of the command; `PlainUsage` if the command has an argument.
         more: further options.
         from_file: the decisions that the command can also make for the rows of a file.
     """
@@ -154,7 +155,7 @@ def _command(
 
 
 def _optional(parameter: Parameter) -> Parameter:
-    """Return an argument such as KEY as one that may be absent; options stay as they are."""
+    """Make an argument such as KEY optional; return an option unchanged."""
     if parameter.kind is Parameter.KEYWORD_ONLY:
         return parameter
     kind, *rest = get_args(parameter.annotation)
@@ -184,7 +185,7 @@ def _decide_from_file(
         target_of(given["journal"], given["scope"], given["base_url"]),
         Person(given["by"], None).name,
     )
-    yes = given.get("yes", True)  # A command without --yes asks no question, with --from neither.
+    yes = given.get("yes", True)  # Without an option --yes, never ask about the file.
     decide_file(command, allowed, target, **wanted, by=by, yes=yes, settle_after=settle_after)
     return True
 
@@ -195,9 +196,9 @@ def _decide_from_file(
 def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson = False) -> None:
     """Upgrade the journal to this version's format.
 
-    Stop every program that uses the journal first. An earlier version can never use it again. All scopes
-    are upgraded in place, in one transaction: if it is interrupted, run it again. The command shows the
-    contents and asks before it changes anything. It does nothing if the format is already right.
+    First stop every program that uses the journal. Programs of an earlier version can never use it again. All
+    scopes are upgraded in place, in one transaction: if the command is interrupted, run it again. The command
+    shows the contents and asks before it changes anything. It does nothing if the format is current.
     """
     plan = _with_store(journal, lambda store: store.planned_upgrade())
     is_needed = plan.found != plan.version
@@ -424,7 +425,9 @@ def propose(
     key: Key,
     decision: Annotated[
         str,
-        typer.Argument(metavar="DECISION", help=f"{_NAMED}; see these commands.", callback=_check_decision),
+        typer.Argument(
+            metavar="DECISION", help=f"{_NAMED}; each is also a command.", callback=_check_decision
+        ),
     ],
     *,
     target: JournalTarget,
@@ -436,7 +439,7 @@ def propose(
 ) -> None:
     """Propose a decision about a key, for another person to approve.
 
-    Nothing changes until then, and any change to the key voids the proposal.
+    The key does not change before the approval. Any change to the key voids the proposal.
     """
     _check_settle_after(settle_after)
     view, wanted = target.view(key), Decision(decision)
@@ -467,9 +470,9 @@ def approve(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Approve another person's proposal, which makes the decision.
+    """Approve another person's proposal, so that the decision takes effect.
 
-    Shows the proposal and asks; with --proposal and --yes it does not ask.
+    The command shows the proposal and asks. With --proposal and --yes it does not ask.
     """
     _check_settle_after(settle_after)
     view = target.view(key)
@@ -519,7 +522,7 @@ class Action(enum.Enum):
 def four_eyes(
     action: Annotated[
         Action,
-        typer.Argument(metavar="ACTION", help="show, demand, waive; approve or withdraw a waiver."),
+        typer.Argument(metavar="ACTION", help="show, demand or waive; approve or withdraw a waiver."),
     ] = Action.SHOW,
     *,
     target: JournalTarget,
@@ -528,14 +531,14 @@ def four_eyes(
 ) -> None:
     """Show, demand or waive dual control (four eyes) for everybody who uses this scope.
 
-    Under dual control, another person must approve what one person decides. One person may demand it. To
-    waive it, one person proposes and another approves.
+    Under dual control, one person proposes a decision and another person approves it. One person alone may
+    demand dual control. To waive it, one person proposes the waiver and another approves it.
     """
     if action in (Action.APPROVE, Action.WITHDRAW):
         _end_waiver(target, action, person)
     elif action is not Action.SHOW:
         attribution = person.attribution()
-        if action is Action.DEMAND:  # also before the first order of a scope
+        if action is Action.DEMAND:  # allowed before the scope has any key
             target.with_journal(
                 lambda operators: operators.demand_four_eyes(**attribution), in_any_scope=True
             )
@@ -584,7 +587,11 @@ async def _approval_text(operators: Operators, key: str) -> str:
 
 
 def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None) -> Proposal:
-    """Return the key's proposal. End the command unless it has the given id, or the person can be asked."""
+    """Return the key's proposal, or end the command.
+
+    The command ends if there is no proposal, if its id is not ``named_id``, or if no id is given and the
+    command is not interactive.
+    """
     key, proposal = view.key, view.proposal
     if proposal is None:
         already = target.with_journal(lambda operators: _approval_text(operators, key))
@@ -614,7 +621,7 @@ def recover(
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=1000, help="The number of doubts that are resolved at the same time.")
+        int, typer.Option(min=1, max=1000, help="The number of concurrent calls of resolve.")
     ] = RECOVER_CONCURRENCY,
     network: options.Network,
     as_json: AsJson = False,
@@ -623,7 +630,7 @@ def recover(
 
     FACTORY returns a sequence of hooks; or a mapping or an object with hooks and, optionally, resolve: the
     bank's function that finds out what became of an order. FACTORY may be async.
-    Exit codes: as for all journal commands; 3 if an undo is still pending, or a record cannot be read.
+    Exit codes: those of all journal commands; and 3 if an undo is still pending, or a record is corrupt.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -647,7 +654,7 @@ def recover(
         finally:
             await store.close()
 
-    report = run_journal(work(), refusal_code=USAGE)  # a ValueError is about the hooks or a setting
+    report = run_journal(work(), refusal_code=USAGE)  # A ValueError comes from hooks or settings.
     if as_json:
         tell(journal_output.as_json(attrs.asdict(report)))
     else:
@@ -661,16 +668,21 @@ def recover(
 def prune(
     *,
     target: JournalTarget,
-    before: Annotated[str | None, typer.Option(help="A date or a time, as in 2026-01-01; UTC.")] = None,
-    older_than: Annotated[str | None, typer.Option(help="An age, as in 90d, 12h or 2w.")] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(help="Delete keys that ended before this date or time, as in 2026-01-01; UTC."),
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(help="Delete keys that ended longer ago than this, as in 90d, 12h or 2w.")
+    ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete keys that ended long ago.
 
-    Never deletes a key that is in doubt, in use, or has a pending undo. Keeps keys that ended within the
-    last day, because their message or file may be delivered again. The command asks first: the next call
-    with a deleted key creates another order.
+    The command never deletes a key that is in doubt or in use, or that has a pending undo. It keeps keys that
+    ended within the last day, because their message or file may be delivered again. It asks first, because
+    the next call with a deleted key creates another order.
     """
     now = datetime.now(UTC)
     with usage():
@@ -685,7 +697,7 @@ def prune(
         "and more than a day ago. If a deleted key is used again, it creates another order. Delete them?",
         yes=yes,
     )
-    # A ValueError is about the time.
+    # An invalid time causes a ValueError.
     deleted = target.with_journal(lambda operators: operators.prune(before=time), refusal_code=USAGE)
     tell(
         journal_output.as_json({"forgotten": deleted})

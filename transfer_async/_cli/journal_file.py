@@ -83,7 +83,7 @@ class FileDecision:
 def _seen(value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError("seen: must be the key's version that you saw, as in moves of journal list --json")
+        raise ValueError("seen: must be the version of the key that you saw: moves in journal list --json")
     return int(text)
 
 
@@ -130,7 +130,7 @@ def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
 
 
 def layout_of(allowed: Sequence[Decision]) -> Layout:
-    """Return the layout of a file with these decisions."""
+    """Return the layout of a file that may contain the ``allowed`` decisions."""
     read = partial(_decision, allowed=allowed)
     return Layout(
         columns=tuple(_COLUMNS),
@@ -156,7 +156,7 @@ class DecisionCheck(Checking):
 class DryRunJournal:
     """Reads a journal and decides transitions without writing them, so a dry run makes the same checks.
 
-    Only the real run checks whether another key of the journal already has an order's id.
+    A dry run does not check whether a key outside the file already has an order's id.
     """
 
     def __init__(self, store: Journal) -> None:
@@ -168,11 +168,11 @@ class DryRunJournal:
         return getattr(self._store, name)
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the entry as it would be after the transitions so far."""
+        """Return the entry that results from the transitions decided so far."""
         return self._entries.get(key) or await self._store.read(scope, key)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Decide a transition, and remember the resulting entry."""
+        """Decide a transition, and keep the resulting entry in memory."""
         order_id = move.order_bound
         result = decide(
             await self.read(scope, key),
@@ -271,7 +271,7 @@ class DecisionRun:
             if (self.command == "propose" and is_own) or await _is_decided(operators, wanted, view):
                 return Result.BEFORE, ""
             if self.command == "approve" and not is_proposed:
-                raise ValueError("no such decision is proposed")  # noqa: TRY301 - as `approve` refuses it
+                raise ValueError("no such decision is proposed")  # noqa: TRY301 - like `approve`
             effects = effects_text(view, wanted.row, order_id=wanted.order_id)
             await self._decide_row(operators, wanted, view)
         except JournalFailed as failed:
@@ -347,7 +347,9 @@ def decide_file(
 def _error_text(error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
-    return f"FILE cannot be read, or --results not written ({error.strerror}): run the same command again"
+    return (
+        f"FILE cannot be read, or --results cannot be written ({error.strerror}): run the same command again"
+    )
 
 
 def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
@@ -361,8 +363,8 @@ def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
     if not check.records:
         raise ValueError("FILE: contains no decisions")
     confirm(
-        f"FILE: {counted(check.records, 'decision')} about keys of {shown(scope)}. Refuting releases holds; "
-        "if an order exists all the same, it may be paid twice. --dry-run shows every row. Make all of them?",
+        f"FILE: {counted(check.records, 'decision')} about keys of {shown(scope)}. Refuting releases holds: "
+        "if an order exists anyway, it may be paid twice. --dry-run shows every row. Make all of them?",
         yes=yes,
     )
     return check.records

@@ -156,7 +156,7 @@ def proposed(proposal: Proposal) -> str:
 
 
 def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
-    """Return the parties of an order that are on record."""
+    """Return the recorded parties of an order."""
     if isinstance(seen, OrderIntent):
         name, order = seen.beneficiary, seen.order
         words = () if name is None else (name.first, name.middle, name.last)
@@ -194,7 +194,7 @@ HISTORY: dict[str, Callable[[HistoryEvent], str]] = {
 
 
 def as_json(value: Any) -> str:
-    """Return a value as one JSON document; it may contain times, amounts and states."""
+    """Return a value as one JSON document. The value may contain times, amounts and states."""
     return shown_json(json.dumps(value, indent=2, ensure_ascii=False, default=_simple))
 
 
@@ -259,7 +259,7 @@ def step_json(step: HistoryEvent) -> dict[str, Any]:
 
 
 def totals(views: Sequence[KeyView]) -> dict[str, Any]:
-    """Return, for JSON: the keys in each state, the pending undos, and the amounts in doubt by currency."""
+    """Return the number of keys in each state, the pending undos and the amounts in doubt, for JSON."""
     amounts: dict[str, Decimal] = {}
     for view in views:
         if view.entry.state is KeyState.IN_DOUBT and view.order is not None:
@@ -276,7 +276,7 @@ def totals(views: Sequence[KeyView]) -> dict[str, Any]:
 def totals_text(totals: Mapping[str, Any]) -> str:
     """Return the result of `totals` as one line of text."""
     if not totals["keys"]:
-        return "no key needs attention: nothing in doubt, no undo pending, nothing left behind"
+        return "no key needs attention: nothing in doubt, no undo pending, nothing abandoned"
     counts = [f"{count} {state.replace('_', ' ')}" for state, count in sorted(totals["states"].items())]
     if totals["undos_owed"]:
         counts.append(f"{counted(totals['undos_owed'], 'undo')} pending")
@@ -306,7 +306,9 @@ def scope_of(scope: str | None, base_url: str | None) -> str:
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """Return the journal at ``address``. A file must exist, or a mistyped path would show an empty journal.
+    """Return the journal at ``address``.
+
+    A file must exist, because a mistyped path would otherwise show an empty journal.
 
     Raises:
         ValueError: the address is invalid, or there is no such file.
@@ -320,7 +322,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
 async def opened(
     journal: Journal, scope: str, *, settle_after: float = SETTLE_AFTER
 ) -> AsyncIterator[Operators]:
-    """Use a journal for one scope, and close it at the end."""
+    """Yield the operators' interface to one scope of a journal; close the journal at the end."""
     try:
         yield Operators(journal, scope, settle_after=settle_after)
     finally:

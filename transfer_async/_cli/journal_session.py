@@ -25,12 +25,14 @@ T = TypeVar("T")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-By = Annotated[str | None, typer.Option(help="Your name for the history; the login name by default.")]
-Reason = Annotated[str | None, typer.Option(help="How you know; kept in the key's history.")]
+By = Annotated[str | None, typer.Option(help="Your name in the history; the login name by default.")]
+Reason = Annotated[
+    str | None, typer.Option(help="Your evidence for the decision; it is kept in the key's history.")
+]
 Undone = Annotated[
     bool, typer.Option("--undone", help="For a corrupt record: you have undone its hooks manually.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @frozen(kw_only=True)
@@ -56,14 +58,14 @@ class JournalTarget:
     ) -> T:
         """Open the journal, return the result of ``work``, and close the journal.
 
-        If the journal has keys of other scopes only, end the command: an empty list would hide its doubts.
+        End the command if the journal has keys of other scopes only, because an empty list would hide doubts.
 
         Args:
             work: receives the operators' interface to the journal.
             settle_after: see `Operators`.
             refusal_code: the exit code if ``work`` raises a ValueError.
-            in_any_scope: do not check the scope.
-            wrap: returns the journal to use, given the real one.
+            in_any_scope: whether to accept a scope without keys.
+            wrap: receives the journal, and returns the journal to use in its place.
         """
         store = self.journal
         store = store if wrap is None else wrap(store)
@@ -124,7 +126,7 @@ class Person:
         by, reason = self.name, self.reason
         if reason is None:
             if not is_interactive():
-                fail("journal: --reason is required when not interactive: say how you know", USAGE)
+                fail("journal: --reason is required when not interactive: give your evidence", USAGE)
             reason = str(typer.prompt("How do you know", err=True))
         with usage():
             return {"by": by, "reason": checked_text("--reason", reason)}
@@ -151,7 +153,7 @@ def warn_of_sender(view: KeyView) -> None:
 
 def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> T:
     """Run ``work``; on an error, print one line and end the command."""
-    # The order matters: some subclasses of TransferError are ValueErrors, too.
+    # TransferError comes first, because some of its subclasses are also ValueErrors.
     with failing(
         "journal", {TransferError: FAILED, ValueError: refusal_code}, words=journal_output.explained
     ):
@@ -159,7 +161,7 @@ def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> 
 
 
 HOLDS = frozenset({USUAL_HOLD})
-"""The names of hooks that place a hold. A command has no hooks, so it assumes the usual name."""
+"""The names of hooks that place a hold. These commands load no hooks, so they assume the usual name."""
 
 
 def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
@@ -171,7 +173,7 @@ def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None
 def _pending_text(target: JournalTarget, key: str) -> str:
     """Return the pending undos as text.
 
-    The decision is already saved. So if the journal fails now, the text says how to list them instead.
+    If the journal fails now, the text says how to list them instead, because the decision is already saved.
     """
 
     async def view(store: Journal) -> KeyView:

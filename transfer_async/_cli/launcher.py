@@ -1,6 +1,6 @@
 """The entry point of the command ``transfer-async``.
 
-It prints ``--version`` without importing the command line, and reports a missing typer, which is an extra.
+It prints ``--version`` without importing the command line, and reports if typer (an extra) is missing.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the command ``transfer-async``, which raises `SystemExit`, except for ``--version``."""
+    """Run the command ``transfer-async``. It ends with `SystemExit`, except for ``--version``."""
     if sys.argv[1:] == ["--version"]:
-        from importlib.metadata import version  # 20 ms that no other command needs
+        from importlib.metadata import version  # takes 20 ms; other commands do not need it
 
         sys.stdout.write(f"transfer-async {version('transfer_async')}\n")
         return
     try:
         import typer  # noqa: F401 - imported alone, so that its absence is reported in one line
     except ModuleNotFoundError as error:
-        if error.name != "typer":  # typer is installed, and something that it needs is not
+        if error.name != "typer":  # Typer is installed, but a module that it needs is missing.
             raise
         from transfer_async._cli.process import USAGE
 
@@ -43,15 +43,15 @@ def _make_streams_safe() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
-        except OSError:  # It is closed. uvloop would reuse its number and abort.
+        except OSError:  # The stream is closed. uvloop would reuse its number and abort.
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: keys may be in any script
+        sys.stdout.reconfigure(errors="backslashreplace")  # like stderr; keys may be in any script
 
 
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:
-    """Return the app with only the command that ``words[0]`` names, because typer would build all commands.
+    """Return the app with only the command that ``words[0]`` names, because building all commands is slow.
 
     If ``words[0]`` is missing or names no command, return the whole app, for its help text.
     """

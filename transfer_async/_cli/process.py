@@ -27,7 +27,7 @@ USAGE = 2
 """Wrong usage: an option, an environment variable, or a missing extra."""
 
 REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
-"""`create`: not all orders are created; the highest code that applies to an order."""
+"""`create`: some orders are not created. The exit code is the highest that applies to any order."""
 
 DIFFERENT = 3
 """`journal reconcile`: the journal and the export differ."""
@@ -44,11 +44,11 @@ OWED = 3
 # --- event loop --------------------------------------------------------------------------------------
 
 _GARBAGE_THRESHOLD = 10_000
-"""New objects after which Python collects garbage; Python's own default is 700.
+"""The number of new objects after which Python collects garbage; Python's own default is 700.
 
-An order in flight has some hundred objects and leaves no reference cycle. With sixteen at once, Python would
-scan all of them after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` would also release the
-objects that other code froze.
+An order in flight has some hundred objects and leaves no reference cycle. With sixteen such orders, Python
+would scan all their objects after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` would also
+release the objects that other code froze.
 """
 
 

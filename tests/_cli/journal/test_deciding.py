@@ -155,7 +155,7 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: Wor
 @each(
     ("words", "line"),
     [
-        ([*SEEN, "--by", "ada"], "--reason is required when not interactive: say how you know"),
+        ([*SEEN, "--by", "ada"], "--reason is required when not interactive: give your evidence"),
         ([*SEEN, *ADA, "--order-id", "order-1"], "--order-id: must look like 'tx-…'"),
         ([*SEEN, *ADA, "--by", " "], "--by: must be a non-empty line of text"),
         ([*SEEN, *ADA, "--reason", ""], "--reason: must be a non-empty line of text"),

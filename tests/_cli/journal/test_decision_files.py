@@ -169,7 +169,7 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
         ),
         (
             HEADER + "a,resolve,tx-1,why,-1\n",
-            ["line 2: seen: must be the key's version that you saw, as in moves of journal list --json"],
+            ["line 2: seen: must be the version of the key that you saw: moves in journal list --json"],
         ),
         (
             HEADER + "a,resolve,tx-1,x,3\na,resolve,tx-1,x,3\n",
@@ -259,10 +259,8 @@ async def test_results_that_cannot_be_written_end_the_run_with_one_line(
     monkeypatch.setattr(OutcomeFile, "write", full)
     result = await asked("resolve", "--from", str(file), *BY, code=1)
 
-    why = (
-        "FILE cannot be read, or --results not written (No space left on device): run the same command again"
-    )
-    assert result.stderr == f"journal: {why}\n"
+    why = "FILE cannot be read, or --results cannot be written (No space left on device)"
+    assert result.stderr == f"journal: {why}: run the same command again\n"
 
 
 async def test_a_signal_ends_the_run_after_the_row_in_progress(

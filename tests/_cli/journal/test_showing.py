@@ -26,7 +26,7 @@ from transfer_async.sandbox import Status
 
 
 async def test_a_created_key_is_not_listed(world: World):
-    text = f"{world.scope}: no key needs attention: nothing in doubt, no undo pending, nothing left behind\n"
+    text = f"{world.scope}: no key needs attention: nothing in doubt, no undo pending, nothing abandoned\n"
     assert (await asked("list")).stdout == text  # of an empty journal
     await world.create(key="created")
     result, listed = await asked("list"), await told("list")
