@@ -1,8 +1,8 @@
-"""One call of ``create_order``, and the task that runs it.
+"""Run each call of ``create_order`` in a separate task.
 
-Each call runs in a separate task. The caller may be cancelled while the request is in flight, and aiohttp
-binds a request to the task that began it. The caller then gets its `CancelledError` at once, and the separate
-task finishes the remaining work.
+The caller may be cancelled while the request is in flight. The caller then gets its `CancelledError` at once,
+and the separate task finishes the remaining work. aiohttp requires that the task that began a request also
+ends it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TASK_NAME = "transfer_async order"
 """The name of every task that runs a call. All tasks share one string, to save memory."""
 
 RECOVER_CONCURRENCY = 8
-"""The number of doubts about which one run of ``recover`` asks ``resolve`` at the same time."""
+"""The default for the number of concurrent calls of ``resolve`` in one run of ``recover``."""
 
 
 class OrderCall(MutableStruct, kw_only=True):
@@ -53,10 +53,10 @@ class OrderCall(MutableStruct, kw_only=True):
     Args:
         client_made: whether the client generated the key.
         once: whether to raise a recorded refusal again instead of sending the order again.
-        work: the progress of the call. At first it has the intent as the caller made it.
-        cancellation: tracks whether the caller or the closing client has cancelled the call.
+        work: the progress of the call.
+        cancellation: the state of cancellation by the caller or the closing client.
         outcome: the future that the caller awaits.
-        is_published: whether a worker publishes the outcome.
+        is_published: whether a worker publishes the outcome as a message.
     """
 
     client_made: bool
@@ -73,7 +73,7 @@ def fresh_id() -> str:
 
 
 def new_call(context: ClientCore, request: OrderRequest, *, once: bool) -> OrderCall:
-    """Create the call for ``request``, which was checked. Generate a key if it has none."""
+    """Create the call for a valid ``request``. If the request has no key, generate one."""
     intent_id = fresh_id()
     intent = OrderIntent(
         id=intent_id,
@@ -104,14 +104,19 @@ class Check(Protocol):
 
 
 class InFlight:
-    """The calls that a client is running. ``run`` runs one of them from the claim to its outcome."""
+    """The calls that a client is running.
+
+    Args:
+        run: an async function that runs one call from the claim to its outcome.
+        check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.
+    """
 
     def __init__(self, run: _Run, check: Check) -> None:
         self._run, self._check = run, check
         self._calls: dict[asyncio.Task[None], OrderCall] = {}
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether ``task`` runs one of the calls."""
+        """Return whether ``task`` is running one of the calls."""
         return task in self._calls
 
     async def run(self, call: OrderCall) -> Order:
@@ -120,7 +125,7 @@ class InFlight:
         Raises:
             asyncio.CancelledError: the caller was cancelled. If nothing was sent, this is raised after the
                 hooks are undone and the key is free. Otherwise it is raised at once.
-            TransferError: as `TransferClient.create_order` does.
+            TransferError: the call ended without an order; see `TransferClient.create_order`.
         """
         task = _started(_deliver(call, self._run, self._check), asyncio.get_running_loop())
         if not task.done():
@@ -142,12 +147,15 @@ class InFlight:
             call.outcome.cancel()
 
     def cut_off(self) -> None:
-        """Stop waiting for the calls. The orders of requests in flight become doubts."""
+        """Stop all calls. Orders whose request is in flight become doubts."""
         for call in list(self._calls.values()):
             call.cancellation.cut_off()
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait ``wait`` seconds for all calls. Then cut off the rest; they get ``grace`` seconds to end."""
+        """Wait up to ``wait`` seconds for all calls, then cut off those that are left.
+
+        After that, wait up to ``grace`` seconds until those have ended.
+        """
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 
 
@@ -158,7 +166,10 @@ async def finish_tasks(
     wait: float,
     grace: float,
 ) -> None:
-    """Wait ``wait`` seconds for all tasks. Then cut off the rest; they get ``grace`` seconds to end."""
+    """Wait up to ``wait`` seconds for all tasks, then cut off those that are left.
+
+    After that, wait up to ``grace`` seconds until those have ended.
+    """
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
     cut_off()
@@ -167,14 +178,14 @@ async def finish_tasks(
 
 
 async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
-    """Run ``call`` and deliver its result to the caller, if the caller still waits."""
+    """Run ``call``, and deliver its result if the caller is still waiting."""
     call.cancellation.task = asyncio.current_task()
     try:
         order = await run(call)
     except asyncio.CancelledError:
         if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
             # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that nothing
-            # was sent, and a task group would ignore it.
+            # was sent, and a task group of the caller would ignore it.
             why = "the call was cancelled, but not by its caller: look up the key in the journal"
             failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
             call.outcome.set_exception(annotate_error(failed, call.work, order_may_exist=True))
@@ -183,7 +194,7 @@ async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
         if isinstance(error, TransferError) and not call.outcome.done():
             try:
                 await check(error, client_made=call.client_made)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - the error must be delivered anyway
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - `error` must still be delivered
                 error.order_may_exist = True
                 call.cancellation.swallow()
         if not call.outcome.done():
@@ -196,7 +207,7 @@ async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
 
 
 def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
-    """Return ``error`` if a call may raise it, or else a `JournalFailed` that refers to the journal."""
+    """Return ``error`` if a call may raise it; else a `JournalFailed` that asks to look up the key."""
     if is_a(error, TransferError) or is_end(error):
         return error
     why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"
@@ -208,9 +219,8 @@ def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
 if sys.version_info >= (3, 12):
 
     def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return asyncio.Task(
-            run, loop=loop, name=TASK_NAME, eager_start=True
-        )  # This saves one iteration of the event loop.
+        # An eager start saves one iteration of the event loop.
+        return asyncio.Task(run, loop=loop, name=TASK_NAME, eager_start=True)
 
 else:
 
@@ -219,22 +229,22 @@ else:
 
 
 # --- cancellation ------------------------------------------------------------------------------------
-# A call stops only at safe points, or when the closing client stops waiting for it.
+# A call stops only where that is safe, or when the closing client no longer waits for it.
 
 
 class Cancellation(MutableStruct, kw_only=True):
-    """The state of cancellation of the work in one task.
+    """The state of cancellation of one call, or of one key in `recover`.
 
-    This is also a context manager around code that may be cancelled safely, such as a hook or a pause. On
-    entry it raises `asyncio.CancelledError` if the call was abandoned before.
+    This is also a context manager around code that may be cancelled safely, such as a hook or a pause. Its
+    ``__enter__`` raises `asyncio.CancelledError` if the call was already abandoned.
 
     Args:
         task: the task that runs the call; None in `recover`, which runs in the caller's own task.
         is_stoppable: whether the task is inside a block of this context manager.
-        on_the_way: the request body of the exchange in progress, if any.
-        sent: whether an exchange that handed over its body to the connection has ended.
-        abandoned: whether the caller stopped waiting, or the client is closing.
-        cut: whether the closing client has stopped waiting.
+        on_the_way: the request body of the HTTP exchange in progress; None if there is none.
+        sent: whether an HTTP exchange has ended that handed over its request body to a connection.
+        abandoned: whether the caller or the closing client no longer waits for the call.
+        cut: whether the closing client no longer waits for the call.
     """
 
     task: asyncio.Task[Any] | None = None
@@ -256,12 +266,12 @@ class Cancellation(MutableStruct, kw_only=True):
     def may_have_been_sent(self) -> bool:
         """Whether a request body was handed over to a connection.
 
-        If false, a cancelled caller waits until the hooks are undone.
+        If not, a cancelled caller waits until the hooks are undone.
         """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
     def abandon(self) -> None:
-        """Record that the caller no longer waits. Begin no new step, and stop the call if that is safe."""
+        """Record that the caller no longer waits, and cancel the task if that is safe now."""
         self.abandoned = True
         waiting = self.on_the_way is not None and not self.on_the_way.handed_over
         if self.on_the_way is not None and waiting:
@@ -271,7 +281,7 @@ class Cancellation(MutableStruct, kw_only=True):
             self.task.cancel()
 
     def cut_off(self) -> None:
-        """Stop the call when the client closes. The order of a request in flight becomes a doubt."""
+        """Stop the call because the client closes. An order whose request is in flight becomes a doubt."""
         self.cut = True
         handed_over = self.on_the_way is not None and self.on_the_way.handed_over
         self.abandon()
@@ -292,22 +302,23 @@ class Cancellation(MutableStruct, kw_only=True):
 
 
 # --- progress ----------------------------------------------------------------------------------------
-# Errors, events and messages report the progress of the work on one intent.
+# Errors, events and messages contain data about the progress of a call.
 
 
 class OrderProgress(MutableStruct, kw_only=True):
     """The progress of one call, or of one run of `recover`, for an intent.
 
     Args:
-        intent: the intent as the caller made it. After the key's record is read, it has the recorded id.
+        intent: the intent as the caller made it, with the recorded id once the key's record was read.
         began: the start time on the client's clock, in seconds.
         deadline: the time until which the caller waits, in seconds on the client's clock.
-        receipts: the receipts that hooks returned, in this call and before a take-over.
+        receipts: the receipts that hooks returned, by hook name, including those of an earlier worker whose
+            claim was taken over.
         attempt_id: the journal's id for the attempt to send the order; None before `MarkSending`.
         attempts_begun: the number of HTTP attempts begun.
         undone: the number of hooks undone.
-        undos_pending: the number of undos that failed and stay pending.
-        resolve_failed: whether ``resolve`` was called and returned no usable answer.
+        undos_pending: the number of undos that were tried, failed, and stay pending.
+        resolve_failed: whether ``resolve`` was called and returned no usable result.
     """
 
     intent: OrderIntent
@@ -330,7 +341,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         return self._attempts
 
     def note(self, report: Callable[[], Attempt]) -> None:
-        """Record that an attempt has ended. ``report`` is called only if `attempts` is read."""
+        """Record that an attempt has ended. ``report`` returns its data when `attempts` is read."""
         self._reports += (report,)
 
     def correct_last(self, outcome: Outcome) -> None:
@@ -347,25 +358,25 @@ def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist
     error.attempt_id = work.attempt_id
     error.receipts = dict(work.receipts)
     if work.intent.held is not None:
-        error.receipts.setdefault("held", work.intent.held)  # A recorded reference takes precedence.
+        error.receipts.setdefault("held", work.intent.held)  # A reference on record takes precedence.
     error.order_may_exist = order_may_exist
     return error
 
 
 # --- claimed key -------------------------------------------------------------------------------------
-# While a call holds a claim, it tracks which hooks may have acted.
+# While a call holds a claim, it keeps a list of the hooks that may have acted.
 
 
 class ClaimedKey(MutableStruct, kw_only=True):
-    """The state of a claimed key in the worker that claimed it.
+    """The state of a key that this process has claimed.
 
     Args:
         epoch: the number of the claim: 1, and 1 more after each take-over of the intent.
-        attempt: the attempt token of `MarkSending`; None before it. In the journal, all HTTP attempts of a
+        attempt: the id that `MarkSending` records; None before that. In the journal, all HTTP attempts of a
             call are one attempt.
-        inherited: the hooks that an earlier worker may have entered for this intent.
-        entered: the hooks whose ``before`` was entered and did not guarantee that it did nothing.
-        earlier: the pending undos of earlier intents of the key that this call has not tried yet.
+        inherited: the names of the hooks that an earlier worker may have run for this intent.
+        entered: the names of the hooks that this call started, except those that raised `PreflightFailed`.
+        earlier: the pending undos of the key's earlier intents that this call has not tried yet.
     """
 
     epoch: int
@@ -376,13 +387,13 @@ class ClaimedKey(MutableStruct, kw_only=True):
 
 
 class DoubtRounds(MutableStruct, kw_only=True):
-    """The state of a client's calls of ``resolve``, kept from one run of ``recover`` to the next.
+    """The progress of a client's calls of ``resolve`` from one run of ``recover`` to the next.
 
     Args:
-        asked_at: the start of the last run that called ``resolve`` about every due doubt, on the journal's
-            clock; None before the first such run, which calls it about all doubts.
+        asked_at: the start of the last run that called ``resolve`` about every due doubt, in seconds on the
+            journal's clock; None before the first such run. In the first run, all doubts are due.
         after: the key after which the next run continues, because ``resolve`` failed repeatedly there.
-        tasks: the tasks that are calling ``resolve`` now.
+        tasks: the tasks that are calling ``resolve``.
     """
 
     asked_at: float | None = None
@@ -391,7 +402,7 @@ class DoubtRounds(MutableStruct, kw_only=True):
 
 
 # --- client core -------------------------------------------------------------------------------------
-# The parts of a client that all its calls share.
+# All calls of a client share the client's parts and settings.
 
 
 class ClientCore(FrozenStruct, frozen=True, kw_only=True):
@@ -415,21 +426,21 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     recover_concurrency: int
     doubt_rounds: DoubtRounds = msgspec.field(default_factory=DoubtRounds)
     request_id_header: str | None = None
-    """The name of the header with the attempt id in each create-order request, or None."""
+    """The name of the header that carries the attempt id in each create-order request, or None."""
 
     undoable: tuple[str, ...] = ()
-    """The names of the hooks that can be undone, last first. This and the next two come from ``hooks``."""
+    """The names of the hooks that can be undone, last first; computed from ``hooks``."""
 
     undoable_but_hold: tuple[str, ...] = ()
-    """The names in ``undoable`` without the hold, for orders whose hold the bank has placed itself."""
+    """The names in ``undoable`` without the hold hook, for orders whose hold the bank placed itself."""
 
     places_hold: bool = False
-    """Whether one of the hooks is the hold."""
+    """Whether one of the hooks places a hold."""
 
     unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
-    """For each key whose response the journal could not record: a function that retries the write.
+    """Functions that retry a failed write of a response to the journal, by key.
 
-    Only this process knows these responses.
+    Only this process has these responses.
     """
 
     def __post_init__(self) -> None:
@@ -457,7 +468,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
 
 
 # --- resolution --------------------------------------------------------------------------------------
-# The possible results of a bank's ``resolve`` for a doubt.
+# The bank's ``resolve`` returns one of these results for a doubt.
 
 
 class _NoOrder:
@@ -471,10 +482,10 @@ class _NoOrder:
 
 
 NO_ORDER: Final = _NoOrder()
-"""The result of ``resolve`` if it is certain that no order exists *and none can appear any more*."""
+"""The result of ``resolve`` if certainly no order exists *and none can appear any more*."""
 
 Resolution = Order | str | _NoOrder | None
-"""The results of ``resolve``: the order, its id, `NO_ORDER`, or None if unknown."""
+"""A result of ``resolve``: the order, the order's id, `NO_ORDER`, or None if the outcome is unknown."""
 
 Resolver = Callable[[OrderIntent, OutcomeUnknown], Awaitable[Resolution]]
-"""An async function of the bank that finds out whether an intent in doubt has an order."""
+"""An async function of the bank that finds out whether the order of an intent in doubt exists."""

@@ -1,4 +1,4 @@
-"""The life of one call, from the key to the order::
+"""Run one call from the claim of its key to its outcome::
 
     NewOrder + key ──> claim ──> hooks, in order ──> mark sending ──> send (retry) ──> settle ──> Order
                          │            │                                   │
@@ -11,10 +11,13 @@ The journal records each step before the step begins. There are three kinds of e
 - a *doubt*: nothing is undone and the key stays bound;
 - a failure of the journal: only the journal's record shows the state.
 
-The steps share these objects. `OrderCall` has the arguments and the state of cancellation. `OrderProgress`
-has the data for errors, events and messages. `ClaimedKey` has the tokens that the journal compares, and the
-hooks that may have acted. `SendState` is the request and its time limits. `OrderResponse` is the order and
-the connection on which it arrived.
+The steps share these objects:
+
+- `OrderCall` has the arguments and the state of cancellation.
+- `OrderProgress` has the data for errors and events.
+- `ClaimedKey` has the values that the journal compares, and the hooks that may have acted.
+- `SendState` has the request and its time limits.
+- `OrderResponse` has the order and the connection on which it arrived.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
     """Run one call from the claim to its outcome, and return the order.
 
     Raises:
-        TransferError: the outcome is not an order. The error has the key, attempts and receipts.
+        TransferError: the call ended without an order. The error has the key, attempts and receipts.
         asyncio.CancelledError: the caller was cancelled before anything was sent.
     """
     claimed = await _claim(context, call)
@@ -115,7 +118,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
-    """End the call after an unexpected error: as a doubt if a request may have been sent, or as not sent."""
+    """End the call after an unexpected error: in doubt if a request may have been sent, else as not sent."""
     why = f"the call failed unexpectedly ({name_of(error)})"
     if call.cancellation.may_have_been_sent:
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
@@ -127,7 +130,7 @@ async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, err
 
 
 async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
-    """Claim the key, or return the order that it already has.
+    """Claim the key, or return the order that the key already has.
 
     Raises:
         TransferError: the key cannot be claimed.
@@ -162,7 +165,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
 
 
 def claimed_key(entry: Entry) -> ClaimedKey:
-    """Return the state of a claim that was recorded just now in ``entry``."""
+    """Return the state of a claim that was just recorded in ``entry``."""
     claimed = ClaimedKey(epoch=entry.epoch)
     if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
         claimed.inherited = entry.hooks
@@ -197,7 +200,7 @@ async def _claim_denied(context: ClientCore, call: OrderCall, verdict: Transitio
 async def _mark_sending(
     context: ClientCore, work: OrderProgress, claimed: ClaimedKey, sending: SendState
 ) -> None:
-    """Record that a request may be sent from now on."""
+    """Record in the journal that a request may be sent from now on."""
     claimed.attempt = fresh_id()
     sending.deadline = min(context.clock.now() + context.policy.deadline, work.deadline)
     mark = MarkSending(
@@ -211,7 +214,7 @@ async def _mark_sending(
     )
     verdict = await context.journal.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
-        claimed.attempt = None  # The mark was not recorded.
+        claimed.attempt = None  # `MarkSending` was not recorded.
         why = "the claim's lease ran out before the order was sent"
         if verdict.entry.is_suspected:
             why = "an order of an earlier call with this key may exist: nothing was sent now"
@@ -220,17 +223,17 @@ async def _mark_sending(
 
 
 # --- preflight ---------------------------------------------------------------------------------------
-# Before an order is sent, the hooks run in their order, and the receipts that they return are recorded.
+# Before an order is sent, its hooks run in order, and the journal records the receipts that they return.
 
 
 async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -> SendState:
     """Run the hooks in order. The hook that holds the funds runs last.
 
     Returns:
-        The request. Send it only after the journal has recorded that it is being sent.
+        The request. Send it only after the journal has recorded `MarkSending`.
 
     Raises:
-        TransferError: a hook refused or failed, there is no hold, or a limit passed.
+        TransferError: a hook refused or failed, there is no hold, or a time limit passed.
     """
     intent = call.work.intent
     if intent.held is None and not context.places_hold:
@@ -259,7 +262,7 @@ async def _run_hooks_at_rate(
     sending: SendState,
     rate_limiter: RateLimiter,
 ) -> None:
-    """Run the hooks at the client's rate. The order waits before any funds are held."""
+    """Run the hooks under the client's rate limit. The order waits for a slot before any funds are held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
     await wait_in_queue(context, call, rate_limiter.before_hooks)
@@ -276,8 +279,8 @@ async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, 
     held = work.intent.held is not None
     if claimed.earlier:
         await undo_earlier(context, work, call.cancellation, claimed)
-    # The token is requested before the hooks run, because without a token no funds must be held. No local
-    # variable contains it, because error trackers record the variables of each frame.
+    # The token is requested before the hooks run, because no funds must be held if there is no token. The
+    # token is in no local variable, because error trackers record the variables of each frame.
     sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
@@ -341,10 +344,10 @@ def _broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
 
 
 def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return a copy of a hook's ``error``; for a hold, return a `HoldFailed`.
+    """Return a copy of a hook's ``error``, or a `HoldFailed` if a hold raised a plain `PreflightFailed`.
 
-    The bank may raise the same error object in many calls, so it must not be changed. If the class of the
-    error prevents copying, reading or changing it, return an error of this package instead.
+    The bank may raise the same error object in many calls, so that object must not be changed. If its class
+    prevents copying it, or reading or changing the copy, return an error of this package instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -359,7 +362,7 @@ def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create an error with default attributes, of the nearest base class of ``error`` in this package."""
+    """Create an error with default attributes, in the package's most specific class that fits ``error``."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
@@ -367,10 +370,10 @@ def _default_error(error: PreflightFailed) -> PreflightFailed:
 
 
 def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Set every attribute on ``own`` that a call and its journal need, and return it.
+    """Give ``own`` every attribute that the call or the journal needs, and return it.
 
     Raises:
-        Exception: the class of ``own`` does not allow this, or an attribute has a wrong type.
+        Exception: the class of ``own`` prevents this, or an attribute has a wrong type.
     """
     for name, value in vars(default).items():
         given = getattr(own, name, value)
@@ -395,14 +398,14 @@ async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -
 
 
 # --- lease -------------------------------------------------------------------------------------------
-# A claim's lease is renewed while its hooks run.
+# The lease of a claim is renewed while its hooks run.
 
 
 class LeaseKeeper:
     """A context manager that calls ``renew`` every ``every`` seconds while its block runs.
 
-    After a `JournalFailed`, ``renew`` is called again. Any other `TransferError` ends the renewals. The block
-    continues in any case, because `MarkSending` fails if the lease was lost.
+    If ``renew`` raises a `JournalFailed`, it is called again after the next interval. Any other
+    `TransferError` ends the renewals, but not the block: if the lease was lost, `MarkSending` fails later.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]], *, every: float) -> None:
@@ -434,18 +437,18 @@ class LeaseKeeper:
 
 
 # --- eager start -------------------------------------------------------------------------------------
-# A hook needs two timers: one for its timeout, one for the lease. They take a tenth of the time of a call. A
-# hook that only reads memory never waits and needs neither. So hooks start without timers, and the timers
-# start only if a hook waits.
+# A hook that waits needs two timers: one for its timeout and one for the lease. They take a tenth of the time
+# of a call. A hook that only reads memory never waits, and needs no timer. So the timers start only when a
+# hook waits for the first time.
 
 
 T = TypeVar("T")
 
 
 class EagerStart(Generic[T]):
-    """A coroutine that has run until its first wait. Await this object for its result.
+    """Run a coroutine at once until its first wait. Await this object for the coroutine's result.
 
-    The constructor raises an error that the coroutine raises before its first wait.
+    If the coroutine raises an error before its first wait, the constructor raises this error.
     """
 
     __slots__ = ("_waits_for", "_work", "done", "result")
@@ -460,7 +463,7 @@ class EagerStart(Generic[T]):
             self.done, self.result = True, end.value
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Pass on the awaited objects and their results until the work is done."""
+        """Run the rest of the coroutine, and return its result."""
         waits_for, work = self._waits_for, self._work
         while True:
             error: BaseException | None = None
@@ -469,7 +472,7 @@ class EagerStart(Generic[T]):
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - it is passed on to the coroutine
+            except BaseException as thrown:  # noqa: BLE001 - `thrown` is passed on to the coroutine
                 error = thrown
             try:
                 waits_for = work.send(sent) if error is None else work.throw(error)
