@@ -1,4 +1,4 @@
-"""The record of a key for operators: `KeyView`, the errors of decisions, and the checks of arguments."""
+"""The record of a key for operators (`KeyView`), errors for decisions, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CAUSES = {
     CauseKind.TAKEN_BACK: "taken back",
     CauseKind.SUPERSEDED: "an earlier order may exist",
 }
-"""The causes of doubts, in two or three words each."""
+"""A short text for each cause of a doubt."""
 
 NEXT_STEPS = {
     CauseKind.NO_ANSWER: "Most such orders exist: find it at the service",
@@ -50,12 +50,13 @@ NEXT_STEPS = {
     CauseKind.STATUS: "Ask the service, with the request id",
     CauseKind.UNREADABLE_ANSWER: "Find the candidate at the service",
     CauseKind.SECOND_ANSWER: "Ask the service, with the request id",
-    CauseKind.ABANDONED: "Make sure that its process is gone: one that is only stopped may still send. "
+    CauseKind.ABANDONED: "Make sure that the sender's process has ended: a stopped process may still send. "
     "Then find the order at the service",
     CauseKind.CLOSED: "Most such orders exist: find it at the service",
-    CauseKind.TAKEN_BACK: "The history says why the id was taken back. Find the right order at the service",
-    CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: that of the first "
-    "may be gone, or still open",
+    CauseKind.TAKEN_BACK: "Read in the history why the id was taken back. "
+    "Find the right order at the service",
+    CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: the hold of the "
+    "first call may be released or still open",
 }
 """The operator's first step for each cause of a doubt; `docs/operations.md` has the same texts."""
 
@@ -69,10 +70,11 @@ class KeyView:
         entry: the whole record. It is not in the ``repr``.
         began: the time when work on the intent began; None if the record has no valid time.
         age: the seconds since ``began``; None if ``began`` is None.
-        sent_until: the time after which no request was to be sent; None if none was sent or the time is
-            invalid. A process that is suspended just before it sends may send later: see `sender_reported`.
+        sent_until: the last time at which the sender was allowed to send; None if no attempt is recorded, or
+            if the recorded time is invalid. A suspended process may send later: see `sender_reported`.
         lease_until: the time when the lease of the worker that uses the key expires; None without a worker.
-        refutable_at: the earliest time for a refutation; None if never, or if the key is not in doubt.
+        refutable_at: the earliest time for a refutation; None if the key is not in doubt, or if a refutation
+            is never accepted.
     """
 
     key: str
@@ -90,17 +92,17 @@ class KeyView:
 
     @property
     def intent_id(self) -> str:
-        """The intent's id, which the bank's hooks received."""
+        """The id of the intent. The bank's hooks received it as ``intent.id``."""
         return self.entry.intent_id
 
     @property
     def attempt_id(self) -> str | None:
-        """The id of the attempt to send the order. The service has it if the client sends attempt ids."""
+        """The id of the attempt to send the order. The service knows it if the client sends attempt ids."""
         return self.entry.attempt
 
     @property
     def order(self) -> NewOrder | Order | None:
-        """The requested order as long as it is kept, and later the order in the service's response."""
+        """The requested order while it is on record, and later the order in the service's response."""
         intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)
         return order_on_record(self.entry) if intent is None else intent.order
 
@@ -111,12 +113,12 @@ class KeyView:
 
     @property
     def order_id(self) -> str | None:
-        """The order's id, once the order exists."""
+        """The order's id; None as long as no order is known."""
         return self.entry.order_id
 
     @property
     def receipts(self) -> dict[str, str | None]:
-        """The receipts that the hooks returned, by hook name; ``"held"`` for the bank's own hold."""
+        """The receipts of the hooks, by hook name. ``"held"`` has the reference of the bank's own hold."""
         return self.entry.all_receipts
 
     @property
@@ -126,17 +128,17 @@ class KeyView:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The order ids in unreadable responses. Look for these orders first."""
+        """The order ids in unreadable responses. Look for these orders at the service first."""
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property
     def pending_undos(self) -> tuple[str, ...]:
-        """The hooks with pending undos."""
+        """The names of the hooks with pending undos."""
         return tuple(undo.hook for undo in self.entry.pending_undos)
 
     @property
     def pending_notifications(self) -> tuple[str, ...]:
-        """The outcomes with pending notifications."""
+        """The outcomes that are not published yet."""
         return tuple(item.outcome.value for item in self.entry.pending_notifications)
 
     @property
@@ -146,7 +148,7 @@ class KeyView:
 
     @property
     def cause_in_short(self) -> str:
-        """The cause of the doubt in two or three words; empty if there is none."""
+        """The cause of the doubt as a short text; empty if it was not recorded."""
         cause = self.cause
         if cause is not None and cause.kind is CauseKind.STATUS and cause.status is not None:
             return f"status {cause.status}"
@@ -162,30 +164,31 @@ class KeyView:
 
     @property
     def sender_reported(self) -> bool:
-        """Whether the sender itself reported the doubt. After its report it does not send.
+        """Whether the sender itself reported the doubt. After its report, a sender sends nothing.
 
-        Without a report, find the sender's process before you refute: a suspended process may still send.
+        If it did not, make sure that its process has ended before you refute: a suspended process may still
+        send.
         """
         return self.entry.sender_reported
 
     @property
     def proposal(self) -> Proposal | None:
-        """A person's proposal that waits for approval."""
+        """The proposal that waits for another person's approval, or None."""
         return self.entry.proposal
 
     @property
     def watcher(self) -> Watcher | None:
-        """The person who says that they are looking at the key, since its last change."""
+        """The person who is looking at the key, as recorded since its last change; or None."""
         return self.entry.watched_by
 
     @property
     def version(self) -> int:
-        """The key's version. Pass it as ``seen``, so that a decision is valid for this version only."""
+        """The key's version. Pass it as ``seen``, so that your decision applies to this version only."""
         return self.entry.version
 
     @property
     def readable(self) -> bool:
-        """Whether the whole record could be read. Of a corrupt record, only parts can be read."""
+        """Whether the whole record could be read. This is false for a corrupt record."""
         return self.entry.is_readable
 
     @property
@@ -195,11 +198,11 @@ class KeyView:
 
     @property
     def amendable(self) -> bool:
-        """Whether the order's id can be amended: a person, or the bank's own ``resolve``, gave it."""
+        """Whether the order's id can be amended, because a person or the bank's ``resolve`` gave it."""
         return self.entry.is_amendable
 
     if not TYPE_CHECKING:
-        # The former names, until version 1.0.
+        # The former names, which can be used until version 1.0.
         owed = property(attrgetter("pending_undos"))
         untold = property(attrgetter("pending_notifications"))
         moves = property(attrgetter("version"))
@@ -210,9 +213,10 @@ class Doubt(KeyView):
     """The `KeyView` of a key in doubt, with the data that an operator needs to find its order.
 
     Args:
-        claimed_at: the time when work on the intent began; an invalid time is replaced by the nearest valid
-            one.
-        sent_until: as for `KeyView`, but never None: an invalid time is replaced by the nearest valid one.
+        claimed_at: the time when work on the intent began. An invalid time is replaced by the nearest valid
+            time.
+        sent_until: the last time at which the sender was allowed to send. An invalid time is replaced by the
+            nearest valid time.
         summary: the amounts, currencies and countries of the order, without personal data.
     """
 
@@ -222,17 +226,17 @@ class Doubt(KeyView):
 
     @property
     def order(self) -> NewOrder | None:
-        """The requested order; None if its record cannot be read."""
+        """The requested order; None if it cannot be read."""
         return None if self.entry.intent is None else self.entry.intent.order
 
 
 @frozen(kw_only=True)
 class FourEyes:
-    """Whether a scope requires dual control.
+    """The rule of dual control for one scope.
 
     Args:
         demanded: whether the scope requires dual control.
-        proposal: the proposal to end it, if there is one.
+        proposal: the proposal to end dual control, or None.
     """
 
     demanded: bool
@@ -261,18 +265,18 @@ _CODES = {
     4: "CLF UYW",
 }
 _DECIMALS = {code: places for places, codes in _CODES.items() for code in codes.split()}
-"""The decimals of the currencies of ISO 4217 that do not have two."""
+"""The number of decimals of each ISO 4217 currency that does not have two decimals."""
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """Return an amount with its currency's decimals and thousands separators; no digit is dropped."""
+    """Return an amount as text, with thousands separators and at least its currency's decimals."""
     _, _, digits = f"{amount:f}".partition(".")
     places = max(_DECIMALS.get(currency, 2), len(digits.rstrip("0"))) if currency else len(digits)
     return f"{amount:,.{places}f} {currency}".rstrip()
 
 
 def amount_in(text: str) -> tuple[Decimal | None, str]:
-    """Return the amount in ``text`` and its currency, empty if not given; None if it is not an amount."""
+    """Return the amount in ``text`` (None if there is none) and its currency (empty if there is none)."""
     match = _AMOUNT.fullmatch(text)
     if match is None or (match["before"] and match["after"]):
         return None, ""
@@ -280,21 +284,21 @@ def amount_in(text: str) -> tuple[Decimal | None, str]:
 
 
 Calendar = Callable[[float], datetime | None]
-"""A function from the journal's seconds to UTC times; it returns None for an impossible time."""
+"""A function that converts the journal's seconds to UTC, or to None if no such time exists."""
 
 
 def nearest_time(utc: Calendar, seconds: float) -> datetime:
-    """Return ``seconds`` as a time; if they are out of range, return the nearest valid time."""
+    """Return ``seconds`` on the journal's clock as a UTC time, or the nearest time that exists."""
     return utc(seconds) or (MIN_TIME if seconds < 0 else MAX_TIME)
 
 
 def view_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> KeyView:
-    """Return the view of ``entry``."""
+    """Return the `KeyView` of ``entry``."""
     return KeyView(key=key, entry=entry, **_times(entry, utc, now, settle_after))
 
 
 def doubt_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_after: float) -> Doubt:
-    """Return the view of ``entry``, which is in doubt."""
+    """Return the `Doubt` of ``entry``, which must be in doubt."""
     times = _times(entry, utc, now, settle_after) | {"sent_until": nearest_time(utc, entry.sent_until)}
     order = None if entry.intent is None else entry.intent.order
     return Doubt(
@@ -307,7 +311,7 @@ def doubt_of(key: str, entry: Entry, utc: Calendar, *, now: datetime, settle_aft
 
 
 def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> dict[str, Any]:
-    # In a corrupt record, zero means an unreadable time. It stays in the entry after quarantine.
+    # In a corrupt record, a time of 0 means that it could not be read. Quarantine does not change it.
     was_corrupt = not entry.is_readable or bool(entry.quarantined)
     began = None if was_corrupt and not entry.claimed_at else utc(entry.claimed_at)
     is_sent = entry.attempt is not None and not (was_corrupt and not entry.sent_until)
@@ -319,51 +323,51 @@ def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> d
         "age": None if began is None else (now - began).total_seconds(),
         "sent_until": utc(entry.sent_until) if is_sent else None,
         "lease_until": utc(entry.lease_until) if is_leased else None,
-        # An infinite ``settle_after`` gives None: never.
+        # If ``settle_after`` is infinite, this is None, because a refutation is never accepted.
         "refutable_at": utc(entry.settled_at(settle_after)) if is_in_doubt else None,
     }
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
-    """Return the recorded object that names the parties of the order, or None."""
+    """Return the recorded intent or order that names the parties of the order, or None."""
     undos = entry.pending_undos
     return entry.intent or order_on_record(entry) or next((undo.intent for undo in undos), None)
 
 
 @frozen
 class Sentence:
-    """A sentence about a key.
+    """A sentence about a key, with values that must be sanitized before they are shown.
 
     Args:
-        text: the sentence, with ``{}`` for each of the values.
-        values: texts from elsewhere, such as references. They must be sanitized before they are shown.
+        text: the sentence, with ``{}`` for each value.
+        values: texts from outside this package, such as references of holds.
     """
 
     text: str
     values: tuple[str, ...] = ()
 
     def shown(self, sanitized: Callable[[str], str]) -> str:
-        """Return the whole sentence, with every value ``sanitized``."""
+        """Return the whole sentence. The function ``sanitized`` is applied to each value."""
         return self.text.format(*map(sanitized, self.values))
 
 
 NAMED_SCOPES = 10
-"""The maximum number of other scopes that a message names."""
+"""The maximum number of scopes that a message names."""
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return the end of a sentence: the only scopes that have keys in the journal."""
+    """Return the end of a sentence that names the only scopes with keys in the journal."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
 
 
 # --- refusals ----------------------------------------------------------------------------------------
-# The errors for a decision that cannot be made.
+# These errors are raised if a decision cannot be made.
 
 
 def nothing_on_record(key: str) -> ValueError:
-    """Return the error for a key without a record."""
+    """Create the error for a key without a record."""
     why = requests.problem(key)
     return ValueError(f"key: {why}" if why else "key: has no record in this scope")
 
@@ -384,7 +388,7 @@ class ApprovalRequired(ValueError):
 
 
 class ApproverIsProposer(ValueError):
-    """The proposer cannot approve the proposal, and neither can a person whose name looks the same."""
+    """The approver is the proposer, or has a name that looks like the proposer's name."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -394,11 +398,11 @@ class ApproverIsProposer(ValueError):
 
 
 class RecordSetAside(ValueError):
-    """The decision was refused after a corrupt record had been put into quarantine for it."""
+    """The decision was refused, but the key's corrupt record was already put into quarantine for it."""
 
 
 class KeyChanged(ValueError):
-    """The key has changed since the person saw it, or the proposal that they saw is no longer valid.
+    """The key has changed since the person saw it, or the proposal that the person saw is void.
 
     Args:
         entry: the entry as it is now.
@@ -424,11 +428,11 @@ def _key_changed(text: str, state: KeyState, version: int) -> KeyChanged:
 
 
 _LONGEST_WAIT = 1e10
-"""Seconds: three hundred years. A longer wait is shown as infinite."""
+"""The longest wait that is shown, in seconds: about 300 years. A longer wait is shown as infinite."""
 
 
 def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
-    """Return the error for a transition that the journal rejected."""
+    """Create the error for a transition that the journal rejected."""
     entry, denial = verdict.entry, verdict.denial
     if denial is Rejection.ALONE:
         return ApprovalRequired()
@@ -446,13 +450,13 @@ def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
 
 
 def too_early(wait: float) -> ValueError:
-    """Return the error for a refutation that is ``wait`` seconds too early."""
+    """Create the error for a refutation that is ``wait`` seconds too early."""
     left = math.ceil(wait) if wait < _LONGEST_WAIT else math.inf
     return ValueError(f"key: it is too early, because a request may still take effect; try again in {left} s")
 
 
 def _is_stale(entry: Entry, move: Move | None) -> bool:
-    """Return whether ``move`` refers to an earlier version of the key, or to a proposal that is void."""
+    """Return whether ``move`` refers to an earlier version of the key or to a void proposal."""
     seen, proposal = getattr(move, "seen", None), getattr(move, "proposal", None)
     if seen is not None and entry.version != seen:
         return True
@@ -472,7 +476,7 @@ def checked_settle_after(settle_after: Duration) -> float:
 
 
 def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
-    """Return ``abandoned_settle_after`` in seconds; by default a day, or ``settle_after`` if that is longer.
+    """Return ``abandoned_settle_after`` in seconds. The default is a day, but at least ``settle_after``.
 
     Raises:
         ValueError: ``given`` is not a duration, or is less than ``settle_after``.
@@ -489,7 +493,7 @@ def checked_order_id(order_id: str) -> str:
     """Return ``order_id``, trimmed.
 
     Raises:
-        ValueError: it does not look like an order's id.
+        ValueError: ``order_id`` does not look like an order's id.
     """
     checked = order_id_of(order_id)
     if checked is None:
@@ -501,12 +505,12 @@ _SPACES = re.compile(r"[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def checked_text(name: str, text: str) -> str:
-    """Return ``text`` for the history, trimmed.
+    """Return ``text``, a line for the history, trimmed.
 
     Raises:
         ValueError: the text is empty or too long, or contains characters that are not printable.
     """
-    # Text that is copied from a web page or a statement may contain no-break spaces.
+    # Text copied from a web page or a bank statement may contain no-break spaces.
     line = _SPACES.sub(" ", requests.to_text(text)).strip() if isinstance(text, str) else ""
     if not (line and line.isprintable()):
         raise ValueError(f"{name}: must be a non-empty line of text, which is kept in the history")
@@ -519,11 +523,11 @@ def checked_name(name: str, text: str) -> str:
     """Return ``text``, the name of a person, trimmed.
 
     Raises:
-        ValueError: see `checked_text`; or it contains an invisible character.
+        ValueError: the name is empty or too long, or contains an invisible or unprintable character.
     """
     line = checked_text(name, text)
     if requests.UNSEEN.search(line):
-        raise ValueError(f"{name}: contains an invisible character, so that two names look the same")
+        raise ValueError(f"{name}: contains an invisible character, so two different names may look the same")
     return line
 
 
