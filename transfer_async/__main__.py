@@ -1,4 +1,4 @@
-"""``python -m transfer_async`` is ``transfer-async``."""
+"""Run ``python -m transfer_async`` as the command ``transfer-async``."""
 
 from transfer_async._cli.launcher import main
 

@@ -1,7 +1,7 @@
-"""Workers that take commands from any message broker: what to do with each message, and in which order.
+"""Workers that take commands from any message broker.
 
-This package may import the client and everything below it. What differs between brokers is a `Delivery`,
-from `transfer_async.integrations` or from a bank's own code.
+This package decides what to do with each message and in which order. It may import the client and the layers
+below it. A `Delivery` connects it to one broker. Banks may write their own.
 """
 
 from transfer_async.worker.consumer import Delivery, Health, Measure, Sweeper, Worker

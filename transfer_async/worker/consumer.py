@@ -1,16 +1,16 @@
-"""Process one message: carry out its command, publish the outcome, then acknowledge, in this order.
+"""Process one message: carry out its command, publish the outcome, then acknowledge the message.
 
-This module works with any broker that offers a `Delivery` and a way to publish. Wherever a failure
-happens, a message is acknowledged only after its outcome was published. Otherwise the broker delivers
-it again, and the journal supplies the outcome.
+This module works with any broker that offers a `Delivery` and a way to publish. A message is acknowledged
+only after its outcome was published. If anything fails before that, the broker redelivers the message, and
+the journal then supplies the outcome.
 
 ===============  =====================================================================================
 disposition      action
 ===============  =====================================================================================
 ``ACK``          publish the outcome; after the broker's confirmation, acknowledge the message
-``RETRY``        ask for redelivery after the delay, plus up to half of it at random
+``RETRY``        request redelivery after the delay plus a random 0 to 50 % of it
 ``DEAD_LETTER``  store a copy with the reason; after the broker's confirmation, reject the message
-``LEAVE``        do nothing: the broker redelivers the message by itself
+``LEAVE``        send no reply: the broker redelivers the message by itself
 ===============  =====================================================================================
 """
 
@@ -45,31 +45,34 @@ Around = Callable[[Mapping[str, str]], AbstractContextManager[object]]
 """Return the context manager that surrounds the handling of a message with these headers, such as a span."""
 
 Inject = Callable[[], Mapping[str, str]]
-"""Return headers for the outcome, such as the trace context that ``Around`` opened."""
+"""Return headers for an outcome, such as the trace context that ``Around`` opened."""
 
 
 class Measure(Protocol):
     """Record one delivery that a worker has processed, for example as metrics."""
 
     def __call__(self, *, disposition: str, deliveries: int, seconds: float) -> object:
-        """Record it.
+        """Record one delivery.
 
         Args:
-            disposition: the value of its `Action`; `FAILED` after an error, so that the broker redelivers it.
+            disposition: the value of the message's `Action`, or `FAILED` if processing it raised an error.
             deliveries: the number of deliveries of the message, including this one.
-            seconds: the time from its delivery to the broker's confirmation.
+            seconds: the time from the delivery to the broker's confirmation.
         """
 
 
 FAILED = "failed"
-"""The disposition of a delivery that ended in an error."""
+"""The disposition of a delivery whose processing raised an error. The broker redelivers the message."""
 
 JITTER = 0.5
-"""The largest random addition to a delay, as a share of it, so that messages that failed together spread."""
+"""The maximum random addition to a delay, as a share of the delay.
+
+It prevents messages that failed at the same time from being redelivered at the same time.
+"""
 
 
 class Delivery(Protocol):
-    """One delivered message, and the replies that its broker accepts."""
+    """One delivered message, with the replies that the worker can send to the broker."""
 
     @property
     def body(self) -> bytes:
@@ -81,34 +84,34 @@ class Delivery(Protocol):
 
     @property
     def deliveries(self) -> int:
-        """The number of deliveries of this message, including this one."""
+        """The number of times that the message was delivered, including this time."""
 
     async def ack(self) -> None:
         """Acknowledge the message, and return after the broker's confirmation."""
 
     async def retry(self, after: float) -> None:
-        """Ask for redelivery in ``after`` seconds or later."""
+        """Request redelivery of the message, ``after`` seconds from now or later."""
 
     async def dead_letter(self, reason: str) -> None:
-        """Store a copy with ``reason``; after the broker's confirmation, reject the message."""
+        """Store a copy of the message with ``reason``. After the broker's confirmation, reject it."""
 
     async def beat(self) -> None:
-        """Send a heartbeat, so that the broker does not deliver the message to another worker."""
+        """Send a heartbeat. It prevents the broker from delivering the message to another worker."""
 
 
 class Worker:
-    """Process messages. Each call of `take` processes one; calls may run concurrently.
+    """Processes messages. Each call of `take` processes one message. Calls may run concurrently.
 
     Args:
-        handler: carries out the commands.
-        publish: publishes an outcome, see `Publish`.
-        beat_every: seconds between two heartbeats of a message in progress. Choose it well below the
-            time after which the broker redelivers a message.
-        health: records failures and recoveries.
-        around: surrounds the handling of each message, see `Around`.
-        inject: returns headers for the outcome; called within ``around``.
-        measure: records each delivery that was processed, see `Measure`.
-        clock: time, sleeping and randomness; for tests.
+        handler: the object that carries out the commands.
+        publish: a function that publishes an outcome; see `Publish`.
+        beat_every: the seconds between two heartbeats of a message in progress. The value must be well below
+            the time without a heartbeat after which the broker redelivers a message.
+        health: the object that records failures and recoveries.
+        around: a function that returns a context manager around the handling of a message; see `Around`.
+        inject: a function, called within ``around``, that returns headers for the outcome.
+        measure: a function that records each delivery that was processed; see `Measure`.
+        clock: the source of time, sleep and randomness, for tests.
 
     Raises:
         ValueError: ``beat_every`` is not a duration above 0.
@@ -136,16 +139,16 @@ class Worker:
         self._resumes = float("-inf")
 
     async def take(self, delivery: Delivery) -> None:
-        """Process one message. An error is logged, and the broker redelivers the message.
+        """Process one message. If that fails, log the error; the broker then redelivers the message.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled. The broker received no reply.
+            asyncio.CancelledError: the call was cancelled. The worker sends the broker no further reply.
         """
         began, disposition = self._clock.now(), FAILED
         try:
             with self._around(delivery.headers):
                 disposition = (await self._process(delivery)).value
-        except Exception as error:  # noqa: BLE001 - this message is redelivered; the next one must not suffer
+        except Exception as error:  # noqa: BLE001 - the worker must continue with the next message
             # The error's text and traceback may contain personal data.
             log.error("a message failed and will be redelivered (%s)", type(error).__name__)
         self._record(delivery, disposition, seconds=self._clock.now() - began)
@@ -154,21 +157,21 @@ class Worker:
         try:
             if self._measure is not None:
                 self._measure(disposition=disposition, deliveries=delivery.deliveries, seconds=seconds)
-        except Exception as error:  # noqa: BLE001 - the message is processed already
+        except Exception as error:  # noqa: BLE001 - the message was processed: it must not fail now
             log.warning("a processed message could not be measured (%s)", type(error).__name__)
 
     async def ready(self) -> None:
         """Wait until the worker should take another message.
 
-        While no command can succeed, for example with an expired token, this waits for the delay of the
-        last message. The other messages stay in the queue in the meantime.
+        If the last message showed that no command can succeed now, for example because the token has expired,
+        this waits for that message's delay. In the meantime, the other messages stay in the queue.
         """
         while self.pause > 0:
             await self._clock.sleep(self.pause)
 
     @property
     def pause(self) -> float:
-        """Seconds until `ready` returns."""
+        """The seconds until the worker should take another message; 0 if it should take one now."""
         return max(0.0, self._resumes - self._clock.now())
 
     async def _process(self, delivery: Delivery) -> Action:
@@ -231,7 +234,7 @@ class Worker:
         if not decided.ready:
             self.health.trouble("service", decided.reason)
             self._resumes = self._clock.now() + decided.after
-        # A result from the record proves nothing about the service.
+        # Without a request in this call, the result does not show that the service works.
         elif handled.asked and decided.action is Action.ACK:
             self.health.well("service")
             self._resumes = float("-inf")
@@ -256,21 +259,21 @@ def _heartbeat_failed(error: BaseException) -> None:
 
 
 # --- health ------------------------------------------------------------------------------------------
-# Liveness and readiness, for the supervisor that starts and restarts the worker.
+# The liveness and readiness of a worker, for the supervisor that starts and restarts it.
 
 
 Check = Callable[[], Awaitable[object]]
-"""Check one dependency, and raise if it does not work."""
+"""Check one dependency, such as the journal, and raise an error if it does not work."""
 
 CHECK_TIMEOUT = 2.0
-"""Seconds that one check may take."""
+"""The timeout of one check, in seconds."""
 
 
 class Health:
-    """A worker's liveness and readiness: reported failures, and checks that run on request.
+    """The liveness and readiness of a worker, from reported failures and from checks that run on request.
 
     Args:
-        checks: run by `not_ready`; the name of each dependency and its check.
+        checks: the check of each dependency, by the dependency's name. `not_ready` runs all checks.
         patience: the timeout of each check, in seconds.
     """
 
@@ -281,25 +284,28 @@ class Health:
         self._ended: str | None = None
 
     def trouble(self, what: str, why: str) -> bool:
-        """Report that ``what`` fails. The worker is not ready until `well`. Return whether this is new."""
+        """Record that ``what`` fails for the reason ``why``. Return false if this was already recorded.
+
+        The worker is not ready until `well` is called with the same ``what``.
+        """
         before = self._reported.get(what)
         self._reported[what] = why
         return before != why
 
     def well(self, what: str) -> bool:
-        """Report that ``what`` works. Return whether it had failed before."""
+        """Record that ``what`` works. Return whether a failure of it was recorded."""
         return self._reported.pop(what, None) is not None
 
     def ended(self, why: str) -> None:
-        """Report that the worker has ended, and must be restarted."""
+        """Record that the worker has ended and must be restarted, with the reason ``why``."""
         self._ended = why
 
     def not_live(self) -> list[str]:
-        """Return why the worker has ended; empty while it runs."""
+        """Return why the worker has ended, or an empty list while it runs."""
         return [] if self._ended is None else [self._ended]
 
     async def not_ready(self) -> list[str]:
-        """Return why the worker cannot take a message now; empty if it can."""
+        """Run the checks. Return why the worker cannot take a message now, or an empty list if it can."""
         found = await asyncio.gather(*(self._run(name, check) for name, check in self.checks.items()))
         reported = [f"{what}: {why}" for what, why in self._reported.items()]
         return self.not_live() + reported + [failure for failure in found if failure is not None]
@@ -309,19 +315,25 @@ class Health:
             async with asyncio.timeout(self._timeout):
                 await check()
         except Exception as error:  # noqa: BLE001 - any error means that the check failed
-            # The package's own errors contain no personal data; the text of others may.
+            # Errors of this package contain no personal data. Other errors may contain some.
             why = str(error) if isinstance(error, TransferError) else type(error).__name__
             return f"{name}: {why}"
         return None
 
     @asynccontextmanager
     async def served(self, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-        """Serve ``GET /live`` and ``GET /ready``: 200, or 503 with the reasons. Yields the address.
+        """Run an HTTP server for health checks while the block runs, and yield its address.
+
+        ``GET /live`` and ``GET /ready`` return status 200, or status 503 with the reasons.
+
+        Args:
+            host: the host name or IP address on which the server listens.
+            port: the port on which the server listens; 0 lets the system choose a free port.
 
         Raises:
             OSError: the host or port cannot be used.
         """
-        from aiohttp import web  # takes 30 ms, and only workers serve
+        from aiohttp import web  # The import takes 30 ms, and only workers need it.
 
         app = web.Application()
         app.add_routes([web.get("/live", self._live), web.get("/ready", self._ready)])
@@ -342,7 +354,7 @@ class Health:
 
 
 def _health_response(name: str, why: list[str]) -> web.Response:
-    from aiohttp import web  # imported late, as in `Health.served`
+    from aiohttp import web  # imported here for the same reason as in `Health.served`
 
     body = msgspec.json.encode({name: not why, "why": why})
     return web.Response(body=body, status=503 if why else 200, content_type="application/json")
@@ -352,18 +364,18 @@ def _health_response(name: str, why: list[str]) -> web.Response:
 
 
 class Sweeper:
-    """Run ``recover`` periodically, and publish every pending notification.
+    """Runs ``recover`` periodically, and then publishes every pending notification.
 
-    Each worker may have one. Leases keep them from working on the same key at the same time. An outcome
-    is published at least once.
+    Each worker may have a sweeper. Leases prevent two sweepers from working on the same key at the same time.
+    Every outcome is published at least once.
 
     Args:
-        handler: yields the pending notifications.
-        publish: publishes an outcome, see `transfer_async.worker.consumer.Publish`.
-        every: seconds between two sweeps; the first starts after a random share of them.
-        health: records when the journal cannot be read or written, and when it can again.
-        inject: returns headers for the outcomes.
-        clock: time, sleeping and randomness; for tests.
+        handler: the object that yields the pending notifications.
+        publish: a function that publishes an outcome; see `transfer_async.worker.consumer.Publish`.
+        every: the seconds between two sweeps. The first sweep starts after a random part of this time.
+        health: the object that records whether the journal can be read and written.
+        inject: a function that returns headers for the outcomes.
+        clock: the source of time, sleep and randomness, for tests.
 
     Raises:
         ValueError: ``every`` is not a duration above 0.
@@ -392,7 +404,7 @@ class Sweeper:
         )
 
     async def run(self) -> None:
-        """Sweep periodically until `stop`. An error is logged, and the next sweep starts as usual."""
+        """Sweep periodically until `stop` is called. If a sweep fails, log the error and continue."""
         await self._sweeps.run()
 
     async def _sweep_and_report(self) -> None:
@@ -407,7 +419,7 @@ class Sweeper:
             log.warning("the periodic recovery failed (%s)", type(error).__name__)
 
     async def sweep(self) -> RecoveryReport:
-        """Recover once, then publish the pending notifications.
+        """Run ``recover`` once, then publish the pending notifications.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -415,14 +427,14 @@ class Sweeper:
         try:
             context = context_of(self._handler.client)
             report = await Recovery(context, stop=lambda: self._stopping).run()
-        except Exception:  # a key that fails must not delay the notifications of others
+        except Exception:  # A key that fails must not delay the notifications of other keys.
             await self._publish_pending()
             raise
         await self._publish_pending()
         return report
 
     async def _publish_pending(self) -> None:
-        """Publish every pending notification; one that fails does not stop the others."""
+        """Publish every pending notification. If some fail, raise the first error after the last one."""
         failed: Exception | None = None
         async for outcome in self._handler.untold():
             if self._stopping:
@@ -430,13 +442,18 @@ class Sweeper:
             try:
                 await self._publish(outcome, self._inject())
                 await self._handler.told(outcome)
-            except Exception as error:  # noqa: BLE001 - the first error is raised after all were tried
+            except Exception as error:  # noqa: BLE001 - raised after all notifications were tried
                 failed = failed or error
         if failed is not None:
             raise failed
 
     async def stop(self, task: asyncio.Task[None], *, patience: float) -> None:
-        """Let `run`, in ``task``, finish its current key, for at most ``patience`` seconds; then end it."""
+        """Stop sweeping: wait at most ``patience`` seconds for the current key, then cancel ``task``.
+
+        Args:
+            task: the task that executes `run`.
+            patience: the grace period in seconds.
+        """
         self._stopping = True
         if not self._sweeps.resting:
             await asyncio.wait([task], timeout=patience)

@@ -1,6 +1,6 @@
-"""One table: what a consumer does with a message, by the result of its command.
+"""The table that decides what a worker does with a message, based on the result of the message's command.
 
-The first row that fits decides. Nothing here depends on a broker.
+The first row whose condition is met applies. Nothing in this module depends on a broker.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Action(enum.Enum):
     """Publish the outcome, then acknowledge the message."""
 
     RETRY = "retry"
-    """Ask for redelivery in ``after`` seconds or later."""
+    """Request redelivery of the message in ``after`` seconds or later."""
 
     DEAD_LETTER = "dead_letter"
-    """Store a copy with ``reason`` on the dead-letter subject, then reject the message."""
+    """Store a copy of the message with ``reason`` on the dead-letter subject, then reject the message."""
 
     LEAVE = "leave"
-    """Send no reply: the broker redelivers the message by itself."""
+    """Send no reply, so that the broker redelivers the message by itself."""
 
 
 LONGEST_ASKED_FOR = 3600.0
-"""The longest delay in seconds that a service's ``Retry-After`` or a lease may cause."""
+"""The maximum delay in seconds that the service's ``Retry-After`` or a key's lease may cause."""
 
 
 @frozen(kw_only=True)
@@ -65,11 +65,11 @@ class Disposition:
 
     Args:
         action: see `Action`.
-        after: seconds until redelivery; for `Action.RETRY`.
-        reason: why, without personal data; never empty for `Action.DEAD_LETTER`.
-        counts: whether this delivery counts towards ``max_deliveries``: the order was certainly not
-            sent, perhaps for a reason of its own.
-        ready: false if no other message could succeed now either, so that the worker is not ready.
+        after: the minimum number of seconds until redelivery, for `Action.RETRY`.
+        reason: why the worker takes this action, without personal data.
+        counts: whether this delivery counts towards ``max_deliveries``. It counts if the order was certainly
+            not sent, and the cause may be this order itself.
+        ready: whether other commands may succeed now. If false, the worker pauses and is not ready.
     """
 
     action: Action
@@ -81,11 +81,15 @@ class Disposition:
 
 @frozen
 class Delays:
-    """The delay before a redelivery; it doubles with each delivery.
+    """The delays before redeliveries. Each delay is twice the previous one, up to a maximum.
 
     Args:
         first: the delay after the first delivery, in seconds or as a ``timedelta``.
-        longest: the longest delay. Only a service's ``Retry-After`` or a lease may exceed it.
+        longest: the maximum delay, in seconds or as a ``timedelta``. Only the service's ``Retry-After`` or a
+            key's lease may cause a longer delay.
+
+    Raises:
+        ValueError: a delay is not above 0 or not finite, or ``first`` is above ``longest``.
     """
 
     first: Duration = 1.0
@@ -94,7 +98,7 @@ class Delays:
     def __attrs_post_init__(self) -> None:
         first, longest = seconds(self.first), seconds(self.longest)
         if not (is_positive(first) and is_positive(longest) and first <= longest):
-            raise ValueError("first and longest: must be more than 0, finite, and first not above longest")
+            raise ValueError("first and longest: must be above 0 and finite, and first at most longest")
 
     def after(self, deliveries: int) -> float:
         """Return the delay in seconds after delivery number ``deliveries``."""
@@ -103,14 +107,14 @@ class Delays:
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of the table: which results it fits, the action, and the reason."""
+    """One row of the table: a condition for results, and the action and reason for these results."""
 
     fits: Callable[[Any], bool]
     action: Action
     reason: str
     ready: bool = True
     at_least: str | None = None
-    """The error's field that holds the requested delay in seconds."""
+    """The field of the error that contains the minimum delay in seconds; None if it has no such field."""
 
 
 def _is(*kinds: type[BaseException], **fields: Any) -> Callable[[Any], bool]:
@@ -168,7 +172,7 @@ def disposition(
     Args:
         result: what `TransferClient.create_order` returned or raised.
         deliveries: the number of deliveries of the message, including this one.
-        delays: see `Delays`.
+        delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
         TypeError: ``result`` is neither an `Order` nor an error.
@@ -193,5 +197,5 @@ def _after(row: Rule, result: Any, deliveries: int, delays: Delays) -> float:
 
 
 def _reason(row: Rule, result: Any) -> str:
-    # Only the text of `InvalidOrder` adds anything: it names the fields at fault, and never a value.
+    # The text of `InvalidOrder` names the invalid fields and contains no values. Other texts add nothing.
     return f"{row.reason}: {result}" if isinstance(result, InvalidOrder) else row.reason

@@ -1,15 +1,15 @@
 """Carry out the command of a message, and decide what to do with the message.
 
-A message may be delivered several times; it leads to at most one order. A consumer of any broker calls
-`Handler.handle`, publishes the outcome, and then follows the disposition, in this order::
+A message may be delivered several times, but it leads to at most one order. A consumer of any broker calls
+`Handler.handle`, publishes the outcome, and then acts on the disposition, in this order::
 
     handled = await handler.handle(body)
     if handled.outcome is not None:
         await publish(handled.outcome.to_json())
     match handled.disposition.action: ...
 
-If the published outcome was ``unknown``, the end of the doubt is published later: `Handler.untold` yields
-the notifications that are pending.
+If the published outcome is ``unknown``, the final outcome must be published later, after the doubt has ended.
+`Handler.untold` yields these pending notifications.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from transfer_async.journal.transitions import MarkNotified, RequestNotification
 from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
 
 BATCH = 100
-"""The number of keys that one read of the journal returns."""
+"""The maximum number of keys that one read of the journal returns."""
 
 
 @frozen(kw_only=True)
 class Handled:
-    """The result of one message.
+    """The result of handling one message.
 
     Args:
         disposition: what to do with the message.
-        outcome: to be published before the message is acknowledged; None if there is nothing to publish.
-        key: the command's key; None if the command could not be read.
+        outcome: the outcome to publish before acknowledging the message, or None.
+        key: the command's key, or None if the command could not be read.
         result: the order, or the error that was raised.
-        asked: whether a request was sent to the service this time.
+        asked: whether this call began to send a request to the service.
     """
 
     disposition: Disposition
@@ -55,16 +55,16 @@ class Handled:
 
 
 class Handler:
-    """Carry out commands whose messages may be delivered several times.
+    """Carries out commands whose messages may be delivered several times.
 
     Args:
-        client: with a durable journal.
-        max_deliveries: how many ends without a sent order a command may have, for reasons that may be
-            its own. With one more, it is dead-lettered.
-        delays: the delays before redeliveries.
+        client: a client with a durable journal.
+        max_deliveries: the maximum number of deliveries of a command that end without sending the order, if
+            the cause may be the order itself. After one more such delivery, the command is dead-lettered.
+        delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     def __init__(
@@ -78,20 +78,22 @@ class Handler:
                 "use SQLiteJournal or PostgresJournal"
             )
         self.client: TransferClient = client
-        """The client; a `Sweeper` recovers with the same one."""
+        """The client that carries out the commands. A `Sweeper` uses the same client for its recovery."""
         self._context: ClientCore = context
         self._max_deliveries = max_deliveries
         self._delays = delays or Delays()
 
     async def handle(self, command: OrderCommand | bytes, *, deliveries: int = 1) -> Handled:
-        """Carry out a command. However often it is delivered, it leads to at most one order.
+        """Carry out a command, and return its result and the disposition of its message.
+
+        Repeated calls with the same command lead to at most one order.
 
         Args:
-            command: the message's body, or the command read from it.
+            command: the message's body, or the command that was read from it.
             deliveries: the number of deliveries of the message, including this one.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled: send the broker no reply.
+            asyncio.CancelledError: the call was cancelled. Send the broker no reply.
         """
         work: OrderProgress | None = None
         result: Order | BaseException
@@ -128,7 +130,10 @@ class Handler:
         return Handled(disposition=decided, outcome=outcome, key=work.intent.key, result=result, asked=asked)
 
     async def _request_notification(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
-        """Record that the end of ``doubt`` must be published. Return the error that the message gets."""
+        """Record that the end of ``doubt`` must be published later. Return the result for this message.
+
+        The result is ``doubt``, or a `JournalFailed` if this could not be recorded or the doubt has ended.
+        """
         request = RequestNotification(intent_id=intent.id)
         try:
             written = await self._context.journal.write(intent.key, request, certain=Outcome.UNKNOWN)
@@ -136,8 +141,8 @@ class Handler:
             return error
         if written.denial is None:
             return doubt
-        # The doubt has just ended: the next delivery reads the result from the journal.
-        return JournalFailed("the doubt has ended meanwhile", outcome=Outcome.UNKNOWN, key=intent.key)
+        # The next delivery of the message reads the final result from the journal.
+        return JournalFailed("the doubt has ended in the meantime", outcome=Outcome.UNKNOWN, key=intent.key)
 
     async def _dead_letter_if_hopeless(self, key: str, handled: Handled) -> Handled:
         if not handled.disposition.counts or _is_anothers(handled.result):
@@ -155,7 +160,9 @@ class Handler:
     # --- how doubts ended -----------------------------------------------------------------------
 
     async def untold(self) -> AsyncIterator[OrderOutcome]:
-        """Yield each pending notification: the outcome of an ended doubt. Publish it, then call `told`.
+        """Yield each pending notification: the outcome of a doubt that has ended.
+
+        Publish each outcome, then call `told` with it.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -165,16 +172,16 @@ class Handler:
             after = found[-1][0]
             for key, entry in found:
                 for item in entry.pending_notifications if entry.is_readable else ():
-                    # The page of keys was read a while ago: read this key again.
+                    # Read the key again, because another worker may have published the notification.
                     now = await journal.read(key)
                     if now is not None and item in now.pending_notifications:
                         yield _outcome_of(key, now, item)
 
     async def told(self, outcome: OrderOutcome) -> None:
-        """Record that an outcome from `untold` has been published.
+        """Record that an outcome from `untold` was published.
 
         Raises:
-            JournalFailed: the journal could not be written; the outcome will be published again.
+            JournalFailed: the journal could not be written. `untold` will yield the outcome again.
         """
         published = OutboxEntry(
             intent_id=outcome.intent_id,
@@ -190,7 +197,10 @@ class Handler:
 
 
 def _is_anothers(result: Order | BaseException) -> bool:
-    """Return whether a definite failure is only this call's: another worker has the key, maybe an order."""
+    """Return whether this call failed only because of another worker, which has the key or its order.
+
+    In that case, the failure must not be published as the outcome of the command.
+    """
     is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return (
         is_failure and not isinstance(result, KeyConflict) and bool(getattr(result, "order_may_exist", True))
