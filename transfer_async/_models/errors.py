@@ -17,7 +17,7 @@
     │   └── Refuted                      REFUSED    a doubt ended: no order exists, and none can appear
     ├── OutcomeUnknown                   UNKNOWN    the request may have been processed
     │   └── UnreadableOrder              UNKNOWN    a 2xx response that cannot be read as this order
-    ├── AlreadyCreated                   CREATED    the order exists; only its id is known here
+    ├── AlreadyCreated                   CREATED    the order exists; the client knows only its id
     ├── KeyConflict                      NOT_SENT   the key is bound to a different order
     ├── KeyBusy                          NOT_SENT   another task or worker is using the key
     ├── JournalFailed                    (varies)   the journal could not be read or written
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(enum.Enum):
-    """The outcome of a call: what is certain about its order."""
+    """The outcome of a call, which states only what is certain about the order."""
 
     NOT_SENT = "not_sent"
     REFUSED = "refused"
@@ -75,17 +75,17 @@ class MatchResult(enum.Enum):
 
 
 MISMATCH_ACCEPTED = "no_match_accepted"
-"""The receipt of a beneficiary check after which the bank accepted another name."""
+"""The receipt of a beneficiary check in which the bank accepted a different name."""
 
 MISMATCH_IN_HISTORY = "beneficiary: no match (accepted)"
-"""The line of the key's history about it."""
+"""The line in a key's history for the receipt `MISMATCH_ACCEPTED`."""
 
 
 class NotVerifiedReason(enum.Enum):
-    """The reason why a beneficiary is not verified; in brackets the result that it leads to."""
+    """The reason why a beneficiary is not verified. The brackets show the result for each reason."""
 
     OTHER_NAME = "other_name"
-    """The account belongs to another name (no match)."""
+    """The account is in a different name (no match)."""
 
     CLOSE_NAME = "close_name"
     """The names are close, and ``accept_close`` is missing or failed (close match)."""
@@ -134,13 +134,13 @@ class CauseKind(enum.Enum):
     """The response's status does not show whether the order exists, because a proxy may have sent it."""
 
     UNREADABLE_ANSWER = "unreadable_answer"
-    """A 2xx response that cannot be read, or that describes another order."""
+    """A 2xx response cannot be read, or describes another order."""
 
     SECOND_ANSWER = "second_answer"
-    """More than one response arrived, or one without a request."""
+    """More than one response arrived, or a response arrived before its request."""
 
     ABANDONED = "abandoned"
-    """The sender marked the order as sending and never reported an end: its process has ended or hangs."""
+    """The sender recorded that it would send, but reported no result. Its process has ended or hangs."""
 
     CLOSED = "closed"
     """The client was closed before the response came."""
@@ -149,7 +149,7 @@ class CauseKind(enum.Enum):
     """An operator recorded that the order exists, and later withdrew this decision."""
 
     SUPERSEDED = "superseded"
-    """A sender reported an order, or a possible one, after its key was freed. See `DuplicateSuspected`."""
+    """After the key was freed, its sender reported an order or a doubt. See `DuplicateSuspected`."""
 
 
 @frozen(kw_only=True)
@@ -159,7 +159,7 @@ class Attempt:
     Args:
         number: the position in the call; the first attempt is 1.
         seconds: the duration of the attempt.
-        outcome: what is certain after this attempt alone.
+        outcome: what this attempt alone proves about the order.
         status: the HTTP status, if a response came.
         error: the class name of the underlying error, if there was one.
         request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
@@ -187,14 +187,14 @@ class TransferError(Exception):
 
     Args:
         message: the text of the error, which is safe to log.
-        outcome: what is certain after this call. Each class has its own default.
+        outcome: what is certain about the order after this call. Each class has its own default.
         order_may_exist: whether an order for the key may exist when the error is delivered. It is true
             unless it is certain that none exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
         receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
-        attempt_id: the journal's id for the attempt to send the order; None if none was marked as sending.
-            The service received it if the client has a ``request_id_header``.
+        attempt_id: the journal's id for this sending of the order; None if the call did not start to send.
+            The service received the id if the client has a ``request_id_header``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -230,7 +230,7 @@ class InvalidOrder(TransferError, ValueError):
     """The order, or another argument of the call, contradicts itself or the specification.
 
     Args:
-        problems: every problem found, as ``(field, why)``. They contain no values of fields.
+        problems: every problem found, as pairs of a field and a reason. A reason never shows the value.
     """
 
     default_order_may_exist = False
@@ -243,7 +243,7 @@ class InvalidOrder(TransferError, ValueError):
 class PreflightFailed(TransferError):
     """A hook refused the order, or failed; nothing was sent.
 
-    If a hook raises this error itself, it guarantees that it did nothing, and it is not undone.
+    A hook that raises this error itself guarantees that it changed nothing, so the hook is not undone.
 
     Args:
         refused: true if the hook refused the order, false if it failed (the cause is chained).
@@ -259,7 +259,7 @@ class PreflightFailed(TransferError):
 
 
 class HoldFailed(PreflightFailed):
-    """The bank's ``place`` refused or failed. ``place`` may raise it if certainly no hold exists."""
+    """The bank's ``place`` refused or failed. ``place`` may raise this error if certainly no hold exists."""
 
 
 class HoldRequired(PreflightFailed):
@@ -371,7 +371,7 @@ class RateLimited(Refused):
 
 
 class Refuted(Refused):
-    """A doubt ended: certainly no order exists, and none can appear. The doubt is the chained cause."""
+    """A doubt ended: no order exists, and none can appear. The error of the doubt is the chained cause."""
 
     def __init__(
         self, text: str = "the doubt is resolved: no order exists, and none can appear", **rest: Any
@@ -423,7 +423,7 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The key's order exists already, but this client knows only its id."""
+    """The order for the key exists already, but this client knows only the order's id."""
 
     default_outcome = Outcome.CREATED
 
@@ -452,7 +452,7 @@ class JournalFailed(TransferError):
     """The journal could not be read or written. The cause is chained.
 
     Args:
-        order: the created order, if the journal could not record it.
+        order: the created order if the journal could not record it; otherwise None.
     """
 
     def __init__(self, text: str = "", *, order: Order | None = None, **common: Any) -> None:
@@ -513,9 +513,9 @@ def is_final_no(error: str, status: int | None) -> bool:
 
 
 def is_in_vain(error: object) -> bool:
-    """Return whether nothing was sent, for a reason that may pass: a failed hook or connection.
+    """Return whether nothing was sent, for a possibly temporary reason: a failed hook or connection.
 
-    After several calls with this result, a worker dead-letters the message. A bank's own subclass counts as
+    After several such calls, a worker dead-letters the message. A bank's own subclass of an error counts as
     its base class.
     """
     if isinstance(error, PreflightFailed):
@@ -531,14 +531,14 @@ def _with_facts(what: str, status: int | None, request_id: str | None) -> str:
 
 
 # --- sanitized causes --------------------------------------------------------------------------------
-# An underlying error is chained to ours only if it contains no secrets.
+# An underlying error is chained to an error of this package only if it contains no secrets.
 #
 # An aiohttp error contains its request with the token in a header, or a connection key with a proxy's
 # password. An asyncpg error contains the values of a row. Printing such an error, sending it to an error
-# tracker or pickling it would leak them. So it is replaced by an error of the same class name without them.
+# tracker or pickling it would leak these secrets. So a safe error of the same class name replaces it.
 #
-# An error that a bank's hook or callable raises is not changed. But every error of aiohttp or asyncpg in its
-# chain is replaced.
+# An error that a bank's hook or callable raises is not changed. But a safe error replaces every error of
+# aiohttp or asyncpg in its chain.
 #
 # A bank's error may be of any class. It may refuse attributes, raise an error when it is read, compared or
 # printed, or report a false class. So the code here never calls a method or reads an attribute that the class
@@ -682,7 +682,7 @@ def _links(error: BaseException) -> tuple[BaseException | None, BaseException | 
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether the class of ``error`` is defined in this package, not only a base class."""
+    """Return whether this package defines the class of ``error`` itself, not only a base class of it."""
     return _package(type(error)) == "transfer_async"
 
 
@@ -769,7 +769,7 @@ def _class_of(base: Any, name: str) -> Any:
 
 
 def without_frames(error: E) -> E:
-    """Remove the frames of this package and of its drivers from ``error`` and its chain. Return ``error``.
+    """Remove the frames of this package, aiohttp and asyncpg from ``error`` and its chain. Return ``error``.
 
     The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own
     code stay.
@@ -822,7 +822,7 @@ def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 
 KEPT_ATTEMPTS = 20
-"""The maximum number of attempts stored with a doubt. The last ones are stored."""
+"""The maximum number of attempts stored with a doubt. Earlier attempts are not stored."""
 
 _CAUSE_TEXTS = {
     CauseKind.NO_ANSWER: "no answer came",
@@ -834,7 +834,7 @@ _CAUSE_TEXTS = {
     "it may still send",
     CauseKind.CLOSED: "the client was closed before the response arrived",
     CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
-    CauseKind.SUPERSEDED: "an order may exist whose sender reported after its key was freed",
+    CauseKind.SUPERSEDED: "after the key was freed, its sender reported that an order exists or may exist",
 }
 
 
@@ -858,12 +858,12 @@ class Cause:
 
     @property
     def is_from_sender(self) -> bool:
-        """Whether the sender itself reported the doubt. After that it does not send again."""
+        """Whether the sender itself reported the doubt, and so does not send again."""
         return bool(self.attempts)
 
     @property
     def told(self) -> str:
-        """The cause as one line of text."""
+        """The text of the cause, in one line."""
         facts = [] if self.status is None else [f"status {self.status}"]
         if self.attempts and (last := self.attempts[-1]).request_id is not None:
             facts.append(f"request {last.request_id}")

@@ -30,8 +30,8 @@ class Event:
         intent_id: the intent's id. It is empty if the intent has none yet.
         attempt: the number of HTTP attempts that this call has begun so far.
         seconds: the seconds since the call began.
-        attempt_id: the journal's id for the attempt to send the order, shared by the call's HTTP attempts;
-            None before the order was marked as sending. See ``request_id_header`` of the client.
+        attempt_id: the journal's id for this sending of the order, shared by all HTTP attempts of the call;
+            None before the call starts to send. See ``request_id_header`` of the client.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Event:
 
 @frozen(kw_only=True)
 class Claimed(Event):
-    """A call claimed its key. ``taken_over`` is true if an earlier worker had abandoned the key."""
+    """A call claimed its key. ``taken_over`` is true if another worker had claimed and abandoned the key."""
 
     taken_over: bool = False
 
@@ -121,8 +121,8 @@ class OrderCreated(Event):
 class OrderUnrecorded(Event):
     """The journal could not record the service's response. Record the order's id yourself.
 
-    ``CREATED`` means that the order exists. ``UNKNOWN`` means that the response contains the id, but cannot
-    be read as this order.
+    The outcome ``CREATED`` means that the order exists. ``UNKNOWN`` means that the response contains the id,
+    but cannot be read as this order.
     """
 
     outcome: Outcome
@@ -164,8 +164,8 @@ class Resolved(Event):
 class DuplicateSuspected(Event):
     """Two orders may exist for one key. An operator must check this at once.
 
-    The doubt of a sender had been ended, and then the sender reported another result. ``order_id`` is the
-    order that the sender created, or the id in an unreadable response. It is None if neither is known.
+    A sender reported a different result after its doubt had already ended. ``order_id`` is the id of the
+    order that the sender created, or the id in an unreadable response. It is None if no id is known.
     """
 
     order_id: str | None
@@ -174,7 +174,7 @@ class DuplicateSuspected(Event):
 Observer = Callable[[Event], Any]
 
 HeaderSource = Callable[[str | None], Mapping[str, str]]
-"""An observer's method ``request_headers``: it adds headers to requests, for example a trace context."""
+"""The type of an observer's method ``request_headers``, which adds headers, such as a trace context."""
 
 
 class Observers:
@@ -240,8 +240,9 @@ _IDS = ("key", "intent_id", "attempt", "attempt_id")
 def log_events(event: Event) -> None:
     """Log one line for ``event`` to the logger ``transfer_async``. Pass this function as an observer.
 
-    The record's ``extra`` contains ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. It also contains
-    every other field of the event, with the prefix ``transfer_``. ``transfer_event`` is the event's class.
+    The log record's ``extra`` contains ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. It also
+    contains every other field of the event, with the prefix ``transfer_``, and the name of the event's class
+    as ``transfer_event``.
     """
     level = _LEVELS.get(type(event), logging.INFO)
     if not _log.isEnabledFor(level):

@@ -1,4 +1,4 @@
-"""The request models. Each is checked when it is created, and one error lists all its problems."""
+"""The models of requests. A model is checked when it is created, and one error lists all its problems."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from transfer_async._models.responses import Wire
 
 
 LONGEST_REFERENCE = 10_000
-"""The maximum length of a hold's reference or a receipt in characters. Messages contain it."""
+"""The maximum length of a hold's reference or of a receipt, in characters."""
 
 LONGEST_NAME = 1_000
 """The maximum length of one part of a person's name, in characters."""
@@ -36,16 +36,17 @@ UNSEEN: re.Pattern[str] = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\u2800\u2d7f\ufffc\U0001107f\U00013441\U00013442\U00016fe4\U0001bc9d\U0001d159]"
 )
-"""The invisible characters.
+"""A pattern for one invisible character.
 
-They are those with Default_Ignorable_Code_Point in Unicode's DerivedCoreProperties.txt, and some blanks: the
-Braille pattern without dots, a notehead, two Egyptian signs, the object replacement character, and joiners,
-fillers and selectors of four scripts. Characters that Python does not call printable are refused elsewhere.
+It includes all characters with the property Default_Ignorable_Code_Point in Unicode's file
+DerivedCoreProperties.txt. It also includes some blank characters: the Braille pattern without dots, a
+notehead, two Egyptian signs, the object replacement character, and joiners, fillers and selectors of four
+scripts. Other checks refuse the characters that Python does not call printable.
 """
 
 
 def to_text(value: str) -> str:
-    """Convert a subclass of ``str`` to a plain ``str``. Those of numpy or lxml cannot be written as JSON.
+    """Convert a subclass of ``str`` to a plain ``str``. Those of numpy and lxml cannot be written as JSON.
 
     Any other value is returned unchanged, so that a later check can report it.
     """
@@ -83,8 +84,8 @@ def ascii_lower(text: str) -> str:
 
 def is_clean(text: str) -> bool:
     """Return whether ``text`` contains no control character, no lone surrogate and no line separator."""
-    # Nearly every text here is printable ASCII. Otherwise: Cc are control characters, Cs cannot be sent
-    # as UTF-8, and Zl and Zp break a line in a log or a terminal.
+    # Nearly every text is printable ASCII. Of the refused categories, Cc are control characters, Cs cannot
+    # be encoded as UTF-8, and Zl and Zp break a line in a log or a terminal.
     if text.isascii() and text.isprintable():
         return True
     return not any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in text)
@@ -102,7 +103,7 @@ def checked_scope(given: str) -> str:
 
 
 def is_sendable(text: str) -> bool:
-    """Return whether ``text`` can be encoded as UTF-8, which excludes half of a surrogate pair."""
+    """Return whether ``text`` can be encoded as UTF-8. Half of a surrogate pair cannot."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -138,7 +139,7 @@ def may_be_on_record(key: object) -> TypeGuard[str]:
 
 
 def refuse_key(key: object) -> None:
-    """Raise `InvalidOrder` unless ``key`` is valid. Use this only for a key without a record."""
+    """Raise `InvalidOrder` unless ``key`` is valid. Call this only for a key that has no record."""
     if why := problem(key):
         raise InvalidOrder([("key", why)])
 
@@ -148,7 +149,7 @@ def refuse_key(key: object) -> None:
 
 
 Exact = Decimal | int | str
-"""The types accepted for an amount or a rate. A float is refused; type checkers report it too."""
+"""The types that are accepted for an amount or a rate. A float is refused, and type checkers report it."""
 
 EXACT = decimal.Context(
     prec=decimal.MAX_PREC,
@@ -182,7 +183,7 @@ def _made_decimal(value: Exact) -> Any:
         return EXACT.create_decimal(text) if len(text) <= 3 * DIGITS and _PLAIN.fullmatch(text) else text
     if isinstance(value, Decimal):
         return Decimal(value)
-    if type(value) is int and value.bit_length() <= 4 * DIGITS:  # A longer one is refused anyway.
+    if type(value) is int and value.bit_length() <= 4 * DIGITS:  # A longer int is refused.
         return EXACT.create_decimal(value)
     return value
 
@@ -307,7 +308,7 @@ def _field_problems(new: NewOrder | NewExternalOrder) -> Iterator[Problem]:
 
 @frozen(kw_only=True)
 class NewExternalOrder(Wire):
-    """The bank's own data with an order (specification 4.1, ``external_order``).
+    """The bank's own data about an order (specification 4.1, ``external_order``).
 
     Args:
         current_account_balance: the customer's balance just before the order; may be zero or negative.
@@ -344,7 +345,7 @@ class NewOrder(Wire):
         matcher_currency: the currency that the beneficiary receives, 2 to 10 characters of ``[A-Z0-9]``.
         matcher_country: the receiving country, two upper-case letters.
         matcher_amount: the amount that the beneficiary receives, more than zero.
-        exchange_rate: units of the poster's currency for one unit of the matcher's.
+        exchange_rate: the price of one unit of the matcher's currency in the poster's currency.
         external_order: the bank's own data.
 
     Raises:
@@ -414,7 +415,7 @@ class PersonName:
     Args:
         first: the first name.
         last: the last name.
-        middle: the middle name, if any.
+        middle: the middle name; None if there is none.
 
     Raises:
         InvalidOrder: a part is not a string.
@@ -520,14 +521,14 @@ def call_problems(call: OrderRequest) -> Iterator[Problem]:
 
 
 def moment_problem(moment: object) -> str | None:
-    """Return why ``moment``, after `to_moment`, is not a valid time; None if it is valid or missing."""
+    """Return why a result of `to_moment` is not a valid time, or None if it is valid or None."""
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC):
         return None
     return "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
 
 
 def person_name_problems(name: PersonName) -> Iterator[Problem]:
-    """Return a problem for each part of ``name`` that is not a string."""
+    """Yield a problem for each part of ``name`` that is not a string."""
     for part in ("first", "last", "middle"):
         value = getattr(name, part)
         if not (isinstance(value, str) or (value is None and part == "middle")):
@@ -558,10 +559,11 @@ def _amounts_agree(new: NewOrder) -> bool:
 
 
 def fingerprint(order: NewOrder) -> str:
-    """Return a digest of an order's fields, with numbers by value and usernames in lower-case ASCII.
+    """Return a digest of an order's fields. Equal orders have the same digest.
 
-    Fields that may change before a redelivery (``is_reread``) are omitted. Optional fields are included only
-    if they are set. So a new optional field in the model does not change stored digests.
+    Numbers are included by value, and usernames with their ASCII letters in lower case. Fields that may
+    change before a redelivery (``is_reread``) are omitted. Optional fields are included only if they
+    are set, so a new optional field in the model does not change stored digests.
     """
     external = order.external_order
     parts = [*_parts(order, NewOrder), *_parts(external, NewExternalOrder)]

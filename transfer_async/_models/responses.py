@@ -46,7 +46,7 @@ class Wire:
         Raises:
             UnreadableOrder: ``data`` cannot be read as an ``Order``. The text names the JSON path.
             InvalidOrder: ``data`` is a request that is not valid.
-            ServiceFailed: ``data`` cannot be read as any other model.
+            ServiceFailed: ``data`` cannot be read as the model, which is another part of a response.
         """
         read: Self = CODEC.from_json(cls, data)
         return read
@@ -59,7 +59,8 @@ class Wire:
 class ReadLate:
     """A model whose optional fields are read when one of them is first accessed.
 
-    ``_late`` then fills every empty slot. It never raises an error, and is deleted after it has run.
+    ``_late`` then fills every empty slot and never raises an error. After that, it is replaced by a function
+    that does nothing.
     """
 
     __slots__ = ("_late",)
@@ -188,9 +189,10 @@ class ExternalUser(Wire):
 
 @frozen(kw_only=True)
 class ExternalOrder(Wire):
-    """The bank's data with an order (specification 2.3).
+    """The bank's data about an order (specification 2.3).
 
-    Balance, fee and the fee's currency are required. The other fields are None if absent or of another type.
+    The balance, the fee and the fee's currency are required. Any other field is None if it is absent or of
+    another type.
     """
 
     current_account_balance: Decimal = field(repr=False)
@@ -206,7 +208,7 @@ class ExternalOrder(Wire):
 
 
 class OrderState(enum.Enum):
-    """The state of an order, derived from its flags. The specification does not define transitions."""
+    """The state of an order, derived from its flags. The specification defines no transitions."""
 
     CANCELLED = "cancelled"
     COMPLETED = "completed"

@@ -72,7 +72,7 @@ _FIRST, _LAST = MIN_TIME.timestamp(), MAX_TIME.timestamp()
 def time_after(time: datetime, seconds: float) -> datetime | None:
     """Return the time ``seconds`` after ``time``, or None if a ``datetime`` cannot hold it.
 
-    A stored time may be corrupt.
+    The arguments may come from a corrupt record.
     """
     try:
         return time + timedelta(seconds=seconds)
@@ -81,7 +81,7 @@ def time_after(time: datetime, seconds: float) -> datetime | None:
 
 
 def is_a_time(since_1970: float) -> bool:
-    """Return whether a ``datetime`` can hold the time so many seconds after the start of 1970."""
+    """Return whether a ``datetime`` can hold ``since_1970``, a time in seconds since the start of 1970."""
     return _FIRST <= since_1970 <= _LAST
 
 
@@ -100,7 +100,7 @@ class Clock:
     """The source of a client's time, sleep and randomness.
 
     Args:
-        now: returns the seconds on a clock that never goes back and that counts suspension.
+        now: returns the seconds on a clock that never goes back. It counts the time of a suspension.
         utc: returns the wall-clock time as an aware ``datetime``.
         sleep: waits for a number of seconds.
         chance: returns a random number from 0 to below 1.
@@ -113,17 +113,17 @@ class Clock:
 
 
 # --- deadlines ---------------------------------------------------------------------------------------
-# A caller's deadline is a wall-clock time. It is converted to the client's clock, which cannot be set.
+# A caller's deadline is a wall-clock time. It is converted to the client's clock, which nobody can set.
 #
 # A deadline only shortens other limits. Without one, these functions do not read the clock.
 
 
 NEVER: Final = float("inf")
-"""The deadline of a call without a deadline."""
+"""The value that means that there is no deadline."""
 
 
 def on_clock(clock: Clock, moment: datetime | None) -> float:
-    """Return the time on ``clock`` of ``moment``; a later change of the wall clock does not affect it."""
+    """Convert ``moment`` to a time on ``clock``, which later changes of the wall clock do not affect."""
     if moment is None:
         return NEVER
     return clock.now() + (moment - clock.utc()).total_seconds()
@@ -156,11 +156,11 @@ class Periodic:
         until: returns whether to stop; it is called before each run.
         failed: receives the error of a run that failed.
         clock: the source of sleep and randomness.
-        first: the seconds before the first run. By default a random part of ``every``, because many processes
-            may start at the same time, and should not run in step.
+        first: the seconds before the first run. The default is a random part of ``every``, so that processes
+            that start at the same time do not run in step.
 
     Attributes:
-        resting: whether it waits between two runs, so that nothing is lost if `run` is cancelled.
+        resting: whether `run` waits for the next run, so that it can be cancelled without loss.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Periodic:
 
 
 def moment(since_1970: float) -> datetime:
-    """Return seconds since 1970 as a time in UTC; an impossible time becomes the nearest one."""
+    """Convert seconds since 1970 to a time in UTC. A time out of range becomes the first or last date."""
     try:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):
@@ -203,7 +203,10 @@ def moment(since_1970: float) -> datetime:
 
 
 def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
-    """Return a time in UTC, to the second; and in ``zone``, with its date if that is another day."""
+    """Return a time as text to the second, in UTC and, if given, in ``zone``.
+
+    The date in ``zone`` is included only if it is not the date in UTC.
+    """
     utc = when.astimezone(UTC)
     text = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
     with contextlib.suppress(OverflowError):  # the first and the last day that a datetime can have
@@ -214,5 +217,5 @@ def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
 
 
 def machine_time(when: datetime) -> str:
-    """Return the same in ISO 8601."""
+    """Return a time as text in ISO 8601, in UTC and to the second."""
     return when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

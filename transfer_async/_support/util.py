@@ -1,4 +1,4 @@
-"""Small helpers of the whole package: its logger, structs, addresses, callables and validators."""
+"""Small helpers for the whole package: its logger, structs, addresses, callables and validators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ log: logging.Logger = logging.getLogger("transfer_async")
 
 
 # --- structs -----------------------------------------------------------------------------------------
-# These base classes are for internal objects. They take less time to create or to import than attrs classes.
+# These are the base classes of internal objects. Creating a struct takes less time than creating an attrs
+# object, and importing its class takes less time too.
 
 
 class _ShowsNothing:
@@ -33,12 +34,12 @@ class _ShowsNothing:
         return object.__repr__(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return nothing; the library rich would otherwise show all fields of a struct."""
+        """Return no fields. Otherwise the library rich would show all fields of a struct."""
         return []
 
 
 class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
-    """Base class of objects that change; creating one takes a third of the time of an attrs class.
+    """Base class of objects that change. Creating one takes a third of the time of an attrs object.
 
     An object is equal only to itself, and its ``repr`` shows no field.
     """
@@ -47,7 +48,7 @@ class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
 class FrozenStruct(_ShowsNothing, msgspec.Struct, eq=False, frozen=True):
     """Base class of objects that do not change, such as a client's parts or a row of a table.
 
-    It is not an attrs class, because each of those adds a fifth of a millisecond to the import.
+    It is not an attrs class, because each attrs class adds 0.2 ms to the import.
     """
 
 
@@ -66,8 +67,8 @@ _DATABASE = re.compile(
 def checked_database(dsn: str) -> str:
     """Return ``dsn`` if it is an unambiguous address of a PostgreSQL database.
 
-    If a password holds a plain ``/`` or ``@``, a driver takes the rest of it for a host or a port. It would
-    show that in its errors, and send it to the name service.
+    If a password contains an unencoded ``/`` or ``@``, a driver takes the rest of the password for a host or
+    a port. The driver would show this rest in its errors, and send it to the name service.
 
     Raises:
         ValueError: ``dsn`` is not such an address; the text does not show it.
@@ -83,7 +84,7 @@ def checked_database(dsn: str) -> str:
 
 
 def public(address: str) -> str:
-    """Return ``address``, or several separated by commas, without user names, passwords or other secrets."""
+    """Return ``address`` without user names, passwords or other secrets. It may be a comma-separated list."""
     if not _SCHEME.match(address.strip()):
         return "..." if _LIKE_A_LOGIN.search(address) else address  # a file
     first, *others = (item.strip() for item in address.split(","))
@@ -163,10 +164,10 @@ async def try_call(function: Callable[..., Awaitable[T]], *args: Any) -> T | Rai
 
 
 def must_propagate(error: BaseException) -> bool:
-    """Return whether ``error`` does not come from the bank's code and must be raised again.
+    """Return whether ``error`` must be raised again, because it does not come from the bank's code.
 
-    That is an error that ends the program or the coroutine, or a requested cancellation of the running task.
-    A `CancelledError` without such a request comes from the bank's code.
+    Such an error ends the program or the coroutine, or is a requested cancellation of the running task. A
+    `CancelledError` without a request comes from the bank's code.
     """
     if not issubclass(type(error), asyncio.CancelledError):
         return is_end(error)
@@ -194,7 +195,7 @@ def retrieve_exception(task: asyncio.Task[Any]) -> None:
 
 
 def is_async(given: object) -> bool:
-    """Return whether calling ``given`` returns an awaitable, as far as it and its decorators show."""
+    """Return whether ``given``, or a function that it wraps, is declared as async."""
     if isinstance(given, functools.partial):
         return is_async(given.func)
     called = getattr(type(given), "__call__", None)  # noqa: B004 - its class is needed, not whether it is callable
@@ -205,13 +206,13 @@ def is_async(given: object) -> bool:
 
 
 def _is_marked(given: object) -> bool:
-    """Return whether ``given`` has asyncio's mark of async functions, which Cython and `mock` set."""
+    """Return whether ``given`` has asyncio's marker for async functions, which Cython and `mock` set."""
     mark = getattr(asyncio.coroutines, "_is_coroutine", None)  # `asyncio.iscoroutinefunction` is deprecated.
     return mark is not None and getattr(given, "_is_coroutine", None) is mark
 
 
 def refuse_class(given: object, *, name: str) -> None:
-    """Refuse a class given in place of one of its instances.
+    """Refuse a class that was passed in place of an instance.
 
     Raises:
         ValueError: ``given`` is a class.
@@ -225,9 +226,9 @@ def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
 
     Args:
         given: a callable.
-        signature: the signature of such a function, for example ``place(intent)``.
+        signature: the signature that the callable must have, for example ``place(intent)``.
         name: the name of the argument.
-        kind: a description of what is required.
+        kind: a description of the required value, for the error.
 
     Raises:
         ValueError: ``given`` is not an async callable; the text shows what to write instead.
@@ -249,7 +250,7 @@ def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
 
 
 Validator = Callable[[Any, "Attribute[Any]", Any], None]
-"""A validator of attrs: it is called with the object, the field, and the value."""
+"""The type of an attrs validator, which is called with the object, the field and the value."""
 
 POSITIVE = "must be more than 0 seconds, and finite"
 
