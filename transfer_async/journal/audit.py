@@ -85,7 +85,7 @@ class _Range:
     def found(
         self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
     ) -> list[int]:
-        """Return the ids of the matching lines below ``below``, newest first; `Journal` explains the filters."""
+        """Return the ids below ``below`` of the matching lines, newest first; filters as in `Journal`."""
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         if self._latest < begin or self._earliest >= end:
             return []

@@ -1,8 +1,8 @@
-"""The base class of durable journals: concurrent transitions share a commit, and none is cut off.
+"""The base class of durable journals, which writes concurrent transitions in one shared commit.
 
-A back end stores; this module queues the transitions. While one commit is being written, new transitions
-wait for the next one, so commits grow with the load. A commit also waits a moment for transitions that are
-about to come, for example from callers whose last transition has just been committed.
+This module queues and decides transitions, and a back end stores them. While one commit is being written, new
+transitions wait for the next commit, so commits grow with the load. Before a commit starts, it waits a moment
+for more transitions, for example from callers whose last transition has just been committed.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ MAX_SHARED = 256
 """The maximum number of transitions in one commit."""
 
 QUIET_TURNS = 2
-"""A commit waits for more transitions until the event loop has had this many turns without a new one."""
+"""A commit starts after this many turns of the event loop without a new transition."""
 
 PRUNE_BATCH = 1000
-"""The number of keys deleted in one transaction; other writers get their turn in between."""
+"""The maximum number of keys deleted in one transaction; other writers can write in between."""
 
 
 class Queries(Protocol):
-    """The SQL of the reading methods. The parameters are the same in each back end: see the methods."""
+    """The SQL statements of the reading methods; they take the same parameters in every back end."""
 
     find: str
     in_doubt: str
@@ -103,7 +103,7 @@ class DurableJournal(abc.ABC):
         self._waiting: deque[PendingMove] = deque()
         self._runners: set[asyncio.Task[None]] = set()
         self._gathering: asyncio.Task[None] | None = None
-        """The runner that has not taken its transitions yet and waits for more."""
+        """The runner that is waiting for more transitions before its commit, or None."""
 
         self._cache = WriteCache()
         self._scopes_seen: set[str] = set()
@@ -115,7 +115,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        """Load, decide and write; call `_settle` for what is durable, until everything is.
+        """Load, decide and write the transitions; call `_settle` for those that are durable, until all are.
 
         The store is open when this is called.
         """
@@ -143,7 +143,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _upgradable(self) -> AbstractAsyncContextManager[Upgradable]:
-        """Open the store for an upgrade, whatever version it has."""
+        """Open the store for an upgrade, whatever its version is."""
 
     @abc.abstractmethod
     async def _query(self, sql: str, *values: object) -> list[Any]:
@@ -151,11 +151,14 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        """Return one page of the keys of `Journal.work`, as they are stored."""
+        """Return one page of keys for `Journal.work`, each with its stored row."""
 
     @abc.abstractmethod
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
-        """Return one page of the keys whose history has ``move``, and the ``after`` of the next page."""
+        """Return one page of the keys whose history has ``move``, and the ``after`` of the next page.
+
+        A page may be empty; an empty ``after`` means the end.
+        """
 
     # --- for callers ----------------------------------------------------------------------------
 
@@ -174,7 +177,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _open(self) -> None:
-        """Open the store, unless it is open."""
+        """Open the store if it is not open yet."""
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the journal."""
@@ -186,7 +189,7 @@ class DurableJournal(abc.ABC):
             self._closed = True  # The open store belongs to the parent process.
             return
         if self._bound_to is not None and self._bound_to[1].is_closed():
-            self._runners.clear()  # Its tasks ended with the loop.
+            self._runners.clear()  # The runners ended with their loop.
             self._waiting.clear()
             self._gathering = self._bound_to = None
         self._bind_to_loop()
@@ -250,7 +253,7 @@ class DurableJournal(abc.ABC):
         return await wanted.result
 
     def _start_runner(self) -> None:
-        """Start a runner for the waiting transitions, unless one gathers them or too many are running."""
+        """Start a runner for the waiting transitions, unless one gathers or the maximum number is running."""
         if self._waiting and self._gathering is None and len(self._runners) < self._concurrent_commits:
             self._gathering = asyncio.get_running_loop().create_task(self._run())
             self._runners.add(self._gathering)
@@ -260,7 +263,7 @@ class DurableJournal(abc.ABC):
         self._runners.discard(runner)
         if self._gathering is runner:
             self._gathering = None
-        self._start_runner()  # A cancelled runner may have left transitions.
+        self._start_runner()  # A cancelled runner may have left transitions in the queue.
 
     async def _rows(self, sql: str, *values: object) -> list[tuple[str, EntryRow]]:
         return [(key, EntryRow(*row)) for key, *row in await self._query(sql, *values)]
@@ -355,7 +358,7 @@ class DurableJournal(abc.ABC):
         return self._bound_to is not None and self._bound_to[0] != os.getpid()
 
     async def _run(self) -> None:
-        """Commit waiting transitions until none is left."""
+        """Commit the waiting transitions until none is left."""
         runner = asyncio.current_task()
         assert runner is not None  # noqa: S101 - for the type checker: this code runs in a task
         try:
@@ -376,14 +379,15 @@ class DurableJournal(abc.ABC):
                             pending.result.set_exception(JournalFailed(why))
                 self._commit_seconds = _loop_time() - began
         finally:
-            # Now, not only in the callback: the next transition must be able to start a runner.
+            # The callback runs too late: the next transition must be able to start a runner now.
             self._runners.discard(runner)
 
     async def _gather(self) -> None:
-        """Wait for more transitions while some keep coming, at most as long as the last commit took.
+        """Wait until no more transitions arrive, at most as long as the last commit took.
 
         A caller whose transition was just committed soon makes its next one. Without this wait, two groups of
-        callers would alternate, each with its own commit. Twice as many commits matter on a slow disk.
+        callers would alternate, each with its own commit. That doubles the number of commits, which matters
+        on a slow disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -403,13 +407,13 @@ class DurableJournal(abc.ABC):
         except BaseException as error:  # noqa: BLE001 - as above
             left = [pending for pending in wanted if not pending.is_settled]
             if len(wanted) > 1 and isinstance(error, Exception) and not self._is_store_error(error):
-                for pending in left:  # One of them is at fault; the others must not fail with it.
+                for pending in left:  # Commit each one alone, so that a faulty transition fails alone.
                     await self._commit_all([pending])
                 return
             _fail(left, error)
 
     def _settle(self, transaction: Transaction) -> None:
-        """Cache what a durable commit wrote, and give its callers their results."""
+        """Cache the entries of a durable commit, and give the callers their results."""
         transaction.remember()
         for pending, result in zip(transaction.wanted, transaction.results, strict=True):
             pending.is_settled = True
@@ -417,17 +421,17 @@ class DurableJournal(abc.ABC):
                 pending.result.set_result(result)
 
     async def _warn_of_new_scopes(self, wanted: list[PendingMove]) -> None:
-        """Log one warning for each scope without keys if other scopes have keys: the address may be new."""
+        """Warn once about a scope without keys if other scopes have keys: its address may have changed."""
         for scope in {pending.place[0] for pending in wanted} - self._scopes_seen:
             self._scopes_seen.add(scope)
             known: list[str] = []
-            with contextlib.suppress(Exception):  # The commit that follows raises the same.
+            with contextlib.suppress(Exception):  # The commit that follows raises the same error.
                 known = await self.scopes()
             if known and scope not in known:
                 other = known[0]
                 log.warning(
                     "the journal has keys of the scope %r, but none of %r: if it is the same service under a "
-                    "new address, pass scope=%r; otherwise every key is free, and may be paid again",
+                    "new address, pass scope=%r; if you do not, every key is free and may be paid again",
                     other,
                     scope,
                     other,
@@ -462,7 +466,7 @@ _LEADS_TO: dict[type, KeyState] = {
     TakeOver: KeyState.CLAIMED,
     MarkSending: KeyState.SENDING,
 }
-"""The state that each of these transitions leads to. The worker may continue only in this state."""
+"""The target states of a worker's transitions. The worker may continue only if the key has this state."""
 
 
 class PendingMove(msgspec.Struct, eq=False):
@@ -473,7 +477,8 @@ class PendingMove(msgspec.Struct, eq=False):
         move: the transition.
         token: the unique token that is stored with what it writes.
         result: the result that its caller waits for.
-        commit_unknown: whether an earlier commit of it may have succeeded; its token is looked up first.
+        commit_unknown: whether an earlier commit of the transition may have succeeded. If so, its token is
+            looked up first.
         is_settled: whether its commit is durable and its caller received the result.
     """
 
@@ -486,7 +491,7 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to store in place of the one with the token ``known``.
+    """An entry to store in place of the one with the token ``known``, or as a new entry if that is None.
 
     The intent and the reply are large, so each is written only if it has changed.
     """
@@ -536,7 +541,7 @@ class Transaction:
 
     Attributes:
         places: the keys to load, in this order, including the scope's own entry if one person decides.
-        is_committing: whether the commit was sent; if it fails, it may still have been written.
+        is_committing: whether the commit was sent. If it fails after that, it may still have been written.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
@@ -545,7 +550,7 @@ class Transaction:
         self.is_committing: bool = False
         self._seal = seal
         rules = {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
-        # Every process locks in the same order, so there is no deadlock.
+        # Every process locks the keys in the same order, so there is no deadlock.
         self.places: list[RecordId] = sorted({pending.place for pending in wanted} | rules)
         known = {place: cache.get(place) for place in self.places}
         self._known = {place: found for place, found in known.items() if found is not None}
@@ -576,10 +581,10 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose dual control matters here; the value is true if a transition may change it.
+        """The scopes whose dual-control rule is read here; the value is true if a transition may change it.
 
-        Before the rule is first stored, there is no row to lock. A back end with concurrent transactions must
-        keep transactions that change it apart from those that depend on it.
+        Before the rule is first stored, there is no row to lock. So a back end with concurrent transactions
+        needs another lock, which excludes a change of the rule while other transactions depend on it.
         """
         changed = {pending.place[0] for pending in self.wanted if pending.place[1] == FOUR_EYES}
         return {scope: scope in changed for scope, key in self.places if key == FOUR_EYES}
@@ -590,7 +595,7 @@ class Transaction:
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
     def known_token(self, place: RecordId) -> str | None:
-        """Return the cached entry's token. The row need not be loaded if the stored token is the same."""
+        """Return the cached entry's token or None. If the stored token is the same, the row is not needed."""
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
@@ -613,7 +618,7 @@ class Transaction:
         self._ids[scope, order_id] = key
 
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
-        """Decide the transitions one after the other; this fills `results`, `writes` and `steps`.
+        """Decide the transitions one after the other, and fill `results`, `writes` and `steps`.
 
         ``committed`` has the tokens of the transitions that an earlier attempt has committed.
         """
@@ -629,7 +634,7 @@ class Transaction:
                 self.writes.append(_write(place, held, now, self._seal))
 
     def decide_optimistically(self, now: float) -> None:
-        """Decide as if the cached entries were the stored ones, and no others existed.
+        """Decide as if the store had exactly the cached entries, and no entry for any other key.
 
         The results hold only if each `Write` still finds the token that it replaces. Transitions that would
         be rejected, would write nothing, or depend on other keys are left out: they need the stored state.
@@ -698,7 +703,7 @@ def _result_of_found_commit(pending: PendingMove, held: _Held, now: float) -> Tr
         return TransitionResult(entry=entry, denial=Rejection.LOST, now=now)
     if wanted is None or (held.token, entry.state) == (pending.token, wanted):
         return TransitionResult(entry=entry, now=now)
-    # A rejected transition writes only a doubt that it finds: see `TransitionResult.found_doubt`.
+    # A rejected claim is stored only if it put the key in doubt: see `TransitionResult.found_doubt`.
     found_doubt = isinstance(pending.move, Claim) and entry.state is KeyState.IN_DOUBT
     return TransitionResult(
         entry=entry, denial=Rejection.IN_DOUBT if found_doubt else Rejection.LOST, now=now

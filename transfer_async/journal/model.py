@@ -15,13 +15,14 @@ from transfer_async._models.errors import Cause, CauseKind, Outcome, is_final_no
 from transfer_async._models.requests import UNSEEN, OrderIntent
 
 LEASE = 60.0
-"""The default lease in seconds: how long a claim stays valid after its last renewal (two retry deadlines).
+"""The default lease in seconds. A claim stays valid for this time after its last renewal.
 
-A live worker that pauses rarely loses its claim, and the key of a dead worker is soon free again.
+It is twice the default retry deadline. A live worker rarely pauses for so long, and the wait for the key of a
+dead worker is short.
 """
 
 SETTLE_AFTER = 300.0
-"""The default of ``settle_after``: seconds after the last possible send until "no order exists" is accepted.
+"""The default of ``settle_after``: the seconds from the last possible send until a refutation is accepted.
 
 A request may stall in a proxy or at the service, and take effect after its sender gave up.
 """
@@ -30,9 +31,9 @@ ABANDONED_SETTLE_AFTER = 86_400.0
 """The default of ``abandoned_settle_after`` in seconds: a day.
 
 It replaces ``settle_after`` if the sender never reported that it sends no more requests. The sender's process
-may only be stopped by a signal, in a suspended container or on a paused machine. When it continues, it writes
-a request that has passed its last check, however late. A day is longer than pauses that end by themselves,
-and gives a person time to find the process.
+may be stopped, not dead: by a signal, in a suspended container or on a paused machine. When it continues, it
+writes a request that has passed its last check, however late. A day is longer than pauses that end by
+themselves, and gives a person time to find the process.
 """
 
 LONGEST_LEASE = 3600.0
@@ -59,7 +60,7 @@ AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
 """The states in which a worker uses the key or a doubt must be resolved."""
 
 ENDED = (KeyState.FREE, KeyState.CREATED)
-"""The other states. They are collected here because each access to an enum member costs as much as a call."""
+"""The other states. The tuple is a constant, because each access to an enum member is as slow as a call."""
 
 
 class Rejection(enum.Enum):
@@ -85,7 +86,7 @@ ABANDONED = "Abandoned"
 """Used in place of an error's name if the worker is gone and reported no error."""
 
 ABANDONED_CAUSE = Cause(kind=CauseKind.ABANDONED)
-"""The cause of the doubt that such a worker leaves behind."""
+"""The cause of a doubt whose worker is gone and reported no error."""
 
 REFUTED = "Refuted"
 """The error's name in the ending of a refuted doubt."""
@@ -105,7 +106,7 @@ class Ending:
     """Whether a hook refused the order, and did not merely fail."""
 
     in_vain: bool = False
-    """See `transfer_async._models.errors.is_in_vain`."""
+    """Whether nothing was sent for a reason that may pass, for example a failed hook or connection."""
 
     fields: tuple[str, ...] = ()
     """The request's fields that the service named in its refusal."""
@@ -129,7 +130,7 @@ class OutboxEntry:
     error: str | None = None
     status: int | None = None
     since: float | None = field(default=None, eq=False)
-    """When the doubt ended, on the journal's clock; None in records of earlier versions."""
+    """The time at which the doubt ended, on the journal's clock; None in records of earlier versions."""
 
 
 @frozen(kw_only=True)
@@ -141,12 +142,12 @@ class PendingUndo:
     receipt: str | None
     lease_until: float = 0.0
     since: float | None = field(default=None, eq=False)
-    """When it became due, on the journal's clock; None in records of earlier versions."""
+    """The time at which the undo became due, on the journal's clock; None in records of earlier versions."""
 
 
 @frozen(kw_only=True)
 class Unread:
-    """A key's record that cannot be decoded.
+    """A key's stored record that cannot be decoded or decrypted.
 
     Args:
         why: the kind of error; never a part of the record.
@@ -218,7 +219,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         lease_until: when the lease of the worker that uses the key expires.
         receipts: the receipts that the hooks returned, by hook name.
         held: the reference of a hold that the bank placed itself.
-        attempt: the attempt token of the call that was marked as sending.
+        attempt: the token of the attempt that may send, or may have sent, requests.
         sent_until: the time after which that call sends no request. A process that is stopped (SIGSTOP, a
             paused machine) between its last check and the write is an exception: see `sender_reported`.
         order_id: the order's id, once the order exists.
@@ -234,9 +235,10 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         unread: set if the record is corrupt; the other fields then hold only the readable part. The key is
             bound, whatever ``state`` is.
         quarantined: corrupt records that were put into quarantine, unchanged.
-        version: the number of the key's transitions, without look-ups and those that only take a lease.
+        version: the number of changes of the key; look-ups, notes and leases do not count.
         proposal: a person's proposal that waits for approval.
-        watcher: the person who looks at the key, if its ``version`` is still the entry's: see `watched_by`.
+        watcher: the person who last said that they look at the key. It is only valid for one version of the
+            entry: use `watched_by`.
         four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
         unknown_members: stored members that only a newer version of the package uses, as JSON. They are
             stored again unchanged, so that programs of both versions can share a journal.
@@ -289,14 +291,16 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     def is_suspected(self) -> bool:
         """Whether an order of an earlier intent exists or may exist: see `Suspect`."""
         is_superseded = self.cause is not None and self.cause.kind is CauseKind.SUPERSEDED
-        return is_superseded and self.state is not KeyState.FREE  # In a free key, a person has refuted it.
+        # If the key is free, a person has refuted that order.
+        return is_superseded and self.state is not KeyState.FREE
 
     def settled_at(self, settle_after: float, abandoned_settle_after: float | None = None) -> float:
         """Return the time from which a refutation is accepted.
 
         Args:
             settle_after: the seconds in which a sent request may still take effect.
-            abandoned_settle_after: the same if the sender did not report its doubt; None: ``settle_after``.
+            abandoned_settle_after: replaces ``settle_after`` if the sender did not report its doubt. If None,
+                ``settle_after`` always applies.
         """
         if abandoned_settle_after is None or self.sender_reported:
             return self.sent_until + settle_after
@@ -339,7 +343,7 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of a transition.
 
     Args:
-        entry: the entry after the transition; if that was rejected, the unchanged entry.
+        entry: the entry after the transition. A rejection leaves it unchanged, but see ``found_doubt``.
         denial: the reason for the rejection; None if the transition was made.
         found_doubt: whether the transition was rejected and put the key in doubt: an order may exist.
         now: the time of the decision, in seconds on the journal's clock.
@@ -361,17 +365,17 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 FOUR_EYES = "\tfour eyes"
-"""The key of the entry that records whether a scope requires dual control; it is no valid key of an order."""
+"""The key of the entry that records whether a scope requires dual control; no order can have this key."""
 
 
 class Decision(enum.Enum):
     """A person's decision about a key."""
 
     RESOLVE = "resolve"
-    """The order of a doubt exists."""
+    """The order of a key in doubt exists."""
 
     REFUTE = "refute"
-    """The order of a doubt does not exist, and can no longer appear."""
+    """The order of a key in doubt does not exist, and can no longer appear."""
 
     AMEND = "amend"
     """An order id that a person gave is wrong; the right one is given, or is not known."""
@@ -382,7 +386,7 @@ class Decision(enum.Enum):
 
 @frozen(kw_only=True)
 class Proposal:
-    """A person's proposal; it becomes void with the next change of the key.
+    """A person's proposal of a decision; it becomes void when the key changes.
 
     Args:
         id: the proposal's id; an approval names it, so that it approves exactly what the approver saw.
@@ -409,7 +413,7 @@ class Watcher:
 
     Args:
         by: the person.
-        at: when they said so, in seconds on the journal's clock.
+        at: the time of that statement, in seconds on the journal's clock.
         version: the version of the entry that they are looking at, which may not be the latest.
     """
 

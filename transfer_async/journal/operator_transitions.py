@@ -121,9 +121,8 @@ class Demand(Move, frozen=True, kw_only=True):
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
         """Add the rule to the scope's own entry; an existing rule stays, and a corrupt entry is replaced."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
-            return TransitionResult(
-                now=now, entry=entry, denial=Rejection.UNREAD
-            )  # The record is an order's, not the rule's.
+            # The record is an order's, not the rule's.
+            return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
         if entry is None or entry.unread is not None:
             damaged = () if entry is None or entry.unread is None else (entry.unread.kept,)
             made = Entry(

@@ -276,7 +276,7 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 
 
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
-    """Shorten a history to ``limit`` lines: drop old look-ups, notes and renewals first, then other old lines.
+    """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
 
     Otherwise many look-ups or notes would displace the decisions. The newest line is always kept.
     """

@@ -1,6 +1,6 @@
-"""The transitions of a key: for each, when it is rejected and how it changes the entry.
+"""The transitions of a key. Each class defines when it is rejected and how it changes the entry.
 
-The table in `state_machine` defines from which state to which each one leads; it is consulted first.
+The table in `state_machine` defines the source and target states of each transition; it is checked first.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from transfer_async.journal.model import (
 
 
 class Move(HidesStored, frozen=True):
-    """Base class of the transitions; `decide` decides whether one is made.
+    """Base class of all transitions; `decide` accepts or rejects them.
 
-    It is a msgspec struct because attrs compiles code for each class. For thirty classes that took a tenth
-    of the time of importing aiohttp.
+    It is a msgspec struct, because attrs compiles code for each class. For thirty classes, this took a tenth
+    as long as importing aiohttp.
     """
 
     name: ClassVar[str]
@@ -49,7 +49,7 @@ class Move(HidesStored, frozen=True):
 
     @property
     def is_by_one_person(self) -> bool:
-        """Whether one person makes this decision alone; it is rejected if the scope requires dual control.
+        """Whether one person decides this alone, so that it is rejected if the scope requires dual control.
 
         The transaction that writes such a transition must also read the scope's entry under `FOUR_EYES`, and
         lock that entry until it commits.
@@ -58,16 +58,16 @@ class Move(HidesStored, frozen=True):
 
     @property
     def is_in_history(self) -> bool:
-        """Whether it is recorded in the history; false if it only takes a lease, or undoes nothing."""
+        """Whether the history records the transition; false if it only takes or releases a lease."""
         return True
 
     @property
     def is_a_change(self) -> bool:
-        """Whether it changes the key's version, so that a pending proposal becomes void."""
+        """Whether the transition increments the key's version, which makes a pending proposal void."""
         return self.is_in_history
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Return a reason to reject the transition that is not in the table, or None.
+        """Return the reason to reject the transition although the table allows it, or None.
 
         Args:
             entry: the entry before the transition.
@@ -79,15 +79,15 @@ class Move(HidesStored, frozen=True):
         """Return the entry after the transition.
 
         Args:
-            entry: the entry, already in the state that the table leads to.
+            entry: the entry, already in the transition's target state.
             now: the time in seconds on the journal's clock.
         """
         return entry
 
     def made(self, entry: Entry, to: KeyState | None, now: float, *, id_taken: bool) -> TransitionResult:
-        """Return the result of the transition; ``to`` is its target state in the table, or None."""
+        """Return the result of the transition to the state ``to``, which is None if the table forbids it."""
         denial = Rejection.LOST if to is None else self.denial(entry, now)
-        # A service's answer with another key's order is rejected as such in every state of this key.
+        # A `Create` with another key's order is rejected as `FOREIGN` in every state of this key.
         if id_taken and (denial is None or isinstance(self, Create)):
             denial = Rejection.FOREIGN
         if to is None or denial is not None:
@@ -104,9 +104,10 @@ class Move(HidesStored, frozen=True):
 
 
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
-    """Return the entry of an intent that ended while an order of an earlier intent may exist.
+    """Return the entry, in doubt, after an intent ended while an order of an earlier intent may exist.
 
-    The later intent's hold stays: it backs that order if it exists, and is released if a person refutes it.
+    The hold of the later intent is kept, because it covers the earlier order if that exists. If a person
+    refutes the earlier order, the hold is released.
     """
     if entry.state is KeyState.IN_DOUBT:
         return entry
@@ -124,13 +125,13 @@ def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
     )
 
 
-# --- base classes: what a transition is compared with ---------------------------------------------
+# --- base classes -----------------------------------------------------------------------------------
 
 
 class _OfClaim(Move, frozen=True, kw_only=True):
     """Base class of transitions that only the holder of the claim may make.
 
-    The intent's id is compared too, because the epoch starts again with each intent.
+    The intent's id is compared too, because the epoch starts at 1 with each intent.
     """
 
     intent_id: str
@@ -161,14 +162,14 @@ class OfAttempt(Move, frozen=True, kw_only=True):
 
 
 class RenewLease(_OfLiveClaim, frozen=True, kw_only=True):
-    """Renew the lease of a claim, and record the receipts so far."""
+    """Renew the lease of a claim, and record the receipts that the hooks have returned so far."""
 
     name: ClassVar[str] = "keep"
 
     receipts: dict[str, str | None]
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Merge the receipts: two renewals may be written in either order, and no receipt may be lost."""
+        """Merge the receipts, so that none is lost if two renewals are written out of order."""
         return replace(entry, lease_until=now + self.lease, receipts=entry.receipts | self.receipts)
 
 
@@ -188,13 +189,13 @@ class TakeOver(_OfClaim, frozen=True, kw_only=True):
 
 
 class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
-    """Record that requests may be sent. This is durable before the first byte is sent.
+    """Record that requests may be sent. The record must be durable before the first byte is sent.
 
     Args:
         attempt: the token for all HTTP attempts of this call.
         receipts: the receipts of the hooks.
         window: the seconds in which the requests may be sent.
-        reason: for the history, if the order is sent although the beneficiary's name differs.
+        reason: the text for the history if the order is sent although the beneficiary's name differs.
     """
 
     name: ClassVar[str] = "mark"
@@ -205,11 +206,11 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
     reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Also reject the transition if an order of an earlier intent may exist: another would pay twice."""
+        """Also reject it if an order of an earlier intent may exist: a second order would pay twice."""
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the attempt's token, which later transitions are compared with instead of the epoch."""
+        """Set the attempt's token; later transitions must match this token instead of the epoch."""
         return replace(
             entry,
             attempt=self.attempt,
@@ -228,8 +229,8 @@ class Create(OfAttempt, frozen=True, kw_only=True):
     Args:
         order_id: the order's id.
         reply: the service's response with the order.
-        retried: whether an earlier attempt to record the order failed, and the call raised that error.
-        publish: whether to publish a suspected duplicate if the doubt had been refuted; see `Suspect`.
+        retried: whether an earlier attempt to record the order failed, so that the call raised an error.
+        publish: whether to publish a suspected duplicate if the doubt was refuted before; see `Suspect`.
     """
 
     name: ClassVar[str] = "create"
@@ -255,12 +256,12 @@ CREATED_LATE = "the order was created after its doubt had been refuted: a duplic
 
 
 def is_late(created: Entry) -> bool:
-    """Return whether a created entry had ended in a definite failure before the service's answer."""
+    """Return whether the order was recorded after its intent had ended in a definite failure."""
     return created.ending is not None
 
 
 def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
-    """Return ``entry`` with a pending notification of the suspected duplicate, if one is to be published."""
+    """Return ``entry``, with a pending notification of the suspected duplicate if it must be published."""
     if not (move.publish or entry.notification_requested):
         return entry
     suspicion = OutboxEntry(
@@ -275,7 +276,7 @@ def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome
 
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
-    """Return the created entry. It keeps the intent if only an id was given, which may be withdrawn."""
+    """Return the created entry. It keeps the intent if there is no reply, because the id may be withdrawn."""
     made = replace(
         entry,
         order_id=move.order_id,
@@ -288,7 +289,7 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 
 
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
-    """Return the pending undos of the other intents: the order of this one may exist, so its hold stays."""
+    """Return the pending undos of all other intents: this intent's order may exist, so its hold stays."""
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
 
@@ -314,7 +315,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         attempt: the attempt's token; None before `MarkSending`.
         ending: the failure, which stays recorded.
         pending_undos: the undos that become pending.
-        reason: for the history, if the beneficiary is not verified.
+        reason: the text for the history if the beneficiary is not verified.
     """
 
     name: ClassVar[str] = "free"
@@ -330,7 +331,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         return None if is_own else Rejection.LOST
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the failure, and its undos as pending under the lease of the worker that runs them."""
+        """Record the failure, and make the undos pending under a lease of the worker that runs them."""
         return _ended(entry, self.ending, self, now)
 
 
@@ -354,7 +355,7 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
     Args:
         attempt: the attempt's token.
-        candidate: the id of an order that the response names, although it cannot be read as this order.
+        candidate: an order id in a response that could not be read as this order, or None.
         cause: why the outcome is unknown.
     """
 
@@ -369,26 +370,25 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
         return None if self.cause is None else self.cause.told
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Keep every order id that a response named, and start the wait before a refutation.
+        """Add the candidate order id, and start the wait before a refutation.
 
         The wait starts now even if the time for sending is over: a stopped process may have sent late.
         """
         cause = self.cause or entry.cause
         if entry.is_suspected and entry.cause is not None and self.cause is not None:
-            cause = attrs.evolve(
-                entry.cause, attempts=self.cause.attempts
-            )  # The other order may still exist.
+            # Keep the earlier cause, because the other order may still exist.
+            cause = attrs.evolve(entry.cause, attempts=self.cause.attempts)
         doubted = replace(entry, lease_until=0.0, sent_until=now, cause=cause)
         if self.candidate is None or self.candidate in entry.candidates:
             return doubted
         return replace(doubted, candidates=(*entry.candidates, self.candidate))
 
 
-# --- what others find out -----------------------------------------------------------------------
+# --- the ends of a doubt and of an abandoned attempt ----------------------------------------------
 
 
 class Expire(OfAttempt, frozen=True, kw_only=True):
-    """Put a key in doubt whose sending worker is gone."""
+    """Put a key in doubt after the lease of its sending worker has expired."""
 
     name: ClassVar[str] = "expire"
 
@@ -401,7 +401,7 @@ class Expire(OfAttempt, frozen=True, kw_only=True):
         return super().denial(entry, now) or (None if entry.lease_until <= now else Rejection.BUSY)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Keep ``sent_until``, although a sender that is only stopped may still send after it."""
+        """Record the cause. ``sent_until`` stays, although a stopped sender may still send after it."""
         return replace(entry, lease_until=0.0, cause=entry.cause if entry.is_suspected else ABANDONED_CAUSE)
 
 
@@ -410,9 +410,9 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
 
     Args:
         by: the person who decides, or ``"resolve"``.
-        reason: how they know this.
-        proposal: the id of another person's proposal that this approves, if any.
-        seen: the ``Entry.version`` that the person saw; None to accept any version.
+        reason: the evidence for the decision.
+        proposal: the id of the proposal that this decision approves, or None.
+        seen: the ``Entry.version`` that the person saw; None accepts any version.
         by_program: true if the bank's ``resolve`` decides, false if a person does.
     """
 
@@ -433,10 +433,10 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
 
 
 def denied_to_person(move: Any, entry: Entry) -> Rejection | None:
-    """Return why a person's decision is rejected, or None.
+    """Return the reason to reject a person's decision, or None.
 
-    The key may have changed since the person saw it, the proposal may be void, or its author may be the
-    same person.
+    The key may have changed since the person saw it, the proposal may be void, or the same person may have
+    made it.
     """
     if move.seen is not None and move.seen != entry.version:
         return Rejection.MOVED
@@ -450,7 +450,7 @@ def denied_to_person(move: Any, entry: Entry) -> Rejection | None:
 
 
 class Resolve(OfPerson, frozen=True, kw_only=True):
-    """Record that the order of a doubt exists.
+    """Record that the order of a key in doubt exists.
 
     Args:
         order_id: the order's id.
@@ -472,15 +472,15 @@ class Resolve(OfPerson, frozen=True, kw_only=True):
 
 
 class Refute(OfPerson, frozen=True, kw_only=True):
-    """Record that the order of a doubt does not exist, and can no longer appear.
+    """Record that the order of a key in doubt does not exist, and can no longer appear.
 
     Args:
-        settle_after: how many seconds after the last possible send it is accepted.
+        settle_after: the seconds that must have passed since the last possible send.
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
-        abandoned_settle_after: replaces ``settle_after`` if the sender did not report its doubt. For a
-            program, which only sees that the order does not exist yet. None for a person, who can find out
-            what happened to the sender.
+        abandoned_settle_after: replaces ``settle_after`` if the sender did not report its doubt. A program
+            passes it, because a program only sees that the order does not exist yet. None for a person, who
+            can find out what happened to the sender.
     """
 
     name: ClassVar[str] = "refute"
@@ -508,7 +508,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
     Args:
         intent_id: the intent's id.
         hooks: the hooks whose undos are done.
-        lease_until: the end of the lease under which they ran; undos that became pending later have another.
+        lease_until: the end of the lease under which the undos ran; undos under other leases stay unchanged.
     """
 
     name: ClassVar[str] = "paid"
@@ -532,7 +532,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
 
 
 class AddPendingUndos(Move, frozen=True, kw_only=True):
-    """Add the pending undos of a worker that was paused while others ended its intent."""
+    """Add the undos of a worker that was paused while someone else ended its intent."""
 
     name: ClassVar[str] = "owe"
 
@@ -540,7 +540,7 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
     lease: float
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Add each undo once, with the recorded receipt if there is one: the late worker may not have it."""
+        """Add each undo once; a recorded receipt is kept, because the paused worker may not have it."""
         recorded = {(undo.intent.id, undo.hook): undo for undo in entry.pending_undos}
         added = {(undo.intent.id, undo.hook): undo for undo in due(self.pending_undos, now)}
         for undo_id, undo in recorded.items():
@@ -555,7 +555,7 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 
     Args:
         lease: the length of the lease in seconds; 0 releases it.
-        ends: if ``lease`` is 0, the end of the lease to release; other leases stay. None releases all.
+        ends: if ``lease`` is 0: the expiry time of the lease to release; None releases all leases.
     """
 
     name: ClassVar[str] = "attend"
@@ -574,7 +574,7 @@ class AcquireLease(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if self.lease and leases and max(leases) > now else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the lease of the undos and of a doubt, but not of a claim or a sender."""
+        """Set the lease of the undos and of a doubt, but not the lease of a claim or of a sender."""
         until = now + self.lease
         undos = tuple(
             attrs.evolve(undo, lease_until=until) if self.ends in (None, undo.lease_until) else undo
@@ -590,22 +590,23 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 class Suspect(Move, frozen=True, kw_only=True):
     """Record a suspected duplicate: a sender reports that its order may exist after its doubt was ended.
 
-    A sender may only be stopped while others end its doubt; it sends its request when it continues. After
-    this transition only a person can free the key. A free key is put in doubt. A key that a later intent
-    uses is marked (`Entry.is_suspected`): that intent sends nothing, and the key is in doubt when it ends.
+    A sender may be stopped while someone else ends its doubt, and send its request when it continues. After
+    this transition, only a person can free the key. A free key is put in doubt. If a later intent uses the
+    key, `Entry.is_suspected` becomes true: that intent cannot start to send. If it ends without an order, the
+    key is in doubt.
 
     Args:
-        order_id: the id of the order that the sender received, or that a response names; None if unknown.
+        order_id: the id of the order that the sender received or that a response contains; None if unknown.
         reason: the contradiction between the recorded result and the sender's.
         intent: the sender's intent.
         fingerprint: the digest of its order.
         attempt: the sender's attempt token.
-        hooks: the hooks to undo if it is refuted again, in this order.
+        hooks: the hooks to undo if the doubt is refuted again, in this order.
         receipts: the receipts that the sender's hooks returned.
         cause: the sender's attempts, with the kind `CauseKind.SUPERSEDED`.
-        by: who reports it.
+        by: the reporter's name in the history.
         outcome: the outcome of the sender's own attempt.
-        publish: whether to publish it even if no notification was requested.
+        publish: whether to publish the suspicion even if no notification was requested.
     """
 
     name: ClassVar[str] = "suspect"
@@ -623,7 +624,7 @@ class Suspect(Move, frozen=True, kw_only=True):
     publish: bool = False
 
     def begin(self, now: float) -> Entry:
-        """Return the entry, in doubt, of a key that the journal had forgotten."""
+        """Return a new entry, in doubt, for a key that the journal has deleted."""
         forgotten = Entry(
             state=KeyState.IN_DOUBT, fingerprint="", intent_id="", intent=None, claimed_at=now, version=1
         )
@@ -637,7 +638,7 @@ class Suspect(Move, frozen=True, kw_only=True):
         if entry.ending is not None and entry.state is not KeyState.CREATED:
             # The key was free. An undo that is no longer pending has run.
             return self._bound(kept, now, undone=set(self.hooks) - pending)
-        # What the intent that uses the key has reported stays its own.
+        # The recorded attempts stay those of the intent that uses the key.
         attempts = () if entry.cause is None else entry.cause.attempts
         return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
 
@@ -669,13 +670,13 @@ class Suspect(Move, frozen=True, kw_only=True):
 class Quarantine(Move, frozen=True, kw_only=True):
     """Put a corrupt record into quarantine, unchanged, so that operators can resolve the key.
 
-    A bound key is in doubt after that: a worker may have sent its order, whatever the record's state is.
+    A key in use is in doubt after that: a worker may have sent its order, whatever the record's state is.
 
     Args:
-        by: the person who does it.
-        reason: why.
-        proposing: whether a proposal follows, which another person approves, and not a decision.
-        order_may_exist: whether a key is put in doubt even if it is free according to the record. Its order
+        by: the person who puts the record into quarantine.
+        reason: the reason that the history gives.
+        proposing: true if a proposal follows, which another person must approve; false if a decision follows.
+        order_may_exist: whether the key is put in doubt even if it is free according to the record. Its order
             may exist, so it must not be paid again before a person has decided.
     """
 
@@ -698,7 +699,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if entry.state in AT_WORK and now < entry.lease_until else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Move the record to ``quarantined``; an unknown time of the last send counts as now."""
+        """Move the record to ``quarantined``; an unknown time of the last possible send counts as now."""
         assert entry.unread is not None  # noqa: S101 - or it was denied
         readable = replace(
             entry, unread=None, quarantined=(*entry.quarantined, entry.unread.kept), intent=None
@@ -715,8 +716,8 @@ class Quarantine(Move, frozen=True, kw_only=True):
 def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
     """Put a free entry in doubt, and remove the pending undos of its last intent.
 
-    A recovery would otherwise run them, and release the hold of an order that may exist. If the doubt is
-    refuted, they become pending again.
+    Otherwise, recovery would run these undos, and release the hold of an order that may exist. If the doubt
+    is refuted, the undos become pending again.
     """
     intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
     own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)
@@ -764,7 +765,7 @@ class MarkNotified(Move, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Remove the pending notification.
 
-        Its due time is compared too: an id that was amended and amended back must be published again.
+        Its time is compared too, because an id that was amended and amended back must be published again.
         """
         since = self.notification.since
         left = (
@@ -817,7 +818,10 @@ class Claim(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if now < entry.lease_until else None
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Decide the claim. It needs no entry, and a rejected claim records the doubt that it finds."""
+        """Decide the claim; without an entry, begin the key's first intent.
+
+        If a dead worker may have sent the order, reject the claim and put the key in doubt.
+        """
         if entry is None:
             return TransitionResult(now=now, entry=self._begin(_BEGUN, now))
         denial = self.denial(entry, now)
@@ -857,8 +861,8 @@ class Claim(Move, frozen=True, kw_only=True):
     def _is_served_by(self, entry: Entry) -> bool:
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
-        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. (The
-        fingerprint compares the order.) This client must have all those hooks, or they could not be undone.
+        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. (`denial`
+        has compared the order.) This client must have all those hooks, so that it can undo them.
         """
         if entry.intent is None or entry.intent.beneficiary != self.intent.beneficiary:
             return False
@@ -885,4 +889,4 @@ class Claim(Move, frozen=True, kw_only=True):
 
 
 _BEGUN = Entry(state=KeyState.CLAIMED, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
-"""The template of the entries that a claim creates: copying it takes half the time of a new entry."""
+"""The template for the entries that a claim creates; a copy takes half the time of a new entry."""
