@@ -213,7 +213,7 @@ def test_help_describes_both_commands():
         help_ = invoke(name, "--help").output
         assert f"Usage: transfer-async {name}" in help_
         assert "--broker" in help_
-    assert "Exit codes: 0 the broker has accepted all of them; 1 it has not" in help_
+    assert "Exit codes: 0 the broker accepted all commands; 1 it did not" in help_
 
 
 # --- wrong uses -------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats,
 
     assert result.exit_code == 1
     assert result.stderr.startswith("send: the command 'large': the message has ")
-    assert result.stderr.endswith("; the commands before it are sent, the others are not\n")
+    assert result.stderr.endswith("; commands before it were sent, those after it were not\n")
 
 
 @each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])

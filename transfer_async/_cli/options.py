@@ -63,14 +63,14 @@ Scope = Annotated[
 SettleAfter = Annotated[
     float,
     typer.Option(
-        help="Seconds after the last possible send before a report that no order exists is accepted."
+        help="Seconds after the last possible send until a report that no order exists is accepted."
     ),
 ]
 AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
-        help="The same for NO_ORDER from resolve if the sender never reported an end, "
-        "because it may only be suspended; 86400 (a day) by default."
+        help="In place of --settle-after, for NO_ORDER from resolve if the sender never reported an end "
+        "(it may only be suspended); 86400 (a day) by default."
     ),
 ]
 PerSecond = Annotated[
@@ -78,7 +78,7 @@ PerSecond = Annotated[
     typer.Option("--rate", help="Maximum orders per second, including retries; no limit by default."),
 ]
 Burst = Annotated[
-    int | None, typer.Option(help="With --rate: maximum orders sent without a pause; 1 by default.")
+    int | None, typer.Option(help="With --rate: maximum orders sent at once after a pause; 1 by default.")
 ]
 Broker = Annotated[
     str | None,
@@ -86,7 +86,7 @@ Broker = Annotated[
         envvar="TRANSFER_BROKER", metavar="ADDRESS", help="A nats://, tls://, redis:// or rediss:// address."
     ),
 ]
-Commands = Annotated[str, typer.Option(help="The subject or stream that commands come from.")]
+Commands = Annotated[str, typer.Option(help="The subject or stream for commands.")]
 
 
 Options = Mapping[str, tuple[Any, Any]]
@@ -96,7 +96,7 @@ _NETWORK_HELP = {
     "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port; safer in the environment."),
     "ca": ("FILE", "The certificates to trust, in place of the system's, as PEM."),
     "client_cert": ("FILE", "The client's certificate, as PEM."),
-    "client_key": ("FILE", "Its key, as PEM, if --client-cert does not contain it."),
+    "client_key": ("FILE", "The key of --client-cert, as PEM, if that file does not contain it."),
     "headers": ("FILE", "Headers for every request, one on each line, as in X-Gateway-Key: 7f3a."),
 }
 NETWORK: Options = {
@@ -128,7 +128,7 @@ def with_network(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parameters_of(found: Options) -> list[inspect.Parameter]:
-    """Return the options as parameters of a command."""
+    """Return the options as parameters of a command's function."""
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(name, kind, annotation=option, default=default)
@@ -143,7 +143,8 @@ def expanded(
 
     Args:
         command: the command's function.
-        groups: by parameter name, the function that makes its value from the options, and these options.
+        groups: the options of each group, by parameter name, with the function that makes the parameter's
+            value from their values.
     """
     wanted = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -166,11 +167,11 @@ _TYPED = frozenset(
     | {"by", "reason", "undone", "order_id", "may", "accounts"}
     | {"broker", "commands", "outcomes", "dead_letters", "max_deliveries", "ack_wait", "sweep_every"}
 )
-"""Arguments of the package's classes that are also options of commands."""
+"""The arguments of the package's classes that are also options of commands."""
 
 
 def as_typed(why: str) -> str:
-    """Return an error message with option names in place of the argument names at its beginning."""
+    """Return an error message that begins with the names of options, in place of those of arguments."""
     names, colon, rest = why.partition(":")
     if not _TYPED.issuperset(names.split(", ")):
         return why
@@ -217,7 +218,9 @@ def client_of(
     """
     settings = {"token": token, **settings, **side.settings}
     if settings["token"] is None:
-        raise ValueError(f"{TOKEN}, is required, unless the factory of --hooks returns a token")
+        raise ValueError(
+            "no token: pass --token, set TRANSFER_API_TOKEN, or return a token from the factory of --hooks"
+        )
     settings["observers"] = [*observers, *settings.get("observers", ())]
     try:
         return TransferClient(base_url, journal=journal, hooks=side.hooks, resolve=side.resolve, **settings)
@@ -291,7 +294,7 @@ class BankSide:
 
 
 def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]:
-    """Import the factory that ``module:factory`` names; installed modules take precedence over files here.
+    """Import the factory ``module:factory``; an installed module precedes a file in the current directory.
 
     Args:
         spec: the text that the user typed.
@@ -305,7 +308,7 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
         raise ValueError(f"{option}: must be module:factory, as in our_bank.hooks:make")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # At the end, because a file there must not replace a library.
+        sys.path.append(here)  # Last, so that a file there cannot replace a library.
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -317,7 +320,7 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
 
 
 async def made_by(factory: Callable[[], object] | None) -> BankSide:
-    """Call the bank's factory, which may be async, and check its result; without a factory, return no hooks.
+    """Call the bank's factory, which may be async, and check its result. Without a factory, return no hooks.
 
     The factory returns a sequence of hooks; or a mapping or an object with ``hooks`` and optionally
     ``resolve``, ``close``, the names in `SETTINGS`, and names for ``verify-hooks``, which are ignored here.

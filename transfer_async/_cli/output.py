@@ -33,7 +33,7 @@ def tell(line: str) -> None:
 
 
 def complain(line: str) -> None:
-    """Write a line to stderr, as `tell` does to stdout."""
+    """Write a line to stderr; do nothing if the reader has closed the pipe."""
     try:
         typer.echo(line, err=True)
     except BrokenPipeError:
@@ -70,7 +70,7 @@ def failing(
 
 
 def in_words(error: Exception) -> str:
-    """Return the text of ``error``; for an `OSError` the file and the reason, without the error number."""
+    """Return the text of ``error``. For an `OSError`, return the file and the reason without the number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
@@ -143,8 +143,8 @@ def logged(
     Args:
         logger: the logger; within the block its level is INFO.
         say: writes a line.
-        form: the format of a line, as for `logging.Formatter`.
-        time: the format of its time, as for `logging.Formatter`.
+        form: the ``fmt`` of `logging.Formatter`.
+        time: the ``datefmt`` of `logging.Formatter`.
     """
     lines, level = _LineHandler(say), logger.level
     lines.setFormatter(logging.Formatter(form, time))
@@ -165,7 +165,7 @@ class _LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._say(shown_lines(self.format(record)))  # The record may quote a broker's response.
-        except Exception:  # noqa: BLE001 - as in logging's own handlers: a log record never causes an error
+        except Exception:  # noqa: BLE001 - like logging's own handlers: a log record never raises an error
             self.handleError(record)
 
 
@@ -202,7 +202,7 @@ class PlainUsage(TyperCommand):
     """A command whose usage line shows ``KEY``, as manual pages do. Typer shows ``{KEY}``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the command's name."""
+        """Return the parts of the usage line after the command's name."""
         return [piece.removeprefix("{").removesuffix("}") for piece in super().collect_usage_pieces(ctx)]
 
 
@@ -211,7 +211,7 @@ class PlainUsage(TyperCommand):
 
 
 LONGEST = 1 << 20
-"""The maximum length of a line, in bytes. An order has less than a thousand."""
+"""The maximum length of a line, in bytes. The line of an order has less than a thousand."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -272,7 +272,7 @@ def each_line(lines: TextLines) -> Iterator[str | BadLine]:
 
 
 def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
-    """Yield each row of CSV with the number of its first line; a `BadLine` for a row that cannot be read."""
+    """Yield each row of CSV, or a `BadLine` if it cannot be read, after the number of its first line."""
     reader = csv.reader(lines, strict=True)
     while True:
         line = lines.number + 1
@@ -280,7 +280,7 @@ def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
             cells = next(reader, None)
         except BadLine as bad:
             yield line, bad
-        except csv.Error as error:  # Its text never quotes the line.
+        except csv.Error as error:  # The error's text never quotes the line.
             yield line, BadLine(line, f"is not valid CSV ({error})")
         else:
             if cells is None:
@@ -301,7 +301,7 @@ PRAGMA cache_size=-16384;
 
 
 class TemporaryDatabase:
-    """A temporary SQLite database with ``tables`` (as SQL); deleted at the end of the ``with`` block."""
+    """A temporary SQLite database with ``tables`` (SQL). The end of the ``with`` block deletes it."""
 
     def __init__(self, tables: str) -> None:
         self.database = sqlite3.connect("", isolation_level=None, check_same_thread=False)

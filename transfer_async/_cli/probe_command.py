@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_PATIENCE = 300.0
 NOT_LIVE = (
-    "--this-is-not-live is required: use a probe only in the service's test environment. Wrong tokens may "
+    "--this-is-not-live is required: run a probe only in the service's test environment. Wrong tokens may "
     "lock an account, and levels 1 and 2 create orders"
 )
 
@@ -53,16 +53,17 @@ def probe(
         float, typer.Option(help=f"Seconds to wait for a response; at most {MAX_PATIENCE:g}.")
     ] = 30.0,
     journal: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: the journal of the probe's orders.")
+        Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: the journal for the probe's orders.")
     ] = None,
     order: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: a valid order, as a JSON object.")
     ] = None,
     most_orders: Annotated[
-        int | None, typer.Option(min=1, help="Levels 1, 2: maximum orders of all runs with the journal.")
+        int | None, typer.Option(min=1, help="Levels 1, 2: maximum orders in all runs with this journal.")
     ] = None,
     most_amount: Annotated[
-        str | None, typer.Option(help="Levels 1, 2: maximum sum of these orders, in the poster's currency.")
+        str | None,
+        typer.Option(help="Levels 1, 2: maximum sum of all orders, in the poster's currency."),
     ] = None,
     apart: Annotated[
         str, typer.Option(help="Levels 1, 2: the step of matcher_amount between two orders.")
@@ -78,8 +79,9 @@ def probe(
 ) -> None:
     """Find out what a service's test environment really does.
 
-    The specification does not state the statuses, limits, required fields, or how long connections are kept.
-    The probe finds them out in levels. Before each level, it shows what it will send and the maximum cost:
+    The probe finds out statuses, limits, required fields and how long connections are kept, because the
+    specification does not state them. It has three levels. Before each level, it shows what it will send and
+    the maximum cost:
 
     \b
       0  reads only: a wrong token, an unknown path, how long a connection is kept, headers, proxies
@@ -91,10 +93,10 @@ def probe(
     together, even if runs are killed and repeated. If the service is busy (429, 503), the order is sent again
     later, and counts again. The probe stops if the service does not respond, or rejects the token.
 
-    Writes a profile that contains no persons, tokens or bodies. Proposes client settings with reasons, for
-    you to apply. transfer-async sandbox --profile FILE then behaves like that service.
+    The probe writes a profile without names of persons, tokens or bodies. It proposes client settings with
+    reasons, for you to apply. transfer-async sandbox --profile FILE then behaves like that service.
 
-    Exit codes: 0 done; 1 stopped, or failed; 2 a usage error, or not confirmed.
+    Exit codes: 0 done; 1 stopped, or failed; 2 wrong usage, or not confirmed.
     """
     from transfer_async._cli import probe_run  # imports the sandbox: 80 ms
     from transfer_async._cli.probe_http import Service, Stopped

@@ -67,7 +67,7 @@ class Request:
 
 @frozen(kw_only=True)
 class Response(ExchangeResult):
-    """The response to a request, in the form that the client classifies; without a status, none came."""
+    """The response to a request, in the form that the client classifies. No response has no status."""
 
     sent: bool = True  # false if no connection could be opened, so that certainly nothing was sent
     intact: bool = True  # see `ExchangeResult`
@@ -118,8 +118,8 @@ class Connection:
     async def send(self, request: Request, *, cut: bool = False) -> Response:
         """Send a request and return the response.
 
-        With ``cut``, close the connection instead of reading the response. The response has no status if the
-        connection was cut, closed or lost, or after the timeout.
+        With ``cut``, close the connection instead of reading the response. The returned response has no
+        status if the connection was cut, closed or lost, or if the timeout has passed.
         """
         try:
             async with asyncio.timeout(2 * self._timeout):
@@ -194,7 +194,7 @@ class Connection:
 
 
 def _read_body(response: http.client.HTTPResponse) -> tuple[bytes, bool]:
-    """Return the decompressed body up to the limit, and whether it is complete, as the client does."""
+    """Return the decompressed body up to the client's limit, and whether the body is complete."""
     body = BoundedBody(MAX_BODY, encoding=response.getheader("Content-Encoding"))
     try:
         try:
@@ -265,7 +265,11 @@ class Service:
             times += 1
 
     async def wait(self, response: Response, *, times: int) -> None:
-        """Wait after a busy response, the one after ``times`` others; raise `Stopped` if it is too long."""
+        """Wait after a busy response that follows ``times`` others.
+
+        Raises:
+            Stopped: the wait is too long, or too many busy responses came in a row.
+        """
         if times >= MAX_BUSY:
             raise Stopped(f"the service answered {response.status} {MAX_BUSY} times in a row; {_LATER}")
         asked = retry_after(response.headers.get("Retry-After"), now=self.clock.utc())
@@ -310,9 +314,9 @@ def check_reached(response: Response) -> None:
 
 
 SHOWN_HEADERS = frozenset({"server", "via", "allow", "retry-after", "connection", "keep-alive", "x-cache"})
-"""Headers that are kept with their value, because it shows how the service or a proxy works.
+"""The headers that a profile keeps with their value, which shows how the service or a proxy works.
 
-Of all other headers, only the name is kept.
+Of all other headers, a profile keeps only the name.
 """
 
 FIELDS = (
@@ -320,7 +324,7 @@ FIELDS = (
     | {"message", "reason", "request_id", "status", "status_code", "statusCode", "success", "title"}
     | {"trace_id", "type"}
 )
-"""The field names that are kept: those in the responses of many services. They name no person."""
+"""The field names that a profile keeps. They occur in many services' responses, and name no person."""
 
 _ID_HEADER = re.compile(r"(^|[-_])(id|ray|trace|traceparent)($|[-_])")
 _SHOWABLE = re.compile(r"[\x20-\x7e]{0,200}")
@@ -333,7 +337,7 @@ class FoundOrder:
 
     order: OrderSeen
     order_id: str | None = None  # the order's id, if the response names one
-    unreadable: str | None = None  # for a success, the reason why the client cannot read the order in it
+    unreadable: str | None = None  # why the client cannot read the order in a success
     amount: Decimal | None = None  # the largest ``poster_amount`` in the response
 
 
@@ -358,7 +362,7 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
     amount = max(_poster_amounts(document), default=None)
     if classification is Classification.ANSWERED and unreadable is not None:
         return FoundOrder("unknown", order_id, unreadable, amount)
-    # In a refusal, an id may belong to anything. It is an order's id if it is known or at the top level.
+    # An id in a refusal is an order's id only if it is known or at the top level.
     own_id = document.get("id") if isinstance(document, dict) else None
     is_named = is_order or order_id in known or own_id == order_id is not None
     if classification is Classification.ANSWERED or is_named:

@@ -1,8 +1,8 @@
 """Levels 1 and 2: the plan of orders, the cap on their number and cost, and how they are sent.
 
-The cap holds for all runs with one journal, even if probes are killed. Orders beyond the cap are left out
-before anything is sent. And the journal counts across runs: each order has a fixed key, a key has at most one
-order, and a key that was ever marked as sending counts for good.
+The cap limits all runs with one journal together, even if probes are killed. Orders beyond the cap are left
+out before anything is sent. The journal keeps the count across runs: each order has a fixed key, a key has at
+most one order, and a key that was ever recorded as sending always counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from transfer_async.sandbox import SeenAnswer, SeenLimits, profile, validation
 
 try:
     import fcntl
-except ImportError:  # pragma: no cover - not on Windows; there, start only one probe with a journal
+except ImportError:  # pragma: no cover - Windows; there, run only one probe with a journal
     fcntl = None  # type: ignore[assignment]
 
 REFUSALS, ORDERS = 1, 2  # the levels
@@ -81,9 +81,9 @@ CASES = (
     Case(profile.CUT_AGAIN, ORDERS, "the cut body again, if repeated bodies are recognised", profile.CUT),
     *(Case(name, ORDERS, special.why) for name, special in profile.WITHOUT.items()),
     Case(profile.LEAST, ORDERS, "the least amount of the poster's currency, as who-am-i shows it"),
-    Case(profile.BELOW, ORDERS, "an amount below it"),
+    Case(profile.BELOW, ORDERS, "an amount below that least amount"),
     Case(profile.GREATEST, ORDERS, "the greatest amount"),
-    Case(profile.ABOVE, ORDERS, "an amount above it"),
+    Case(profile.ABOVE, ORDERS, "an amount above that greatest amount"),
 )
 """All cases, in their sequence. Amounts depend on a case's position, so never change the sequence."""
 
@@ -237,7 +237,7 @@ class Ledger:
         return found
 
     async def _was_sent(self, key: str, entry: Entry) -> bool:
-        """Return whether the key was ever marked as sending; a refused key is free again, but counts."""
+        """Return whether the key was ever recorded as sending; a refused key also counts."""
         if entry.state is KeyState.CREATED or (
             entry.state in AT_WORK and entry.state is not KeyState.CLAIMED
         ):
@@ -300,7 +300,7 @@ class LevelOrders:
     cap: Cap
     level: int
     sent: list[PlannedOrder] = field(factory=list)  # see `Ledger.sent`; this run appends its orders
-    answers: dict[str, SeenAnswer] = field(factory=dict)  # by the case's name; without one, it is sent again
+    answers: dict[str, SeenAnswer] = field(factory=dict)  # by case; an order without an answer is sent again
 
     def __attrs_post_init__(self) -> None:
         for name, answer in [*self.answers.items()]:  # `answered` writes to this dictionary.
@@ -333,7 +333,7 @@ class LevelOrders:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Whether the response to a repeated body proves anything."""
+        """Return whether a case can prove anything; a repeated body needs the answer to the first one."""
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
             return False  # The answer would not show which of the two orders exists.
@@ -377,7 +377,7 @@ _TITLES = {
 
 
 def order_announcement(orders: LevelOrders) -> list[str]:
-    """Return lines that say what a level will send, and its maximum cost."""
+    """Return the lines that announce the orders of a level and their maximum cost."""
     wanted = orders.wanted
     new, currency = orders.admit(wanted), orders.plan.order.poster_currency
     amount = sum((item.amount for item in new), Decimal(0))
@@ -386,7 +386,7 @@ def order_announcement(orders: LevelOrders) -> list[str]:
         *(f"  {item.name}: {item.case.why}; {item.amount} {currency}" for item in new),
         *(_LEFT_OUT.format(item.name) for item in wanted if item not in new),
         f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in total",
-        "  1 more before them: who-am-i",
+        "  1 more request before them: who-am-i",
         f"  sent before: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
         f"  the cap: {orders.cap.orders} orders, {orders.cap.amount:f} {currency}",
         "  if the service is busy (429, 503), the order is sent again later, and counts again",
@@ -486,8 +486,8 @@ async def _sent(client: TransferClient, relay: Relay, planned: PlannedOrder) -> 
 
 
 # --- the relay ---------------------------------------------------------------------------------------
-# The client claims, marks and settles each order as usual, but sends it to the relay on this machine. Each
-# time the relay is armed, it forwards one request to the service, with the body of the case.
+# The client records each order in the journal as usual, but sends it to the relay on this machine. After each
+# call of `arm`, the relay forwards one request to the service, with the body of the case.
 
 
 _HOST = "127.0.0.1"
@@ -519,11 +519,11 @@ class Relay:
             await server.shutdown(1.0)
 
     def arm(self, planned: PlannedOrder) -> None:
-        """Forward the next request as this order."""
+        """Forward the next request to the service, as this order."""
         self._armed, self._answer = planned, None
 
     def disarm(self) -> SeenAnswer | None:
-        """Forward nothing more; return the answer to the forwarded request, or None."""
+        """Stop forwarding; return the answer to the forwarded request, or None if there was none."""
         self._armed = None
         return self._answer
 

@@ -71,7 +71,7 @@ class ProbeRun:
         Raises:
             ValueError: an option is invalid, or a level was not confirmed; nothing more was sent.
             OSError: the profile cannot be read or written.
-            Stopped: the probe must not go on.
+            Stopped: the probe must not send anything more.
         """
         if LEVEL in self.levels:
             await self._run_reads()
@@ -137,12 +137,12 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Return whether an answer is about the request itself, not about a busy service or the token."""
+    """Return whether an answer results from the request itself, not from a busy service or the token."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
 # --- level 0 -----------------------------------------------------------------------------------------
-# It finds out what needs no order.
+# Level 0 finds out everything that needs no order.
 
 
 LEVEL = 0
@@ -158,12 +158,12 @@ class ReadLimits:
 
     @property
     def steps(self) -> tuple[float, ...]:
-        """The seconds of idleness after which the connection is checked."""
+        """The idle times, in seconds, after which the connection is checked."""
         return tuple(step for step in IDLE if step <= self.idle)
 
 
 def read_announcement(limits: ReadLimits) -> list[str]:
-    """Return lines that say what level 0 will send."""
+    """Return the lines that announce the requests of level 0."""
     count = TIMES * len(names.READS)
     idle = max(limits.steps, default=0.0)
     return [
@@ -229,7 +229,7 @@ async def _watch_connection(service: Service, limits: ReadLimits) -> SeenConnect
 
 
 async def _count_requests(service: Service, request: Request, most: int) -> SeenConnection:
-    """Find out after how many requests a connection is closed, and whether a response announces it."""
+    """Count the requests until the service closes a connection, and note whether a response announces it."""
     connection = service.connection()
     try:
         for number in range(1, most + 1):
@@ -271,7 +271,7 @@ def _are_amounts(values: Iterable[object]) -> bool:
 
 
 # --- proposed settings -------------------------------------------------------------------------------
-# The client's settings that a profile suggests, each with its reason.
+# The client settings that a profile suggests, each with its reason.
 
 
 MAX_WAIT = 300.0  # The proposal ignores a ``Retry-After`` of more seconds.
@@ -291,7 +291,7 @@ class Proposal:
 
 
 def proposed(profile: ServiceProfile) -> Proposal:
-    """Return the client's settings that a profile suggests."""
+    """Return the client settings that a profile suggests."""
     base = RetryPolicy()
     refused, refused_reason = _refused(profile)
     timeouts, timeout_reason = _timeouts(profile)
@@ -324,7 +324,7 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal, and the reason; a status seen with an order is left out."""
+    """Return the statuses that prove a refusal, without those seen with an order, and the reason."""
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:
@@ -345,7 +345,7 @@ def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
 def _retry_after(answer: SeenAnswer) -> float:
     try:
         found = Decimal(answer.headers.get("retry-after") or 0)
-    except InvalidOperation:  # a date, and the profile does not keep the time of the response
+    except InvalidOperation:  # A date: the profile does not keep the response's time.
         return 0.0
     return float(found) if found.is_finite() and found > 0 else 0.0
 

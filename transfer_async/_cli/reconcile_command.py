@@ -51,7 +51,7 @@ from transfer_async._support.util import is_positive
 from transfer_async.journal.model import SETTLE_AFTER, Decision
 
 MAX_SHOWN = 20
-"""Without ``--json``, print at most this many findings of each kind, and faults of the export."""
+"""The maximum number of printed findings of each kind without ``--json``, and of faults of the export."""
 
 Columns = Mapping[str, Sequence[str]]
 """The possible columns of each field."""
@@ -66,8 +66,8 @@ COLUMNS: Columns = {
     "matcher_amount": ("matcher_amount",),
     "posted_at": ("posted_at",),
 }
-"""By default: our name of the field, then the name in the service's order object (specification 2.1). A dot
-stands before the name of an inner field."""
+"""The default columns of each field: our name, then the name in the service's order object (specification
+2.1). A dot precedes the name of an inner field."""
 
 
 def reconcile(
@@ -82,12 +82,12 @@ def reconcile(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help=f"The column of a field, one of {', '.join(COLUMNS)}. By default, its name is that of the "
-            "field, or the one in the service's order object. May be repeated.",
+            help=f"The column of FIELD, one of {', '.join(COLUMNS)}. By default, the column has FIELD's name "
+            "or the name in the service's order object. May be repeated.",
         ),
     ] = None,
     slack: Annotated[
-        float, typer.Option(help="Maximum difference of the service's clock, in seconds.")
+        float, typer.Option(help="Maximum difference of the service's clock from the journal's, in seconds.")
     ] = 300.0,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     propose: Annotated[
@@ -100,12 +100,12 @@ def reconcile(
 ) -> None:
     """Compare an export of the service's orders with the journal.
 
-    If exactly one order fits a doubt, prints how to resolve the doubt with it. Also reports doubts that
-    several orders fit, orders that belong to no key (such as duplicates), created keys whose order is not in
-    the export, and keys that were resolved with a wrong order. It ends no doubt, and never concludes that an
-    order does not exist: an order that is not in the export may appear later.
+    If exactly one order fits a doubt, the command prints how to resolve the doubt with it. It also reports
+    doubts that several orders fit, orders that belong to no key (such as duplicates), created keys whose
+    order is not in the export, and keys that were resolved with a wrong order. It ends no doubt. It never
+    concludes that an order does not exist, because an order that is not in the export may appear later.
 
-    Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 a usage error;
+    Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 wrong usage;
     3 something needs attention; 4 the journal has keys of other scopes only.
     """
     target = target_of(journal, scope, base_url)
@@ -150,7 +150,7 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
             try:
                 view = await operators.view(match.key)
                 if view.proposal is not None:
-                    raise ValueError(f"{view.proposal.by} has already proposed a decision")  # noqa: TRY301 - as `propose` refuses it
+                    raise ValueError(f"{view.proposal.by} has already proposed a decision")  # noqa: TRY301 - like `propose`
                 await operators.propose(
                     match.key,
                     Decision.RESOLVE,
@@ -179,10 +179,10 @@ _ASSUMED = (
 
 _FIGURES = {
     "orders": "orders in the export",
-    "known": "of them belong to a key",
+    "known": "of these orders belong to a key",
     Match.kind: "doubts that exactly one order fits",
     Ambiguous.kind: "doubts that several orders or keys fit",
-    NotFound.kind: "doubts that no order fits; it may appear later",
+    NotFound.kind: "doubts without a matching order; the order may appear later",
     Unknown.kind: "orders that belong to no key",
     Lacking.kind: "created keys whose order is not in the export",
     WrongOrder.kind: "keys resolved with a wrong order",
@@ -280,7 +280,7 @@ def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[Ba
             faults[f"the export contains order {row.order_id} twice, with different values"] = 0, 1
         if len(faults) == MAX_SHOWN:
             break
-    if not faults and comparison.first > comparison.last:  # An empty file is not the export of a service.
+    if not faults and comparison.first > comparison.last:  # No service has an empty export.
         faults["the export has no orders"] = 0, 1
     return [
         BadLine(line, why if count == 1 else f"{why} (and {count - 1:,} more lines)")
@@ -315,7 +315,7 @@ def _csv_rows(lines: TextLines, columns: Columns) -> Iterator[tuple[int, Any]]:
                 _check_header(header, columns)
             except ValueError as error:
                 yield line, BadLine(line, str(error))
-                return  # Every row would have the same fault.
+                return  # Otherwise every row would have the same fault.
         elif row and len(row) != len(header):
             yield line, BadLine(line, "does not have as many cells as the header")
         elif row:
@@ -365,7 +365,7 @@ _SUMS = {"poster_amount": "poster_currency", "matcher_amount": "matcher_currency
 
 
 def _cells(row: Any, columns: Columns) -> dict[str, Any]:
-    """Return the values of all fields. Messages contain no other column names than those in ``columns``."""
+    """Return the values of all fields. Error messages contain only column names from ``columns``."""
     cells = {name: _cell(row, name, wanted) for name, wanted in columns.items()}
     if missing := [name for name, value in cells.items() if value is None]:
         looked_for = ", ".join(f"{name} (looked for as {' or '.join(columns[name])})" for name in missing)

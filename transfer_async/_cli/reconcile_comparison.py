@@ -131,11 +131,11 @@ class Comparison(TemporaryDatabase):
     """The orders, the keys and the findings; a context manager.
 
     Add the orders of the export first, then the keys that may have sent an order, then the keys whose order
-    is known. In another sequence, a key that is settled between the steps would be missed.
+    is known. In another sequence, the comparison would miss a key that is settled between two steps.
 
     Attributes:
         first: the time of the export's first order; infinite if there is none.
-        last: the time of its last order; minus infinite if there is none.
+        last: the time of the export's last order; minus infinite if there is none.
         has_zones: whether the times of all orders have a zone.
     """
 
@@ -178,7 +178,7 @@ class Comparison(TemporaryDatabase):
             self.database.execute("INSERT INTO wrong VALUES (?, ?, ?, ?, ?)", values)
 
     def add_created(self, created: Iterable[tuple[str, str, float | None]]) -> None:
-        """Add known orders: the id, the key, and the time from which it is known."""
+        """Add known orders, each as its id, its key, and the time since which it is known."""
         for order_id, key, at in created:
             values = (key, at, order_id)
             if self.database.execute("UPDATE orders SET key = ?, known_at = ? WHERE id = ?", values).rowcount:
@@ -195,7 +195,7 @@ class Comparison(TemporaryDatabase):
         return bool(self._count(f"orders WHERE {_AGREES}", slack))
 
     def other_times(self, slack: float, *, after: str, limit: int) -> list[tuple[str, str, float]]:
-        """Return the known orders whose times do not agree: the id, the key, and the time of posting."""
+        """Return known orders whose two times disagree, each as its id, its key and the time of posting."""
         where = f"key IS NOT NULL AND ({_AGREES}) IS NOT TRUE AND id > ? ORDER BY id LIMIT ?"
         sql = f"SELECT id, key, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are in this file
         return self.database.execute(sql, (slack, after, limit)).fetchall()
@@ -257,12 +257,12 @@ class Comparison(TemporaryDatabase):
         }
 
     def matches(self) -> Iterator[Match]:
-        """Return the doubts that exactly one order fits."""
+        """Yield the doubts that exactly one order fits."""
         for row in self.database.execute("SELECT key, order_id FROM keys WHERE found = 'matched'"):
             yield Match(*row)
 
     def findings(self) -> Iterator[Finding]:
-        """Return everything that needs attention, kind by kind."""
+        """Yield everything that needs attention, kind by kind."""
         select = self.database.execute
         yield from self.matches()
         for key, *doubt in select("SELECT key, content, since, until FROM keys WHERE found = 'ambiguous'"):
@@ -297,7 +297,7 @@ _UNKNOWN_ORDERS = f"SELECT o.id, (SELECT l.id {_LIKE}), (SELECT l.key {_LIKE}) F
 def order_content(poster: str, recipient: str, *sums: tuple[Decimal, str]) -> str:
     """Return the users, amounts and currencies of an order as one text, for the comparison.
 
-    The case of ASCII letters and trailing zeros of an amount make no difference.
+    The text ignores the case of ASCII letters and the trailing zeros of amounts.
     """
     shown = (
         f"{amount.normalize(requests.EXACT):f} {requests.ascii_lower(currency)}" for amount, currency in sums
@@ -327,7 +327,7 @@ class PostingTime:
     since_1970: Callable[[float], float]  # converts the journal's seconds to seconds since 1970
 
     def sender(self, key: str, entry: Entry) -> Sender:
-        """Return a key in doubt as a sender."""
+        """Return the `Sender` for a key in doubt."""
         since = self.since_1970(entry.claimed_at) - self.slack
         until = self._until(self.since_1970(entry.sent_until))
         if entry.unread is not None and not entry.unread.is_sealed:  # Its times may be damaged, too.
@@ -424,7 +424,7 @@ def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEve
     Return None if the service did not return the order itself.
     """
     end = next((step for step in steps if step.move == Create.name and step.order_id == order_id), None)
-    if end is None:  # A person gave its id, which may be wrong.
+    if end is None:  # A person gave the order's id, which may be wrong.
         return None
     marks = [step.at for step in steps if step.move == MarkSending.name and step.attempt == end.attempt]
     return max(min([end.at, *marks]) - posted_at, posted_at - end.at)
@@ -460,7 +460,7 @@ async def _entries(
 
 
 def _other_senders(key: str, entry: Entry) -> Iterator[Sender]:
-    """Yield a key that was not in doubt, but whose order, or an earlier order of it, may exist."""
+    """Yield a sender for each order of a key that may exist, although the key was not in doubt."""
     intents = [undo.intent for undo in entry.pending_undos]
     if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and entry.intent is not None:
         intents.append(entry.intent)

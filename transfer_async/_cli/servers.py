@@ -93,7 +93,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(certificate, key, password="")  # without it, OpenSSL asks on the terminal
+        context.load_cert_chain(certificate, key, password="")  # without one, OpenSSL prompts for it
     except OSError as error:
         raise ValueError(f"--tls-cert, --tls-key: cannot be used ({error.strerror or error})") from None
     return context
@@ -159,7 +159,7 @@ class Entrance:
         # The path of the page is random, because cookies ignore ports: a server on another port of this
         # machine receives the cookies of every path that it can guess.
         self.mount = f"/{secrets.token_urlsafe(32)}"
-        self._cookie = f"transfer_desk_{self.mount[1:]}"  # one person may run two desks at once
+        self._cookie = f"transfer_desk_{self.mount[1:]}"  # unique, because one person may run two desks
 
     def opened(self, port: int) -> str:
         """Accept requests for this machine's ``port``, and return the address to print."""
@@ -185,7 +185,7 @@ class Entrance:
         return f"{why.capitalize()}. {_NEW_ADDRESS}"
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Admit the browser that has the token, once. A ``HEAD`` request or a prefetch does not use it up."""
+        """Admit the browser that has the token, once. The token survives a ``HEAD`` request and a prefetch."""
         if request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", ""):
             return web.Response(status=405, headers={"Allow": "GET"})
         given = request.query.get("token", "")
@@ -240,7 +240,7 @@ async def serve_desk(
     """Serve the page until SIGINT or SIGTERM, then close the journal.
 
     Raises:
-        OSError: the port cannot be listened on.
+        OSError: the server cannot listen on the port.
         JournalFailed: the journal could not be read.
     """
     stop, app = asyncio.Event(), web.Application()
@@ -252,7 +252,7 @@ async def serve_desk(
     )
     runner = web.AppRunner(app, access_log=None)
     try:
-        await operators.four_eyes()  # fails at once if the journal cannot be used
+        await operators.four_eyes()  # raises early if the journal cannot be used
         await runner.setup()
         site = web.TCPSite(runner, HOST, port)
         await site.start()

@@ -41,9 +41,10 @@ def worker(
     dead_letters: Annotated[
         str, typer.Option(help="The subject or stream for messages that can never be processed.")
     ] = "transfer.parked",
-    concurrency: Annotated[int, typer.Option(help="The most commands in progress at once.")] = 16,
+    concurrency: Annotated[int, typer.Option(help="Maximum commands in progress at once.")] = 16,
     max_deliveries: Annotated[
-        int, typer.Option(help="Deliveries after which a command that was never sent is dead-lettered.")
+        int,
+        typer.Option(help="Deliveries after which a command is dead-lettered if its order was never sent."),
     ] = 50,
     ack_wait: Annotated[
         float, typer.Option(help="Seconds without a heartbeat until another worker takes over a command.")
@@ -71,18 +72,18 @@ def worker(
 ) -> None:
     """Create the orders of a broker's commands and publish their outcomes, until Ctrl-C.
 
-    One key, at most one order, however often a message is delivered. Any number of workers may share a broker
-    and a PostgreSQL journal. A message is acknowledged when its outcome is published; otherwise the broker
-    delivers it again.
+    A key has at most one order, however often its message is delivered. Any number of workers may share a
+    broker and a PostgreSQL journal. A message is acknowledged when its outcome is published; otherwise the
+    broker delivers it again.
 
     --hooks: FACTORY returns a sequence of hooks; or a mapping or an object with hooks and optionally resolve
     (finds out what became of an order in doubt), token, retry and other settings. It may be async.
 
-    --rate and --burst count the orders of this worker only: divide the service's limit by the number of
+    --rate and --burst limit the orders of this worker only: divide the service's limit by the number of
     workers.
 
-    On SIGINT (Ctrl-C) or SIGTERM the worker finishes the commands in progress. A second signal leaves them to
-    be delivered again.
+    On SIGINT (Ctrl-C) or SIGTERM the worker finishes the commands in progress. After a second signal it stops
+    at once, and the broker delivers them again.
 
     Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection for good; 2 wrong
     usage.
@@ -100,7 +101,7 @@ def worker(
             _refuse_beside_try(context)
         _try(settings)
         return
-    from transfer_async._cli import worker_process  # 7 ms that no --help needs
+    from transfer_async._cli import worker_process  # takes 7 ms; --help does not need it
 
     with _usage("worker"):
         plan = worker_process.WorkerPlan(
@@ -138,8 +139,8 @@ def send(
     All lines are checked first: if one of them is not a command, nothing is sent. You may send a command
     again: its key has at most one order.
 
-    Exit codes: 0 the broker has accepted all of them; 1 it has not, send them again; 2 wrong usage, nothing
-    was sent.
+    Exit codes: 0 the broker accepted all commands; 1 it did not: send them again; 2 wrong usage: nothing was
+    sent.
     """
     with _usage("send"):
         where = _given(options.BROKER, broker)
@@ -205,7 +206,7 @@ def _as_typed(error: Exception) -> str:
 
 
 SEND_TIMEOUT = 10.0
-"""Seconds that the broker may take to connect, and to accept one command."""
+"""Seconds that the broker may take to accept a connection, and to accept one command."""
 
 
 def commands_in(file: Path) -> list[OrderCommand]:
@@ -231,7 +232,7 @@ async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSet
 
     Raises:
         ValueError: the address is invalid.
-        ConnectionError: the broker did not accept them all.
+        ConnectionError: the broker did not accept all commands.
     """
     line = broker_at(broker, settings)
     try:
@@ -239,13 +240,13 @@ async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSet
         for command in commands:
             await _with_timeout(line.order(command))
     except TooLarge as error:
-        why = f"the command {command.key!r}: {error}; the commands before it are sent, the others are not"
+        why = f"the command {command.key!r}: {error}; commands before it were sent, those after it were not"
         raise ConnectionError(why) from error
     except Exception as error:
         why = f"the broker at {public(broker)} did not accept all commands ({reason(error)}): send them again"
         raise ConnectionError(why) from error
     finally:
-        with contextlib.suppress(Exception):  # the connection is lost already, or is given up
+        with contextlib.suppress(Exception):  # the connection may be lost already
             await _with_timeout(line.close())
 
 
@@ -264,7 +265,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     """Split ``HOST:PORT``.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: ``text`` has another form.
     """
     host, _, port = text.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):

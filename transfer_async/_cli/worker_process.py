@@ -34,10 +34,10 @@ from transfer_async.worker.consumer import Health
 from transfer_async.worker.handler import Handler
 
 JOURNAL_TIMEOUT = 5.0
-"""Seconds that the worker waits for the journal before it starts; it also starts if the journal is down."""
+"""Seconds that the worker waits for the journal; then it starts, even if the journal is down."""
 
 Beside = Callable[[OrderWorker], Awaitable[object]]
-"""Runs concurrently with a worker, as soon as the worker can receive messages."""
+"""A function that runs concurrently with a worker, once the worker can receive messages."""
 
 
 @frozen(kw_only=True)
@@ -59,7 +59,7 @@ class WorkerPlan:
 async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
     """Run a worker until SIGINT or SIGTERM, then finish the commands in progress; a second signal stops it.
 
-    ``log`` receives the log lines, ``say`` the others; an error in ``beside`` stops the worker.
+    ``log`` receives the log lines, and ``say`` all other lines. An error in ``beside`` stops the worker.
 
     Raises:
         ValueError: an option is invalid, or the journal can never be used.
@@ -104,10 +104,10 @@ def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[s
 
 
 async def _check_journal(journal: Journal, address: str) -> None:
-    """Read from ``journal``, which is at ``address``; if it is only down now, log that.
+    """Read from the journal at ``address``; log a warning if it is down.
 
     Raises:
-        ValueError: it can never be used.
+        ValueError: the journal can never be used.
     """
     try:
         async with asyncio.timeout(JOURNAL_TIMEOUT):
@@ -124,7 +124,7 @@ async def _check_journal(journal: Journal, address: str) -> None:
 
 
 def _is_permanent(error: Exception, address: str) -> bool:
-    """Return whether waiting is useless: a library or directory is missing, or the file is not a journal."""
+    """Return whether waiting cannot help: a library or directory is missing, or the file is no journal."""
     if isinstance(error, JournalFailed):
         return not str(error).startswith("the database server ")  # such as a standby, which may be promoted
     is_file = "://" not in address
@@ -185,7 +185,7 @@ async def _client(
     client = client_of(plan.base_url, plan.token, side, journal=journal, observers=observers, **plan.client)
     if telemetry is not None:
         telemetry.watch(client)
-    timeout = 0.0  # if the worker fails, there is nothing to wait for
+    timeout = 0.0  # If the worker fails, no command is in progress.
     try:
         yield client, journal
         timeout = plan.settings.patience
@@ -263,7 +263,7 @@ def program_name() -> str:
 
 
 class _Trial:
-    """A bank that sends a command and prints every outcome."""
+    """The bank of ``worker --try``, which sends a command and prints every outcome."""
 
     def __init__(self, broker: str, say: Say) -> None:
         from transfer_async._cli.demo_bank import Ledger  # imports the sandbox, too
@@ -332,7 +332,7 @@ async def nats_server(program: str, directory: Path) -> AsyncIterator[str]:
     """Run a NATS server with JetStream on a free local port, its files in ``directory``; yield its address.
 
     Raises:
-        OSError: it did not start.
+        OSError: the server did not start.
     """
     process = await asyncio.create_subprocess_exec(
         *(program, "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", str(directory)),
@@ -355,7 +355,7 @@ async def _address(process: asyncio.subprocess.Process, directory: Path) -> str:
             while process.returncode is None:
                 try:
                     return str(json.loads(await asyncio.to_thread(ports.read_text))["nats"][0])
-                except (OSError, ValueError):  # not there yet, or half written
+                except (OSError, ValueError):  # The file is missing or incomplete.
                     await asyncio.sleep(0.01)
     except TimeoutError as error:
         raise OSError(f"{PROGRAM} did not start within {START_TIMEOUT:g} s") from error

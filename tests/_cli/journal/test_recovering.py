@@ -219,7 +219,7 @@ async def test_a_token_is_required_as_an_option_or_from_the_factory(
     from_factory = await asked("recover", "--hooks", "our_bank:with_token")
     invalid = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t", code=2)
 
-    needed = "--token, or TRANSFER_API_TOKEN, is required, unless the factory of --hooks returns a token"
+    needed = "no token: pass --token, set TRANSFER_API_TOKEN, or return a token from the factory of --hooks"
     assert (none.stderr, from_factory.stderr) == (f"journal: {needed}\n", "")
     assert "token: " in invalid.stderr
     assert "s3cr3t" not in invalid.stderr

@@ -56,7 +56,7 @@ async def found(*words: Any, code: int = 3) -> list[dict[str, Any]]:
 
 async def test_the_order_of_a_doubt_is_found_with_the_command_that_resolves_it(world: World, export: Path):
     await world.create(key="paid")
-    assert "1  of them belong to a key" in await reconciled(await write(world, export))
+    assert "1  of these orders belong to a key" in await reconciled(await write(world, export))
     world.sandbox.faults.add(CloseAfterProcessing())
     await world.fails(OutcomeUnknown, other_order(), key="lo'st")
     order_id = list(world.sandbox.orders)[-1]
@@ -274,7 +274,7 @@ async def test_an_order_recorded_late_is_no_sign_of_another_clock(
 
     monkeypatch.setattr(ScopedJournal, "orders", later)
 
-    assert "1  of them belong to a key" in await reconciled(await write(world, export))
+    assert "1  of these orders belong to a key" in await reconciled(await write(world, export))
 
 
 # --- ids given by a person ------------------------------------------------------------------
