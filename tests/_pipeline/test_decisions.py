@@ -414,7 +414,7 @@ async def test_parties_removed_before_the_view_is_recorded_are_not_shown(world: 
         await world.recover()
 
     world.meanwhile(Look, others)
-    with pytest.raises(ValueError, match="it has no record of the parties any more"):
+    with pytest.raises(ValueError, match="no longer has a record of the parties"):
         await desk.look("k", **ADA)
 
 

@@ -1,9 +1,10 @@
-"""The operators' side of a journal: list keys, end doubts, correct decisions, read the history, prune.
+"""The operations of operators on a journal: list keys, end doubts, correct decisions, read histories, prune.
 
-An operator first finds out at the service whether an order exists. The decision is a transition like any
-other: a compare-and-set on its attempt. The key's history records the person and the reason. A refutation is
-not accepted too early, because a stalled request may still take effect. Under dual control (four eyes), one
-person proposes a decision and another approves it. The table in `decisions` lists all decisions.
+An operator first finds out at the service whether an order exists, and then decides. The journal records the
+decision only if the key's attempt has not changed. The key's history has the person and the reason. A
+refutation is accepted only after ``settle_after``, because a stalled request may take effect until then.
+Under dual control (four eyes), one person proposes a decision and another approves it. The table in
+`decisions` lists all decisions.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ from transfer_async.journal.transitions import Expire, Move, Quarantine
 V = TypeVar("V", bound=KeyView)
 
 PAGE = 500
-"""The number of keys that are read from the journal in one page."""
+"""The number of keys that one read of the journal returns."""
 
 TAKEN_BACK = "TakenBack"
 """The ``error`` of the `OrderInDoubt` event that follows the withdrawal of an order's id."""
@@ -83,12 +84,12 @@ TAKEN_BACK = "TakenBack"
 
 @frozen(kw_only=True)
 class Basis:
-    """The basis of a decision: its author, the reason, and the version of the key that the author saw.
+    """The basis of a decision: the person, the reason, and the version of the key that the person saw.
 
     Args:
         by: the person who decides.
         reason: the evidence for the decision.
-        seen: the entry's version that they saw; None to accept any version.
+        seen: the version of the key that the person saw; None to accept any version.
         proposal: the id of the proposal that this decision approves, or None.
     """
 
@@ -99,17 +100,16 @@ class Basis:
 
 
 class Operators:
-    """The operators' side of a journal, for one scope.
+    """The operations of operators on the keys of one scope in a journal.
 
     Args:
         journal: the journal. `Operators` does not close it.
         scope: the name of the service in the journal: a client's ``scope``, or its normalised ``base_url``.
         settle_after: the seconds that must pass after the last possible send before a refutation is accepted.
-        four_eyes: true requires dual control in this scope from now on, for all operators: another person
-            must approve each decision. The journal stores this. With false, the stored setting applies.
-        observers: the functions that receive `Resolved` events, and an `OrderInDoubt` event for a request
-            whose worker has ended.
-        clock: the time; for tests.
+        four_eyes: whether to require dual control in this scope from now on, for all operators: another
+            person must approve each decision. The journal stores the requirement, so False does not end it.
+        observers: the functions that receive `Resolved` and `OrderInDoubt` events.
+        clock: the source of the time; for tests.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.
@@ -134,7 +134,9 @@ class Operators:
         self._observers = Observers(observers)
 
     async def prepare(self) -> None:
-        """Store the requirement of dual control, if ``four_eyes`` is set. Each decision stores it, too.
+        """If ``four_eyes`` is set, record in the journal that this scope requires dual control.
+
+        Each decision does this before it is made, too.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -148,9 +150,10 @@ class Operators:
         return self._journal.scope
 
     async def other_scopes(self) -> tuple[str, ...]:
-        """If this scope has no keys, return the scopes that have some: this scope may be wrong.
+        """If this scope has no keys, return the scopes that have keys.
 
-        The result is empty if this scope has keys, if the journal has none, or if it cannot list scopes.
+        This shows that the name of this scope may be wrong. The result is empty if this scope has keys, if no
+        scope has keys, or if the journal cannot list scopes.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -189,7 +192,7 @@ class Operators:
 
         Args:
             limit: the maximum number of keys.
-            after: return only keys beyond this one, in the journal's own order of keys.
+            after: return only keys that come after this key in the journal's own order.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -197,7 +200,7 @@ class Operators:
         return await self._views(await self._journal.work(limit=limit, after=after), view_of)
 
     async def view(self, key: str) -> KeyView:
-        """Return the record of a key.
+        """Return the record of a key as a `KeyView`.
 
         Raises:
             ValueError: the key has no record.
@@ -208,19 +211,19 @@ class Operators:
         return view
 
     async def look(self, key: str, *, by: str, reason: str) -> OrderIntent | Order:
-        """Return the parties of a key's order. The history records the person who looked, and the reason.
+        """Return the parties of a key's order, which are personal data. The history records who read them.
 
         Args:
             key: the key.
-            by: the person who looks.
-            reason: the reason for the look-up.
+            by: the person who reads them.
+            reason: the reason, which is kept in the key's history.
 
         Returns:
-            The intent as long as it is kept, or else the order in the service's response.
+            The intent while it is on record, or else the order in the service's response.
 
         Raises:
             ValueError: the parties are not on record, or an argument is invalid.
-            JournalFailed: the journal could not be read or written. Then nothing is shown.
+            JournalFailed: the journal could not be read or written, so the parties are not returned.
         """
         look = Look(by=checked_name("by", by), reason=checked_text("reason", reason))
         key = requests.to_text(key)
@@ -228,7 +231,7 @@ class Operators:
             raise ValueError("key: has no record of the parties of its order")
         parties = parties_of((await self._write(key, look)).entry)
         if parties is None:
-            raise ValueError("key: was changed just now; it has no record of the parties any more")
+            raise ValueError("key: was changed just now, and no longer has a record of the parties")
         return parties
 
     async def note(self, key: str, *, by: str, reason: str) -> None:
@@ -236,8 +239,8 @@ class Operators:
 
         Args:
             key: the key.
-            by: the person who writes it.
-            reason: the note: one line, as for the reason of a decision.
+            by: the person who writes the note.
+            reason: the note, one line of text.
 
         Raises:
             ValueError: the key has no record, or an argument is invalid.
@@ -249,14 +252,14 @@ class Operators:
         await self._write_or_refuse(key, note)
 
     async def watch(self, key: str, *, by: str, ends: bool = False) -> None:
-        """Record that a person is looking at the key, so that others take another one.
+        """Record that a person is looking at a key, so that other people choose another key.
 
-        This is not a change of the key, and it ends with the next change of the key.
+        This is not a change of the key. The next change of the key removes the watcher.
 
         Args:
             key: the key.
             by: the person.
-            ends: record instead that nobody looks at it any more; any person may do this.
+            ends: whether to remove the watcher; any person may.
 
         Raises:
             ValueError: the key has no record, or an argument is invalid.
@@ -268,10 +271,10 @@ class Operators:
         await self._write_or_refuse(key, move)
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
-        """Return every recorded transition of the key, oldest first; empty for an unknown key.
+        """Return the recorded history of a key, oldest line first; empty for an unknown key.
 
         Raises:
-            InvalidOrder: the key has no history, and is not a valid key.
+            InvalidOrder: the key has no history and is invalid.
             JournalFailed: the journal could not be read.
         """
         key = requests.to_text(key)
@@ -289,20 +292,20 @@ class Operators:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """Return what people did about all keys of the scope, newest first.
+        """Return the history lines of what people did to any key of the scope, newest first.
 
-        One call searches a part of a long history, so it may return fewer lines than ``limit``, or none.
+        One call searches only a part of a long history, so it may return fewer lines than ``limit``, or none.
 
         Args:
             limit: the maximum number of lines.
-            after: the text that the last call returned; empty to begin.
-            by: return only the lines of the person with this name.
-            since: an aware time; return only lines from then on.
+            after: the ``after`` that the last call returned; empty for the first call.
+            by: the name of a person; return only lines of this person.
+            since: an aware time; return only lines of this time or later.
             until: an aware time; return only lines before it.
 
         Returns:
             The lines, and ``after`` for the next call, which is empty at the end. Each line is a tuple: the
-            key, the line, and the line of the proposal that waited for approval until then, or None.
+            key, the history line, and the history line of the proposal that was pending before it, or None.
 
         Raises:
             ValueError: ``since`` or ``until`` is not an aware time, or the journal cannot list the histories
@@ -332,11 +335,11 @@ class Operators:
             key: a key in doubt.
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
-            reason: how they know this; it is kept in the key's history.
+            reason: the evidence, which is kept in the key's history.
             undone: confirms that the undos of an earlier intent were done manually. It is required if such an
                 undo is pending and cannot be read.
-            seen: the key's version that the person saw. If it has changed, the decision is
-                refused.
+            seen: the version of the key that the person saw. If the key has another version now, the
+                decision is refused.
 
         Returns:
             The key's record after the decision.
@@ -344,8 +347,8 @@ class Operators:
         Raises:
             ApprovalRequired: the scope requires dual control: see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is neither in doubt nor created with that id, the id is another key's, or an
-                argument is invalid. The two errors above are ValueErrors, too.
+            ValueError: the key is neither in doubt nor created with that id, the order belongs to another
+                key, or an argument is invalid. The two errors above are ValueErrors, too.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(
@@ -358,24 +361,26 @@ class Operators:
         """Record that the order of a key in doubt does not exist, and can no longer appear.
 
         The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs these
-        undos, which release the hooks' hold. The bank itself must release a hold that was given as ``held=``.
-        An order that appears all the same is a duplicate or a loss.
+        undos, which release the hold that a hook placed. The bank itself must release a hold that was given
+        as ``held=``. If the order does appear later, the
+        payment may be made twice, or without a hold.
 
         Args:
             key: a key in doubt, at least ``settle_after`` after the last possible send.
             by: the person who decides.
-            reason: how they know this; it is kept in the key's history.
+            reason: the evidence, which is kept in the key's history.
             undone: confirms that a person undid the hooks and released the hold. It is required if the record
-                is corrupt, so that `recover` may be unable to undo the hooks. The record is kept.
+                is corrupt, because `recover` may be unable to undo the hooks then. The record is kept.
             seen: see `resolve`.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApprovalRequired: see `resolve`, also for `KeyChanged`.
-            ValueError: the key is not in doubt, it is too early, ``undone`` is required, or an argument is
-                invalid.
+            ApprovalRequired: the scope requires dual control: see `propose`.
+            KeyChanged: the key has changed since ``seen``.
+            ValueError: the key is not in doubt, it is too early for a refutation, ``undone`` is required, or
+                an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(key, Decision.REFUTE, by=by, reason=reason, undone=undone, seen=seen)
@@ -383,24 +388,26 @@ class Operators:
     async def amend(
         self, key: str, *, order_id: str | None, by: str, reason: str, seen: int | None = None
     ) -> KeyRecord:
-        """Correct an order's id that a person or the bank's ``resolve`` gave, not one from the service.
+        """Correct or withdraw an order's id that a person or the bank's ``resolve`` gave.
 
-        If a worker published the wrong id, the correction is published, too.
+        An id from the service's own response cannot be changed. If a worker published the wrong id, the
+        correction is published, too.
 
         Args:
             key: a created key whose order is known only by its id.
             order_id: the correct id; None if it is unknown, so that the key is in doubt again.
             by: the person who decides.
-            reason: how they know this; it is kept in the key's history.
+            reason: the evidence, which is kept in the key's history.
             seen: see `resolve`.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApprovalRequired: see `resolve`, also for `KeyChanged`.
+            ApprovalRequired: the scope requires dual control: see `propose`.
+            KeyChanged: the key has changed since ``seen``.
             ValueError: the key is not created, its order comes from the service's response, the id is
-                unchanged or another key's, or an argument is invalid.
+                unchanged or belongs to another key, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(key, Decision.AMEND, order_id=order_id, by=by, reason=reason, seen=seen)
@@ -419,16 +426,22 @@ class Operators:
         """Make any decision that one person may make: the general form of `resolve`, `refute` and `amend`.
 
         Args:
-            key: the key. See those methods for details of all arguments.
-            decision: the decision.
+            key: the key.
+            decision: the decision; ``WAIVE`` is refused, because it needs two people.
             order_id: the order's id, if the decision needs one.
             by: the person who decides.
-            reason: how they know this.
-            undone: whether undos that recovery cannot run were done manually.
-            seen: the key's version that the person saw.
+            reason: the evidence, which is kept in the key's history.
+            undone: confirms that undos that `recover` cannot run were done manually.
+            seen: the version of the key that the person saw; None to accept any version.
+
+        Returns:
+            The key's record after the decision.
 
         Raises:
-            ApprovalRequired: see `resolve`, also for the other errors.
+            ApprovalRequired: the scope requires dual control: see `propose`.
+            KeyChanged: the key has changed since ``seen``.
+            ValueError: the decision cannot be made now, or an argument is invalid.
+            JournalFailed: the journal could not be read or written.
         """
         basis = _basis(by, reason, seen=seen)
         row, order_id, key = *_row_and_id(decision, order_id), requests.to_text(key)
@@ -458,18 +471,21 @@ class Operators:
         """Propose a decision for another person to approve. Any other change of the key voids the proposal.
 
         Args:
-            key: as for `resolve`, `refute` and `amend`; `FOUR_EYES` for ``WAIVE``.
+            key: a key that the decision applies to; for ``WAIVE``, pass `FOUR_EYES`.
             decision: the decision; ``WAIVE`` ends dual control.
             order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None puts the key in
                 doubt again.
-            by: the person who proposes it.
-            reason: how they know this.
-            undone: as for the method of the decision, such as `refute`.
+            by: the person who proposes the decision.
+            reason: the evidence, which is kept in the key's history.
+            undone: confirms that undos that `recover` cannot run were done manually.
             seen: see `resolve`.
 
+        Returns:
+            The recorded proposal.
+
         Raises:
-            KeyChanged: see `resolve`.
-            ValueError: the decision could not be made now, or an argument is invalid.
+            KeyChanged: the key has changed since ``seen``.
+            ValueError: the decision cannot be made now, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
         basis = _basis(by, reason, seen=seen)
@@ -494,20 +510,20 @@ class Operators:
         return proposal
 
     async def approve(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Approve another person's proposal, which makes the decision.
+        """Approve another person's proposal. The proposed decision is then made.
 
         Args:
             key: the key.
             proposal: the id of the proposal that the person saw. No other proposal is approved.
             by: the person who approves, not the proposer.
-            reason: how they know this.
+            reason: the evidence, which is kept in the key's history.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApproverIsProposer: ``by`` proposed it.
-            KeyChanged: the proposal is void, or another has replaced it.
+            ApproverIsProposer: ``by`` is the proposer, or a name that looks the same.
+            KeyChanged: the proposal is void, or another proposal has replaced it.
             ValueError: the decision cannot be made now, or an argument is invalid. The two errors above are
                 ValueErrors, too.
             JournalFailed: the journal could not be read or written.
@@ -526,11 +542,14 @@ class Operators:
         Args:
             key: the key.
             proposal: the id of the proposal that the person saw.
-            by: the person who withdraws it.
+            by: the person who withdraws or rejects it.
             reason: the reason, which is kept in the key's history.
 
+        Returns:
+            The key's record.
+
         Raises:
-            KeyChanged: see `approve`.
+            KeyChanged: the proposal is void, or another proposal has replaced it.
             ValueError: the key has no record, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
@@ -543,16 +562,16 @@ class Operators:
         """Return whether the scope requires dual control, and the proposal to end it, if there is one.
 
         Raises:
-            JournalFailed: the journal could not be read; or written, if ``four_eyes`` is set.
+            JournalFailed: the journal could not be read or written.
         """
         entry = await self._setting()
         return FourEyes(demanded=demands_four_eyes(entry), proposal=None if entry is None else entry.proposal)
 
     async def demand_four_eyes(self, *, by: str, reason: str) -> FourEyes:
-        """Require dual control in this scope from now on. One person can require it; ending it needs two.
+        """Require dual control in this scope from now on. One person can require it, but two must end it.
 
         Args:
-            by: the person who demands it.
+            by: the person who requires it.
             reason: the reason, which is kept in the history of `FOUR_EYES`.
 
         Raises:
@@ -604,7 +623,7 @@ class Operators:
         return tuple(view(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
     async def _setting(self) -> Entry | None:
-        """Return the entry of the scope's rule. First demand dual control if ``four_eyes`` is set."""
+        """Return the entry of the rule of dual control. If ``four_eyes`` is set, record the rule first."""
         entry = await self._journal.read(FOUR_EYES)
         if not self._four_eyes or demands_four_eyes(entry):
             return entry
@@ -639,7 +658,7 @@ class Operators:
         nothing was written, unless it is `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
-            raise ValueError("key: WAIVE is for FOUR_EYES, and no other decision is")
+            raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
         if row.applies_to is KeyState.FREE:
             yield await self._demanded(), basis
             return
@@ -684,7 +703,7 @@ class Operators:
         by_hand: tuple[str, ...],
         proposing: bool,
     ) -> Entry:
-        """Put a corrupt record into quarantine. Before that, refuse a refutation that is too early."""
+        """Put a corrupt record into quarantine, unless the decision is a refutation that is too early."""
         if order_id is None and (proposing or entry.state is not KeyState.FREE):
             wait = entry.settled_at(self._settle_after) - await self._journal.now()
             if entry.sent_until and wait > 0:
@@ -721,8 +740,8 @@ class Operators:
         verdict = await self._write(key, move)
         entry = verdict.entry
         if verdict.denial is not None:
-            # Another person made the same decision first. A decision about a certain version of the key,
-            # or about a proposal, is not on record then, and must not be reported as made.
+            # Another person may have made the same decision first. If this one depends on ``seen`` or on a
+            # proposal, it is not on record then, and must not be reported as made.
             is_idempotent = row.decision is Decision.RESOLVE and basis.proposal is None and basis.seen is None
             if is_idempotent and _is_created_as(entry, order_id):
                 return record_of(entry)
@@ -767,7 +786,7 @@ def _seconds(name: str, time: datetime | None) -> float | None:
 
 
 def _row_and_id(decision: Decision, order_id: str | None) -> tuple[DecisionRow, str | None]:
-    """Return the decision's row, and the order's id, checked."""
+    """Check a decision and its order's id. Return the decision's row, and the id."""
     row = row_of(checked_decision(decision), order_id)
     return row, None if order_id is None else checked_order_id(order_id)
 
@@ -790,18 +809,18 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
 def _refuse_unreadable(
     entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
 ) -> tuple[str, ...]:
-    """Return the manually undone hooks; raise ValueError if a corrupt record forbids the decision."""
+    """Return the manually undone hooks; raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
             "key: its record is encrypted with a key that is not available here: configure that key"
         )
-    if entry.state is KeyState.CREATED:  # before anything is written
+    if entry.state is KeyState.CREATED:  # This is checked before anything is written.
         _refuse_created(entry, order_id, proposing=proposing)
     return checked_undone(entry, refuting=order_id is None, undone=undone)
 
 
 def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:
-    """Refuse a decision about a created key, unless it changes nothing of the recorded order."""
+    """Refuse a decision about a created key, unless it keeps the recorded order's id."""
     if _is_created_as(entry, order_id) and (entry.unread is not None or not proposing):
         return
     if entry.unread is not None and order_id is not None:
