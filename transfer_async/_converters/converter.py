@@ -1,10 +1,10 @@
-"""Conversion between JSON bytes and models, with cattrs. The docstring of `_converter` describes the format.
+"""Conversion between JSON bytes and models with cattrs. The docstring of `_converter` describes the format.
 
 Each model has one structure hook and one unstructure hook on one cattrs converter. msgspec decodes and
-encodes the JSON, at C speed and never through ``float``.
+encodes the JSON in C code, and never converts a number to ``float``.
 
-An order's required fields are read at once and strictly: a missing or invalid field is an error with its JSON
-path. The optional fields are read when one of them is first accessed. An invalid one becomes ``None``.
+An order's required fields are read immediately. If one is missing or invalid, the error shows its JSON path.
+The optional fields are read when one of them is first accessed. An invalid optional field becomes ``None``.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ def from_json(cls: type[T], data: bytes | str) -> T:
 def _converter() -> cattrs.Converter:
     """Create the converter, which implements the wire format:
 
-    * The service's numbers become `Decimal` with all digits, never through ``float``. A whole number
-      inside an object of unknown shape stays ``int``. A string is not accepted as a number.
-    * Flags are 0 or 1 on the wire and ``bool`` here; ``true`` and ``false`` are accepted too.
-    * Timestamps are ISO 8601 on the wire, and aware and in UTC here. They are written with milliseconds, or
-      with microseconds if needed.
-    * Six names are camel-cased on the wire; their fields hold them (`transfer_async._models.responses`).
-    * Strict fields raise an error with their JSON path: an order's id, amounts, rate, fee, balance,
-      currencies and state flags. Every other field becomes ``None`` if it has a wrong type, with its path in
-      ``unread``. Unknown fields are ignored.
+    * The service's numbers become `Decimal` with all digits, and never ``float``. A whole number inside an
+      object of unknown shape stays ``int``. A string is not accepted as a number.
+    * Flags are 0 or 1 in the JSON and ``bool`` in the model. ``true`` and ``false`` are accepted in the JSON.
+    * Timestamps are ISO 8601 in the JSON, and aware times in UTC in the model. They are written with
+      milliseconds, or with microseconds if needed.
+    * Six names are in camel case in the JSON. The fields of `transfer_async._models.responses` define them.
+    * Some fields are strict: an order's id, amounts, rate, fee, balance, currencies and state flags. If one
+      is invalid, the error shows its JSON path. Any other field of a wrong type becomes ``None``, and
+      ``unread`` gets its path. Unknown fields are ignored.
     * A new order's amounts, rate and balance are written as plain decimal strings, its fee as a number.
     """
     import cattrs  # The import takes 14 ms; `prepare` runs it when the first client is created.
@@ -109,7 +109,7 @@ def _as_hook(read: Reader) -> Callable[[Any, Any], Any]:
 
 
 def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
-    """Return a cattrs hook that reads a model from JSON bytes; a decoded value is encoded again first."""
+    """Return a cattrs hook that reads a model from JSON bytes. The hook first encodes a decoded value."""
     return lambda value, _kind: read(value if isinstance(value, bytes) else _encoder.encode(value))
 
 
@@ -146,7 +146,9 @@ def encode(value: Any) -> bytes:
 
 
 def read_into(into: type[Any] | None, raw: bytes) -> Any:
-    """Read a response as the model ``into``. Without a model, return the decoded JSON, or None if empty.
+    """Read a response as the model ``into``.
+
+    If ``into`` is None, return the decoded JSON, or None for an empty response.
 
     Raises:
         Unreadable: the response cannot be read as ``into``.
@@ -165,7 +167,7 @@ def read_into(into: type[Any] | None, raw: bytes) -> Any:
         raise Unreadable("$", "; ".join(texts) or f"is not a {into!r}") from None
 
 
-_KEYS = re.compile(r"\[(?!\d+\]).*\]")  # An object's keys come from the service, and may be personal data.
+_KEYS = re.compile(r"\[(?!\d+\]).*\]")  # The keys are the service's, and may be personal data.
 
 
 # --- requests -----------------------------------------------------------------------------------
@@ -242,19 +244,19 @@ def prepare() -> None:
 
 
 # --- optional fields ---------------------------------------------------------------------------------
-# Reading them raises no error: an unreadable value becomes ``None``, and ``unread`` gets its path.
+# Reading optional fields raises no error. An unreadable value becomes ``None``, and ``unread`` gets its path.
 
 
 MAX_VALUES = 20_000
-"""The approximate maximum number of values in a separate model.
+"""The approximate maximum number of values in a model that is not part of an order.
 
-A user with fifty currencies has hundreds. A megabyte of JSON may contain half a million, which would block
-the event loop for seconds.
+A user with fifty currencies has hundreds of values. A megabyte of JSON may contain half a million values,
+which would block the event loop for seconds.
 """
 
 
 def read_optional_fields(cls: type, written: dict[str, Any], path: str, unread: list[str]) -> dict[str, Any]:
-    """Return the optional fields of ``cls``. They are read independently of each other."""
+    """Return the optional fields of ``cls``. An unreadable field does not affect the others."""
     return {
         field.name: _read_optional(
             field.kind, written.get(field.wire_name), f"{path}.{field.wire_name}", unread
@@ -336,13 +338,12 @@ def _read_whole(cls: Any, written: Fields) -> Any:
 
 
 # --- required fields at once -------------------------------------------------------------------------
-# If a response follows the specification, msgspec reads an order's required fields in one call.
-#
-# Any other response is read field by field, which also finds the invalid field.
+# If a response follows the specification, msgspec reads an order's required fields in one call. Any other
+# response is read field by field, which also finds the invalid field.
 
 
 _UNUSUAL = (msgspec.MsgspecError, ArithmeticError, ValueError, TypeError, RecursionError)
-"""The errors of reading a response that does not follow the specification."""
+"""The errors that occur when a response does not follow the specification."""
 
 STRICT, STRICT_OF_BANK = (
     tuple(item for item in fields_of(cls) if item.is_strict and item.part is None)
@@ -351,7 +352,7 @@ STRICT, STRICT_OF_BANK = (
 """The required fields of an order, and of an external order."""
 
 PEOPLE = tuple(item for item in fields_of(responses.Order) if item.part is responses.User)
-"""The fields of an order with its poster and its beneficiary."""
+"""The fields of an order that contain its poster and its beneficiary."""
 
 Head = tuple[Iterable[Any], tuple[Any, ...], Iterable[str | None]]
 """The values of `STRICT` and `STRICT_OF_BANK`, and the usernames of `PEOPLE`."""
@@ -369,8 +370,8 @@ class _CountsChecks(type):
 class _Leaf(metaclass=_CountsChecks):
     """A value of any type.
 
-    msgspec keeps only the last of two fields with one name, but checks both. So the count of its checks shows
-    a duplicate.
+    msgspec keeps only the last of two fields with the same name, but checks both. So the number of checks
+    shows whether there is a duplicate field.
     """
 
 
@@ -381,7 +382,7 @@ _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
 def _leaves(cls: type, fields: Iterable[WireField], **parts: Any) -> Any:
-    """Create a struct with the required ``fields`` of ``cls`` and with the ``parts``."""
+    """Create a struct with the required ``fields`` of ``cls``, and with the structs ``parts``."""
     kinds = {field.name: _Leaf for field in fields} | parts
     rename = {item.name: item.wire_name for item in fields_of(cls)}
     return msgspec.defstruct(f"Leaves{cls.__name__}", list(kinds.items()), rename=rename, gc=False)
@@ -426,9 +427,9 @@ _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
 
 
 def find_order_id(raw: bytes) -> str | None:
-    """Return the order's id from bytes that cannot be read as an order, or None.
+    """Return the order's id from bytes that cannot be read as an order, or None if there is not exactly one.
 
-    An id at the top level takes precedence over ids elsewhere. None is returned if there are several.
+    An id at the top level takes precedence over ids elsewhere.
     """
     try:
         whole = as_written(raw)
@@ -446,7 +447,7 @@ def _is_order_id(value: object) -> bool:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An order that was read from a response, and its poster's and beneficiary's usernames, if shown."""
+    """An order from a response, with the usernames of its poster and beneficiary if the response has them."""
 
     order: responses.Order
     poster_username: str | None
@@ -454,7 +455,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_answer(raw: bytes) -> Answer:
-    """Read an order's required fields now; its optional fields are read when one is first accessed.
+    """Read an order. Its optional fields are read only when one of them is first accessed.
 
     Raises:
         Unreadable: a required field is missing or invalid. The error contains its JSON path.
@@ -470,7 +471,7 @@ def read_answer(raw: bytes) -> Answer:
 
 
 def read_order(raw: bytes) -> responses.Order:
-    """Read an order; see `read_answer`."""
+    """Read an order without the usernames; see `read_answer`."""
     return read_answer(raw).order
 
 
@@ -495,7 +496,7 @@ def _unique_fields(written: Any, path: str, fields: Iterable[WireField]) -> dict
     """Return an object's fields as a dictionary.
 
     Raises:
-        Unreadable: ``written`` is not an object, or has one of ``fields`` twice, even with equal values.
+        Unreadable: ``written`` is not an object, or contains one of ``fields`` twice, even with equal values.
     """
     if not isinstance(written, Fields):
         raise Unreadable(path, "is not a JSON object that can be read")
@@ -541,13 +542,13 @@ def _read_rest(order: responses.Order, *, raw: bytes, of_bank: tuple[Any, ...]) 
     for put, value in zip(_PUT_REST, (*rest, tuple(unread), _nothing_left), strict=True):
         put(order, value)
     for put, value in zip(_PUT_OF_BANK, of_bank, strict=True):
-        put(order.external_order, value)  # The values as read strictly: an int would lose the sign of -0.
+        put(order.external_order, value)  # The strict values keep the sign of -0, which an int would lose.
 
 
 def _optional_values(raw: bytes, of_bank: tuple[Any, ...], unread: list[str]) -> tuple[Any, ...]:
     try:
         written = dict(as_written(raw))
-    except Unreadable:  # The JSON was readable before, but now the call stack may be too deep.
+    except Unreadable:  # The JSON was readable before, but the call stack may now be too deep.
         unread.append("$")
         written = {}
     bank = dict(written.get(_BANK.wire_name, ()))

@@ -1,7 +1,7 @@
 """The two messages in brokers and files: a command to create an order, and the order's outcome.
 
-Both are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers; both are read
-exactly::
+Both messages are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers, and are
+read exactly::
 
     {"version": 1, "key": "payment-8731", "order": {"poster_username": ..., ...},
      "beneficiary": {"first": "Ben", "last": "Okri"}, "held": "hold-17",
@@ -10,8 +10,8 @@ exactly::
     {"version": 1, "key": "payment-8731", "intent_id": "9f0c...", "outcome": "created",
      "order_may_exist": true, "order_id": "tx-...", "state": "unknown", "poster_amount": "150000.00", ...}
 
-A command with an unknown field is refused, because it may be a misspelt ``held``. A command with a duplicate
-field is refused too, because JSON readers differ in which of the two they use.
+A command with an unknown field is refused, because the field may be a misspelt ``held``. A command with a
+duplicate field is also refused, because some JSON readers use the first of two duplicates, and some the last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from transfer_async._models.requests import (
 from transfer_async._models.responses import Order, OrderState
 
 VERSION = 1
-"""The version of both messages. A message with another version is refused."""
+"""The supported version of both messages. A message with another version is refused."""
 
 ORDER_FIELDS = (
     "poster_amount",
@@ -53,7 +53,7 @@ ORDER_FIELDS = (
     "matcher_currency",
     "exchange_rate",
 )
-"""The fields of an order that its outcome includes, as the service recorded them."""
+"""The fields of the service's order that an outcome includes."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,7 +68,8 @@ class OrderCommand:
         beneficiary: the beneficiary's name as the customer typed it.
         held: the reference of a hold that the bank has placed itself.
         send_before: an aware time after which the order must not be sent.
-        deadline: an aware time after which the sender stops waiting; see `TransferClient.create_order`.
+        deadline: an aware time after which the command's sender no longer waits for the outcome; see
+            `TransferClient.create_order`.
 
     Raises:
         InvalidOrder: a field is invalid; ``.problems`` lists all of them.
@@ -181,7 +182,7 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """Add what is wrong with a key to ``problems``. Return the key if a journal may contain it, else None."""
+    """Return the key if a journal may contain it, else None. Add the key's problem to ``problems``."""
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
     return value if requests.may_be_on_record(value) else None
@@ -229,7 +230,7 @@ OPTIONAL_FIELDS = {
     for item in wire_format.fields_of(OrderRequest)
     if item.name not in ("order", "key")
 }
-"""The reader and the writer of each field besides the order and its key."""
+"""The reader and the writer of each field of a command other than the order and the key."""
 
 
 # --- outcome -----------------------------------------------------------------------------------------
@@ -239,23 +240,23 @@ OPTIONAL_FIELDS = {
 class OrderOutcome:
     """The outcome of a command. It is published at least once, so it may arrive more than once.
 
-    For one ``intent_id``, ``unknown`` may be followed by another outcome when the doubt ends. If they arrive
-    in the opposite order, ignore the ``unknown``.
+    For one ``intent_id``, another outcome may follow ``unknown`` when the doubt ends. If ``unknown`` arrives
+    after the other outcome, ignore it.
 
     Args:
         key: the command's key.
         intent_id: the intent's id, which the bank's hooks received.
-        outcome: what is certain.
+        outcome: what is certain about the order.
         order_may_exist: whether an order for the key may exist. Release the hold only if this is false.
         order_id: the order's id, if it exists.
         error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur
-            with any outcome. It means that two orders may exist: the doubt had been ended with one result,
-            and its sender reported another.
+            with any outcome and means that two orders may exist: a doubt had ended with one result, and then
+            its sender reported a different result.
         status: the HTTP status of a refusal.
         fields: the request's fields that a refusal named.
         receipts: the hooks' receipts by hook name. The command's ``held`` has the name ``"held"``.
         state: the order's state when it was created.
-        poster_amount: this and the next five fields are exact values from the service's order.
+        poster_amount: the exact value in the service's order, like the next five fields.
     """
 
     key: str
@@ -284,7 +285,7 @@ class OrderOutcome:
         intent_id: str,
         receipts: dict[str, str | None] | None = None,
     ) -> Self:
-        """Create the outcome for the ``result`` of a call. An `Order` needs the ``receipts`` too."""
+        """Create the outcome for the ``result`` of a call. For an `Order`, pass the hooks' ``receipts``."""
         if isinstance(result, Order):
             return cls(
                 key=key,
@@ -340,10 +341,10 @@ class OrderOutcome:
 class EndOfDoubt(OrderOutcome):
     """The outcome with which a doubt ended. It is written and compared like any other outcome.
 
-    An operator may amend the order's id and amend it back. Then the two outcomes differ only in their time.
+    If an operator amends the order's id and then restores it, two outcomes differ only in ``ended_at``.
 
     Args:
-        ended_at: the time of the end on the journal's clock; None in records of earlier versions.
+        ended_at: the time on the journal's clock when the doubt ended; None in records of earlier versions.
     """
 
     ended_at: float | None = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""Exact decoding of JSON, the names of fields on the wire, and readers for single values."""
+"""Exact decoding of JSON, the names of fields in the JSON, and readers for single values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reader = Callable[[Any], Any]
 
 
 class Unreadable(ValueError):
-    """The JSON at ``path`` does not follow the specification. ``why`` never shows the value."""
+    """The JSON at ``path`` does not follow the specification. The reason ``why`` never shows the value."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -32,10 +32,10 @@ class Unreadable(ValueError):
 
 
 MAX_DEPTH = 64
-"""The maximum depth of JSON. Deeper values cannot be written, compared or pickled."""
+"""The maximum nesting depth of JSON. Deeper values cannot be written, compared or pickled."""
 
 DIGITS = 100
-"""The maximum number of digits before the point, or of zeros after it, in a number without an exponent."""
+"""The largest exponent of ten, positive or negative, of a number that is written without an exponent."""
 
 EVERY_DIGIT = decimal.Context(
     prec=decimal.MAX_PREC,
@@ -58,7 +58,7 @@ def exactly(text: str) -> Decimal:
 
 
 def plain(value: Decimal) -> str:
-    """Return ``value`` as text without an exponent, unless the text would have too many zeros."""
+    """Return ``value`` as text, without an exponent unless the text would then have too many zeros."""
     return format(value, "f") if abs(value.adjusted()) <= DIGITS else str(value)
 
 
@@ -66,7 +66,7 @@ def decode(raw: bytes | msgspec.Raw) -> Any:
     """Decode JSON of any shape: whole numbers as ``int``, all others as exact `Decimal`.
 
     Raises:
-        Unreadable: the bytes are not JSON that can be read.
+        Unreadable: the bytes are not JSON, are nested too deeply, or contain a number that is too large.
     """
     data = bytes(raw)
     try:
@@ -88,13 +88,14 @@ class Number(str):
 
 
 class Fields(list[tuple[str, Any]]):
-    """The fields of a JSON object in order, with duplicate fields.
+    """The fields of a JSON object in order, including duplicate fields.
 
-    JSON readers differ in which of two duplicates they use. So a duplicate required field is an error.
+    Some JSON readers use the first of two duplicates, and some the last. So a duplicate required field is an
+    error.
     """
 
     def duplicate(self, *among: str) -> str | None:
-        """Return the first duplicate name, or None. With ``among``, consider only these names."""
+        """Return the first name that occurs twice, or None. With ``among``, consider only these names."""
         seen: set[str] = set()
         for name, _ in self:
             if name in seen and (not among or name in among):
@@ -106,8 +107,8 @@ class Fields(list[tuple[str, Any]]):
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
     """Parse JSON without converting its values. `as_decoded` converts each value separately.
 
-    This is far slower than `decode`, but an invalid value does not prevent the reading of others. Invalid
-    UTF-8 becomes a string for which `is_sendable` is false.
+    This is far slower than `decode`, but other values can be read even if one is invalid. Invalid UTF-8
+    becomes a string for which `is_sendable` is false.
 
     Args:
         raw: the JSON.
@@ -159,17 +160,17 @@ def _whole(text: str) -> int:
 
 
 def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
-    """Return whether any object in ``raw`` has two fields with one name.
+    """Return whether any object in ``raw`` has two fields with the same name.
 
     Args:
         raw: JSON that `decode` accepts.
-        decoded: the result of `decode`, if available. It usually avoids a second parsing.
+        decoded: the result of `decode`, if available. It usually makes a second parse unnecessary.
 
     Raises:
         Unreadable: see `as_written`.
     """
-    # A colon follows each name in the JSON, and the decoded result has one of two equal names. Colons in
-    # strings cause only an unnecessary parsing.
+    # A colon follows each name in the JSON, and the decoded result has only one of two equal names. Colons in
+    # strings only cause an unnecessary parse.
     if raw.count(b":") == _count_fields(decoded):
         return False
     found: list[bool] = []
@@ -211,12 +212,12 @@ class WireField(FrozenStruct, frozen=True):
     """A field of a model.
 
     Args:
-        name: its name in the model.
-        wire_name: its name in the JSON.
-        kind: its type, without ``None``.
-        part: the model in the field, alone or in a tuple; None if there is none.
-        is_flag: whether the service writes it as 0 or 1.
-        is_strict: whether it is required.
+        name: the field's name in the model.
+        wire_name: the field's name in the JSON.
+        kind: the field's type, without ``None``.
+        part: the model that the field contains, alone or in a tuple; None if it contains no model.
+        is_flag: whether the service writes the field as 0 or 1.
+        is_strict: whether the field is required.
     """
 
     name: str
@@ -229,7 +230,7 @@ class WireField(FrozenStruct, frozen=True):
 
 @functools.cache
 def fields_of(cls: type) -> tuple[WireField, ...]:
-    """Return the fields of a model that are on the wire."""
+    """Return the fields of a model that its JSON contains."""
     hints = typing.get_type_hints(cls)
     return tuple(
         WireField(
@@ -257,7 +258,7 @@ def _part(kind: Any) -> type | None:
 
 
 # --- single values -----------------------------------------------------------------------------------
-# There is one reader for each type. It raises `ValueError` for a value of another type.
+# There is one reader for each type. A reader raises `ValueError` for a value of another type.
 
 
 def _read_text(value: Any) -> str:
