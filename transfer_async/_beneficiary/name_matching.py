@@ -2,14 +2,15 @@
 
 A *match* means the same name. These differences do not count: case, accents, punctuation, spacing, titles,
 middle names on one side only, swapped first and last names, and the usual spellings of a letter in another
-alphabet. A *close match* has a small difference, and the customer decides: a typing error, an initial, a
-missing second surname or a missing particle. Words are scored by edit distance (rapidfuzz). The first and the
-last name, the two *halves* of a name, each get a score. The mean of the two scores decides.
+alphabet. A *close match* has a small difference: a typing error, an initial, a missing second surname or a
+missing particle. The customer decides on a close match. Words are scored by edit distance (rapidfuzz). The
+first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
+scores determines the result.
 
-The comparison runs on the event loop and must be fast. So it limits the number of words, letters and
-readings, and caches its results.
+The comparison runs on the event loop and must be fast. So it limits the number of words, of letters and of
+*readings* (the ways to divide a name into first, middle and last name), and caches its results.
 
-The functions are pure and store nothing. No message or ``repr`` shows personal data.
+The functions have no side effects. No message or ``repr`` shows personal data.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from transfer_async._models.errors import MatchResult
 from transfer_async._models.requests import PersonName
 
 # --- name parsing ------------------------------------------------------------------------------------
-# A name is split into words. Titles and "Jr" are removed, and each particle gets one spelling.
+# A name is split into words. Titles are removed, a generation such as "Jr" is separated, and each particle
+# gets one spelling.
 
 
 Words = tuple[Word, ...]
 
 MAX_LENGTH = 140
-"""The maximum number of characters of a whole name, as in a payment message; longer ones are not compared."""
+"""The maximum number of characters of a whole name, as in payment messages. Longer names are not compared."""
 
 MAX_WORDS = 14
 """The maximum number of words of a whole name."""
@@ -50,13 +52,13 @@ TITLES = _listed(
     "alhaja hajia hajiya otunba mallam sr sra srta senor senora herr frau mme mlle monsieur madame dott "
     "dottssa dipl shri smt"
 )
-"""Titles that are removed at the start of a name. Those that are also names (Prince) are not listed."""
+"""Titles that are removed from the start of a name. Titles that are also names (Prince) are not listed."""
 
 PARTICLES = _listed(
     "de del della di da do dos das du des la las los le van von der den ter ten te op het zu zur zum vom "
     "af av al bin bint binti bte st san santa abu umm ould wa"
 )
-"""Minor words of a surname: if one side lacks them, the names are still close."""
+"""Minor words of a surname. The names are still close if one side lacks such a word."""
 
 ABBREVIATIONS = {
     "md": "mohammed",
@@ -69,7 +71,7 @@ ABBREVIATIONS = {
     "chas": "charles",
     "geo": "george",
 }
-"""Abbreviations of first names. An abbreviation is a close match of its full name, as an initial is."""
+"""Abbreviations of first names. Like an initial, an abbreviation is a close match of the full name."""
 
 _RANKS = {
     **dict.fromkeys(("jr", "jnr", "junior"), "junior"),
@@ -99,7 +101,7 @@ class NameParts:
         first: the words of the first name, without titles.
         middle: the words of the middle name.
         last: the words of the last name.
-        rank: the generation, such as "Jr" or "III", in one form.
+        rank: the generation, such as "Jr" or "III", in one spelling; None if the name has none.
     """
 
     first: Words = field(repr=False)
@@ -109,7 +111,7 @@ class NameParts:
 
     @property
     def words(self) -> Words:
-        """All words of the name, given name first."""
+        """All words of the name, with the given name first."""
         return self.first + self.middle + self.last
 
     @property
@@ -118,7 +120,7 @@ class NameParts:
         return len(self.words) == 1
 
     def orders(self) -> tuple[Words, ...]:
-        """Return the words in each usual order: given name first, family name first, and Vietnamese."""
+        """Return the words in each usual order: given name first, family name first, and Vietnamese order."""
         first, middle, last = self.first, self.middle, self.last
         return first + middle + last, last + first + middle, last + middle + first
 
@@ -138,7 +140,7 @@ class NameParts:
 
 
 def read_name(name: PersonName) -> NameParts:
-    """Return the parts of ``name``; each may be empty.
+    """Return the parts of ``name``. Each part may be empty.
 
     Raises:
         TooLong: the name exceeds `MAX_LENGTH` or `MAX_WORDS`.
@@ -200,7 +202,7 @@ def _words(texts: list[str]) -> Words:
 
 
 def _with_servants(texts: list[str]) -> Iterator[str]:
-    """Convert Abd al-Rahman, Abdul Rahman, Abdelrahman and Abdurrahman to the same single word."""
+    """Yield the words, with spellings such as Abd al-Rahman and Abdurrahman converted to the same word."""
     rest = iter(texts)
     for text in rest:
         served = next(rest, None) if _SERVANT_OF.fullmatch(text) else None
@@ -217,45 +219,49 @@ CLOSE_SCORE = 0.85
 """The minimum mean score of a close match. It allows one difference, but not two in short words."""
 
 ALLOWED_EDITS = ((12, 2), (4, 1))
-"""The edits allowed in a word: 2 from 12 letters, 1 from 4 letters, none in a shorter word.
+"""The number of allowed edits by the length of a word: 2 from 12 letters, 1 from 4 letters, otherwise none.
 
 A word of 4 letters stays recognisable after one typing error. Shorter names that differ in one letter are
-different names: Ada and Ade, Li and Lu, Obi and Oba. Two edits turn Chukwuemeka into Chukwuebuka, so 11
-letters allow only one. A swap of two neighbouring letters is one edit.
+different names: Ada and Ade, Li and Lu, Obi and Oba. Two edits turn Chukwuemeka into Chukwuebuka, so a word
+of 11 letters allows only one edit. A swap of two neighbouring letters is one edit.
 """
 
 INITIAL_SCORE = 0.8
-"""The score of an initial or a short form. The names are close only if their other halves are the same."""
+"""The score of an initial or a short form. Then the names are close only if the other halves are the same."""
 
 MIN_SHORT_FORM = 4
 """The minimum length of a short form (Tunde, Emeka, Alex), which is the start or the end of the full name."""
 
 SOUND_SCORE = 0.88
-"""The score of two spellings with the same sound (Mohammed, Muhammad): close even if both halves have it."""
+"""The score of two spellings with the same sound (Mohammed, Muhammad).
+
+Names are close even if both of their halves have this score.
+"""
 
 SHORT_WORD = 3
-"""The length of a word that may have one more letter, if it is silent. Longer words allow any one edit."""
+"""The length of a word that may gain one silent letter. Longer words allow any one edit."""
 
 MIN_SKELETON = (5, 3)
-"""The minimum numbers of sounds and of consonants in words that may differ in a vowel."""
+"""The minimum number of sounds, and of consonants, in two words that may differ in one vowel."""
 
 MISSING_NAME_FACTOR = 0.9
-"""The factor of a half's score if only one side has some name, such as a second surname."""
+"""The factor of a half's score if one side has a name that the other lacks, such as a second surname."""
 
 MINOR_FACTOR = 0.95
 """The factor of a half's score for a missing particle, a changed order of words, or contradicting accents.
 
-If both sides have middle names and these differ, it is also the factor of the whole score.
+If both sides have middle names and these differ, the whole score is also multiplied by this factor.
 """
 
 MIN_RESPACED_LENGTH = 7
-"""The minimum length of a half whose words, written as one, may contain a typing error."""
+"""The minimum length of a half, written as one word, that may contain a typing error."""
 
 MAX_STEPS = 2_000
-"""The maximum product of the pairs of readings and the pairs of words. It takes a few milliseconds.
+"""The maximum number of steps of a comparison, which take a few milliseconds.
 
-Only long names without separate first and last names exceed it. Ten words against ten need 1,700 steps if one
-side separates first and last names. Names that exceed the limit match only if they are the same.
+The number of steps is the number of pairs of readings times the number of pairs of words. Only long names
+without separate first and last names exceed the limit. Two names of ten words need 1,700 steps if one of them
+has separate first and last names. Names that exceed the limit match only if they are the same.
 """
 
 P = ParamSpec("P")
@@ -268,7 +274,7 @@ class NameMatch:
 
     Args:
         result: match, close match, no match or not possible.
-        score: from 0 to 1; 1 for a match, at least `CLOSE_SCORE` for a close match.
+        score: the similarity from 0 to 1: 1 for a match, and at least `CLOSE_SCORE` for a close match.
         reason: the reason for the result, without personal data.
         is_deceptive: whether a name mixes scripts, or contains a look-alike letter or a sign.
     """
@@ -280,13 +286,13 @@ class NameMatch:
 
 
 def match_names(given: PersonName, found: PersonName) -> NameMatch:
-    """Compare the name that a customer typed with the one that an account shows.
+    """Compare the name that a customer typed with the name that an account shows.
 
-    Any part may be empty. Swapping the two names does not change the result.
+    Any part of a name may be empty. Swapping the two names does not change the result.
 
     Returns:
-        The match. It is ``NO_MATCH`` if a name mixes scripts. It is ``NOT_POSSIBLE`` if a name is missing,
-        too long, incomplete or too ambiguous, or if the scripts cannot be compared.
+        The result of the comparison. It is ``NO_MATCH`` if a name mixes scripts. It is ``NOT_POSSIBLE`` if a
+        name is missing, too long, incomplete or too ambiguous, or if the scripts cannot be compared.
     """
     try:
         one, other = _read(given, found)
@@ -302,7 +308,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
 
 
 def _read(*names: PersonName) -> list[NameParts]:
-    """Return the parts of all names; an `UnreadableName` takes precedence over a `TooLong`."""
+    """Return the parts of all names. If both errors occur, raise `UnreadableName` and not `TooLong`."""
     parts, too_long = [], None
     for name in names:
         try:
@@ -358,7 +364,7 @@ def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate
 
 
 class _Comparison:
-    """The comparison of two names. It caches results because the readings of a name share words."""
+    """The comparison of two names. It caches results, because the readings of a name have common words."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Any] = {}
@@ -371,11 +377,11 @@ class _Comparison:
 
     @_once
     def aligned(self, ours: Words, theirs: Words) -> bool:
-        """Return whether both names have the same words in the same order, wherever a name splits a word."""
+        """Return whether the words are the same in the same order, even if one side splits or joins words."""
         if len(ours) == len(theirs) == 1:
             return self.same(ours[0], theirs[0])
         seen: set[tuple[int, int]] = set()
-        todo = [(0, 0)]  # pairs: how many words of each side are compared already
+        todo = [(0, 0)]  # the numbers of words of both sides that were compared already
         while todo:
             place = i, j = todo.pop()
             if place == (len(ours), len(theirs)):
@@ -415,7 +421,7 @@ class _Comparison:
     # --- close ---
 
     def score(self, a: NameParts, b: NameParts) -> float:
-        """Return the mean score of both halves. If only swapped names match, apply `MINOR_FACTOR`."""
+        """Return the score of two readings: the mean score of their halves, with the factors applied."""
         straight = self.halves(a.first, a.last, b.first, b.last)
         swapped = max(
             self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
@@ -424,7 +430,7 @@ class _Comparison:
         return score if not score or self.middles_agree(a.middle, b.middle) else MINOR_FACTOR * score
 
     def halves(self, first: Words, last: Words, their_first: Words, their_last: Words) -> float:
-        """Return the mean score of the first and the last name, or 0 if one of them differs."""
+        """Return the mean score of the first and the last name, or 0 if one of the two differs."""
         lasts = self.half(last, their_last, surname=True)
         firsts = self.half(first, their_first, surname=False) if lasts else 0.0
         return (firsts + lasts) / 2 if firsts else 0.0
@@ -458,7 +464,10 @@ class _Comparison:
         return min(score, MINOR_FACTOR)
 
     def _pairing_score(self, ours: Words, theirs: Words, *, surname: bool) -> float:
-        """Pair the words, most similar first, and return their score. Unpaired words lower it."""
+        """Return the mean score of pairs of words. The most similar words are paired first.
+
+        Unpaired words lower the score.
+        """
         score_of = self.surname_score if surname else self.first_name_score
         pairs = [
             (score, -i - j, -abs(i - j), i, j)
@@ -481,13 +490,13 @@ class _Comparison:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Return, for each unpaired word, whether it is a particle of a surname, and not its last word."""
+    """Return, for each unpaired word, whether it is a particle that does not end a surname."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 
 def _missing_words_factor(ours: list[bool], theirs: list[bool]) -> float:
     if not all(ours) and not all(theirs):
-        return 0.0  # Each side has a name that the other lacks.
+        return 0.0  # Each side has a name that the other side lacks.
     names = not all(ours + theirs)
     return (MISSING_NAME_FACTOR if names else 1.0) * (MINOR_FACTOR if any(ours + theirs) else 1.0)
 
@@ -496,7 +505,7 @@ def _missing_words_factor(ours: list[bool], theirs: list[bool]) -> float:
 
 
 def _are_comparable(a: str, b: str) -> bool:
-    """Return whether two scripts can be compared: they are equal, or one of them is Latin."""
+    """Return whether two scripts can be compared: they are equal, or are Latin and another alphabet."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
 
@@ -531,7 +540,7 @@ def _first_name_score(a: Word, b: Word) -> float:
 
 
 def _may_contain_typing_error(a: Word, b: Word) -> bool:
-    """Return whether the words can differ by a typing error. Only alphabets have errors of one letter."""
+    """Return whether the words can differ by a typing error. Only alphabets have errors in one letter."""
     return a.script in ALPHABETS and _are_comparable(a.script, b.script)
 
 
@@ -544,7 +553,7 @@ def _is_initial(a: Word, b: Word) -> bool:
 
 
 def _is_monogram(ours: Words, theirs: Words) -> bool:
-    """Return whether ``ours`` has the initials of ``theirs``, as JP has of Jean Pierre."""
+    """Return whether ``ours`` consists of the initials of ``theirs``, such as JP for Jean Pierre."""
     return len(ours) == 1 and len(theirs) > 1 and ours[0].plain == "".join(word.plain[:1] for word in theirs)
 
 

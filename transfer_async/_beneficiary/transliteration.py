@@ -1,9 +1,9 @@
 """Transliteration of names: clean the letters, find their script, and spell them in plain Latin.
 
-A word consists of units, and each unit may have several spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as
-``shch``, ``sch`` or ``sc``. Two words are the same if one of them is a spelling of the other. So no scheme of
-transliteration has to be chosen. Words with several scripts, or with letters that names do not use, are
-refused, because they could imitate another name.
+A word consists of units: one letter, or a few letters that are spelt together. A unit may have several
+spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same if one word
+is a spelling of the other, so no scheme of transliteration has to be chosen. Words with several scripts, or
+with letters that names do not use, are refused, because they could imitate another name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Units = tuple[tuple[str, ...], ...]
 
 
 class UnreadableName(ValueError):
-    """The text cannot be read as a name. The message gives the reason, but does not quote the text."""
+    """A text cannot be read as a name. The message gives the reason, but does not quote the text."""
 
 
 @frozen(eq=False)
@@ -35,9 +35,9 @@ class Word:
 
     Args:
         native: the word in its own script, case-folded and without accents.
-        script: the script of all its letters.
-        units: the spellings of each of its units in plain Latin.
-        marks: the accents of each Latin letter, to find contradictions between two words.
+        script: the script of all letters of the word.
+        units: the spellings of each unit of the word in plain Latin.
+        marks: the accents of each Latin letter, to find contradicting accents of two words.
     """
 
     native: str = field(repr=False)
@@ -45,7 +45,7 @@ class Word:
     units: Units = field(repr=False)
     marks: tuple[frozenset[str], ...] = field(default=(), repr=False)
     plain: str = field(init=False, repr=False)
-    """The usual spelling in plain Latin; the native form where there is none."""
+    """The usual spelling in plain Latin, or the native form if the script has no such spelling."""
 
     @plain.default
     def _plain(self) -> str:
@@ -53,12 +53,12 @@ class Word:
 
     @cached_property
     def shortest(self) -> int:
-        """The number of letters of the shortest spelling."""
+        """The number of letters in the word's shortest spelling."""
         return sum(min(map(len, ways)) for ways in self.units)
 
     @cached_property
     def longest(self) -> int:
-        """The number of letters of the longest spelling."""
+        """The number of letters in the word's longest spelling."""
         return sum(max(map(len, ways)) for ways in self.units)
 
     def can_be_spelt(self, text: str) -> bool:
@@ -67,17 +67,17 @@ class Word:
 
     @cached_property
     def sound(self) -> str:
-        """The word with one spelling for each sound; see the function `sound`."""
+        """The word with only one spelling for each sound; see the function `sound`."""
         return sound(self.plain)
 
     @cached_property
     def skeleton(self) -> str:
-        """The consonants of `sound`."""
+        """The consonants of the word's `sound`."""
         return consonants(self.sound)
 
 
 def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple[str, ...]]:
-    """Parse rows of ``letter:spelling/spelling``. A spelling ``-`` omits the letter."""
+    """Parse rows of ``letter:spelling/spelling``. The spelling ``-`` means that the letter is omitted."""
     pairs = (row.split(":") for row in unicodedata.normalize(form, rows).split())
     return {letter: tuple(ways.replace("-", "").split("/")) for letter, ways in pairs}
 
@@ -98,7 +98,7 @@ def joined(words: Sequence[Word]) -> Word:
 def is_spelling(units: Units, text: str) -> bool:
     """Return whether ``text`` is one of the spellings of ``units``.
 
-    It checks all spellings at the same time, in one step for each letter of each spelling.
+    All spellings are checked at the same time, in one step for each letter of each spelling.
     """
     where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):
@@ -119,12 +119,12 @@ def is_spelling(units: Units, text: str) -> bool:
 # --- from text to words -------------------------------------------------------------------------
 
 _APOSTROPHES = dict.fromkeys(map(ord, "'’‘‛`´′ʹʼʻʽʾʿˈꞌ׳״"))
-# These marks are used for each other: the Yoruba dot and line below, and the cedilla and the comma.
+# Writers use these marks interchangeably: the Yoruba dot and line below, and the cedilla and the comma.
 _SAME_MARKS = {0x0329: 0x0323, 0x0331: 0x0323, 0x0326: 0x0327}
 
 
 def words_of(text: str) -> list[str]:
-    """Split ``text`` into words, case-folded and without apostrophes and invisible characters.
+    """Split ``text`` into case-folded words without apostrophes and invisible characters.
 
     Hyphens, full stops and all other punctuation separate words; an apostrophe does not.
     """
@@ -134,7 +134,7 @@ def words_of(text: str) -> list[str]:
 
 
 def without_marks(text: str) -> str:
-    """Return ``text`` without accents, to look it up in a list."""
+    """Return ``text`` without accents."""
     decomposed = unicodedata.normalize("NFD", text)
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
 
@@ -193,7 +193,7 @@ _LATIN_LETTERS = _table(
     ʋ:v/w ɲ:ny/n ƭ:t ɠ:g ɨ:i ʉ:u ə:e/a ǝ:e/a ĸ:k/q
     """
 )
-"""Letters of names that are not a plain letter with an accent. Lookalikes such as ``ɑ`` are not listed."""
+"""Letters of names that are not a plain letter with an accent. Look-alikes such as ``ɑ`` are not listed."""
 
 _WITH_MARKS = _table(
     """
@@ -201,7 +201,7 @@ _WITH_MARKS = _table(
     """,
     form="NFD",
 )
-"""Spellings of accented letters besides the plain letter: German, Scandinavian, Yoruba and pinyin."""
+"""More spellings of accented letters, in addition to the plain letter: German, Yoruba, pinyin and others."""
 
 
 def _latin(text: str) -> Word:
@@ -290,7 +290,7 @@ _SOUNDS = (
 
 
 def sound(plain: str) -> str:
-    """Return a plain Latin word in which each sound has only one spelling."""
+    """Convert a plain Latin word so that each sound has only one spelling."""
     for spelling, sound_spelling in _SOUNDS:
         plain = plain.replace(spelling, sound_spelling)
     return re.sub(r"(.)\1+", r"\1", plain)
@@ -312,11 +312,11 @@ _SILENT_LETTERS = tuple(
         r"(?<=[aeiou][wy])e$",  # silent in Faye and Lowe
     )
 )
-"""Patterns of silent letters. Adding any other letter results in a different name."""
+"""Patterns of silent letters. A word with any other added letter is a different name."""
 
 
 def differ_in_silent_letter(shorter: str, longer: str) -> bool:
-    """Return whether ``longer`` is ``shorter`` plus one silent letter. Both are plain Latin."""
+    """Return whether ``longer`` is ``shorter`` plus one silent letter. Both words are plain Latin."""
     return len(longer) == len(shorter) + 1 and any(
         longer[: letter.start()] + longer[letter.end() :] == shorter
         for pattern in _SILENT_LETTERS

@@ -1,8 +1,8 @@
 """`BeneficiaryVerification`: the hook that verifies the beneficiary before an order is sent.
 
-It makes four checks, in this order. The username is registered. The account is active. Its name is the one
-that the customer typed. It can be paid in the order's currency. The table in `BeneficiaryVerification` shows
-the results. If a check is not possible, the order is not sent.
+The hook makes four checks, in this order: the username is registered; the account is active; the account's
+name is the name that the customer typed; the account can be paid in the order's currency. The table in
+`BeneficiaryVerification` shows the results. If a check is not possible, the order is not sent.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Lookup = Callable[[str], Awaitable[User | None]]
 """A function that returns the account of a username, or None if the username is not registered."""
 
 Accept = Callable[[OrderIntent, User], Awaitable[bool]]
-"""A function that decides on a close match or another name, for example by asking. Only ``True`` accepts."""
+"""A function that decides on a close match or a different name. Only the return value ``True`` accepts it."""
 
 
 _NO_MATCH = {
     *(Reason.OTHER_NAME, Reason.DECEPTIVE_NAME, Reason.NOT_PAYABLE),
     *(Reason.NOT_REGISTERED, Reason.OTHER_USERNAME),
 }
-"""The reasons that are a no match. The others are not possible, except a decision on the names."""
+"""The reasons with the result ``NO_MATCH``. Other reasons have ``NOT_POSSIBLE``, unless a result is given."""
 
 _CURRENCY_PATH = re.compile(r"\$\.currencies(\[\d+\](\.currency_code|\.payment_types)?)?")
 
@@ -78,7 +78,7 @@ class UserLookup:
         return f"UserLookup({self._path!r})"
 
     def bind(self, client: TransferClient) -> None:
-        """Send requests through ``client`` from now on. The client calls this method.
+        """Send all further requests through ``client``. The client calls this method.
 
         Raises:
             ValueError: the look-up is already bound to another client.
@@ -141,27 +141,26 @@ class BeneficiaryVerification:
     the names are the same                                        no error; receipt ``"match"``
     ============================================================  ======================================
 
-    The error's ``reason`` tells these cases apart. ``result.code`` is the code of Verification of Payee.
+    The error's ``reason`` distinguishes these cases. ``result.code`` is the code of Verification of Payee.
 
     A currency is payable if the account shows it with at least one payment type. This payment type is the
     valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
     currencies or no payment types, the hook skips this check; the service checks it anyway.
 
-    With other ``NOT_POSSIBLE`` results, the error's ``refused`` is false, because a later attempt may
-    succeed. The journal records the receipt, so a redelivery does not ask the customer again. The key's
-    history shows an accepted mismatch, and the reason if the beneficiary is not verified.
+    With ``NOT_POSSIBLE``, the error's ``refused`` is false unless the account is not active, because a later
+    attempt may succeed. The journal records the receipt, so a redelivery does not ask the customer
+    again. The key's history shows an accepted mismatch, and the reason if the beneficiary is not verified.
 
     Args:
-        lookup: ``async (username) -> User | None``; a `UserLookup`, or the bank's own.
+        lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.
         accept_close: ``async (intent, user) -> bool``: decides on a close match. Only ``True`` accepts it.
             The function may show the account's name to the customer and ask. A close match is refused if
-            there is no such function, if it raises an error, or if it takes longer than ``timeout``.
-        accept_mismatch: ``async (intent, user) -> bool``: decides on an account of another name, if all else
-            is verified. It follows the rules of ``accept_close``. It is not called for a name with look-alike
-            letters, several scripts, or signs that are no letters.
-        timeout: the maximum duration of the look-up, and also of the decision, in seconds or as a timedelta.
-            Choose less than half of the client's ``Timeouts.hook``, which limits the look-up and the decision
-            together.
+            this argument is None, or if the function raises an error or takes longer than ``timeout``.
+        accept_mismatch: ``async (intent, user) -> bool``: decides on an account in a different name, after
+            all other checks have succeeded. The rules are those of ``accept_close``. The function is not
+            called if a name has look-alike letters, several scripts, or signs that are no letters.
+        timeout: the maximum duration of the look-up, and separately of the decision, in seconds or as a
+            timedelta. Choose less than half of the client's ``Timeouts.hook``, which limits both together.
         name: the hook's name, unique among a client's hooks.
 
     Raises:
@@ -300,9 +299,8 @@ def _check_account(user: User, username: str) -> None:
         raise _not_verified(Reason.LOOKUP_UNREADABLE, "the look-up returned an account without a username")
     if ascii_lower(user.username) != ascii_lower(username):
         raise _not_verified(Reason.OTHER_USERNAME, "the look-up returned the account of another username")
-    if not isinstance(
-        user.is_active, bool
-    ):  # A bank's own look-up may return the string "false", which counts as true in Python.
+    # A bank's own look-up may return the string "false", which counts as true in Python.
+    if not isinstance(user.is_active, bool):
         raise _not_verified(
             Reason.LOOKUP_UNREADABLE, "the look-up returned an is_active that is neither true nor false"
         )
@@ -328,7 +326,7 @@ def _is_text_or_none(value: object) -> bool:
 
 
 def _are_currencies(value: object) -> bool:
-    """Return whether the currencies of a bank's own `User` are None or have the right types."""
+    """Return whether ``value`` is None or has the type of `User.currencies`."""
     return value is None or (
         isinstance(value, list | tuple)
         and all(
