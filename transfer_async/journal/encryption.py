@@ -1,4 +1,4 @@
-"""Encryption of the personal data in a journal: the file, a backup or the database then shows no names.
+"""Encryption of the personal data in a journal, so that the database or a backup shows no names.
 
 The order, its beneficiary and the service's reply are encrypted. Each encrypted text is bound to the scope
 and key of its record, and to the intent or the order. If a text is copied to another key, it cannot be
@@ -32,7 +32,7 @@ class DoesNotOpen(Exception):
 
 
 class SealFailed(Exception):
-    """A seal raised another error, which is chained, or returned a value of the wrong kind."""
+    """A seal raised an unexpected error, which is chained, or returned a value of the wrong type."""
 
 
 class Seal(Protocol):
@@ -52,15 +52,15 @@ class Seal(Protocol):
 
 
 class KeySeal:
-    """AES-256-GCM under one of several keys; needs ``pip install '.[seal]'``.
+    """Encrypts with AES-256-GCM and one of several keys; needs ``pip install 'transfer_async[seal]'``.
 
     Args:
         keys: 32 bytes each, by an id of 1 to 32 letters, digits, ``.``, ``_`` or ``-``. The id is stored
-            with each encrypted text. Keep a key as long as any text needs it.
+            with each encrypted text. Keep a key as long as any stored text is encrypted with it.
         current: the id of the key that encrypts from now on; all keys decrypt.
 
     Raises:
-        ValueError: names the argument and the rule; never shows a key.
+        ValueError: an argument is invalid; the message names the argument and the rule, but shows no key.
     """
 
     @hides_arguments
@@ -82,7 +82,7 @@ class KeySeal:
         """Read the keys from a JSON file: ``{"current": "2026", "keys": {"2026": "<32 bytes in base64>"}}``.
 
         Raises:
-            ValueError: the file cannot be read, or has another form; the text shows none of its contents.
+            ValueError: the file cannot be read, or its format is wrong; the message shows no contents.
         """
         try:
             read = json.loads(Path(path).read_bytes())
@@ -126,7 +126,7 @@ def checked_seal(given: object) -> Seal | None:
     if given is None:
         return None
     if not (callable(getattr(given, "sealed", None)) and callable(getattr(given, "opened", None))):
-        raise ValueError("seal: must have the methods of Seal, as KeySeal has")  # noqa: TRY004 - as every wrong setting
+        raise ValueError("seal: must have the methods of Seal: pass a KeySeal")  # noqa: TRY004 - as for every invalid setting
     return _CheckedSeal(cast("Seal", given))
 
 
@@ -140,14 +140,14 @@ class _CheckedSeal:
         """See `Seal.sealed`."""
         text = _called(partial(self._seal.sealed, data, owner=owner), "encrypt")
         if type(text) is not str or not text.startswith(MARK):
-            raise SealFailed(f"the seal encrypted to something else than a text that begins with {MARK!r}")
+            raise SealFailed(f"the seal did not encrypt to a text that begins with {MARK!r}")
         return text
 
     def opened(self, text: str, *, owner: str) -> bytes:
         """See `Seal.opened`."""
         data = _called(partial(self._seal.opened, text, owner=owner), "decrypt")
         if type(data) is not bytes:
-            raise SealFailed("the seal decrypted to something else than bytes")
+            raise SealFailed("the seal did not decrypt to bytes")
         return data
 
 
@@ -199,7 +199,7 @@ def opened_reply(
     """Decrypt a reply that may be encrypted.
 
     Raises:
-        DoesNotOpen: see `opened`.
+        DoesNotOpen: it cannot be decrypted, or there is no seal.
     """
     if reply is None or not reply.startswith(MARK.encode()):
         return reply

@@ -1,10 +1,10 @@
-"""The journal in PostgreSQL: any number of machines.
+"""The journal in a PostgreSQL database, which any number of machines can share.
 
 It needs no session state, so it works behind a proxy that pools transactions. All times are the database's.
 When a transition returns, its commit is on the disk and on the synchronous standbys. If the reply to a commit
 is lost, the commit is looked up afterwards.
 
-A worker usually knows the stored entry: it has just written the entry itself, or there is none. So a
+A worker usually knows the stored entry: it has just written the entry itself, or the key is new. So a
 transition is first decided optimistically, from the cached entry and the estimated server time. If both are
 right, it is stored in one round trip. Otherwise it is decided again in a transaction that reads and locks the
 stored entry.
@@ -64,19 +64,19 @@ MAX_CONNECTIONS = CONCURRENT_COMMITS + 2
 """The maximum number of open connections; two are left for readers."""
 
 HISTORY_PAGE = 100_000
-"""The number of history lines that one statement searches; no index finds them by transition."""
+"""The number of history lines that one statement searches; no index finds lines by transition."""
 
 PROGRAM = f"transfer_async {RELEASE} format {VERSION}"
 """The name of the connections in `pg_stat_activity`, unless the DSN sets `application_name`."""
 
 MAX_CLOCK_ERROR = 1.0
-"""The maximum error of the estimated server time, in seconds, when a write arrives at the server."""
+"""The maximum error, in seconds, of the estimated server time. A write with a larger error is not stored."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 class PostgresJournal(DurableJournal):
-    """Keys and their states in a PostgreSQL database, durable when a transition returns.
+    """A journal in a PostgreSQL database; a transition is durable when `move` returns.
 
     Needs ``pip install 'transfer_async[postgres]'``.
 
@@ -90,7 +90,7 @@ class PostgresJournal(DurableJournal):
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     _sql: Statements
@@ -183,6 +183,7 @@ class PostgresJournal(DurableJournal):
 
     async def _make_tables(self, session: Session) -> None:
         if not await session.fetch_value(self._sql.is_there):
+            # In READ COMMITTED, the second `is_there` sees tables that another connection has just created.
             await session.execute(self._sql.begin)
             await session.execute(self._sql.one_maker_at_a_time)
             if not await session.fetch_value(self._sql.is_there):
@@ -212,7 +213,7 @@ class PostgresJournal(DurableJournal):
             await sessions.close()
 
     async def _with_retries(self, work: Callable[[], Awaitable[T]], *, backoff: Backoff | None = None) -> T:
-        """Run ``work``; until the timeout, repeat it if the database is unreachable or asks for a retry."""
+        """Run ``work``; repeat it until the timeout while the database is unreachable or asks for a retry."""
         backoff = backoff or Backoff(self._timeout)
         async with asyncio.timeout_at(backoff.end):
             while True:
@@ -273,7 +274,7 @@ class PostgresJournal(DurableJournal):
     async def _store_optimistically(
         self, session: Session, transaction: Transaction, now: float
     ) -> set[RecordId]:
-        """Store in one statement, which is its own transaction if the session's default settings are safe."""
+        """Store in one statement, without an explicit transaction if the session's defaults are safe."""
         if session.has_safe_defaults:
             return await self._store(session, transaction, estimated_at=now)
         await session.execute(self._sql.begin)
@@ -296,7 +297,7 @@ class PostgresJournal(DurableJournal):
 
     async def _committed_tokens(self, session: Session, transaction: Transaction) -> list[str]:
         """Return the tokens of the transitions that a commit with a lost reply did commit."""
-        # A found commit must be durable too: because of this write, our commit waits for both.
+        # A commit that is found must be durable, too. This write makes our own commit wait for it.
         await session.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
         found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
@@ -306,7 +307,7 @@ class PostgresJournal(DurableJournal):
         return committed
 
     async def _lock_rules(self, session: Session, rules: dict[str, bool]) -> None:
-        """Lock the scopes' dual control rules: shared to depend on one, exclusively to change it."""
+        """Lock the scopes' dual-control rules: exclusively if a transition changes the rule, else shared."""
         for lock, is_changed in ((self._sql.share_rules, False), (self._sql.lock_rules, True)):
             if scopes := [scope for scope, changes in rules.items() if changes is is_changed]:
                 await session.fetch(lock, scopes)
@@ -403,7 +404,7 @@ class PostgresJournal(DurableJournal):
 
 
 def _columns(rows: Any, width: int) -> list[list[Any]]:
-    """Return ``rows`` as columns, for ``unnest``."""
+    """Convert ``rows`` to lists of column values, as ``unnest`` needs them."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
@@ -432,10 +433,10 @@ def _mark_commit_unknown(moves: Sequence[PendingMove]) -> None:
 
 
 LOCK_TIMEOUT = 3.0
-"""Seconds to wait for the lock on the tables; meanwhile other users of the tables wait too."""
+"""The maximum seconds to wait for the lock on the tables; other users of the tables wait as long."""
 
 STATEMENT_TIMEOUT = 600.0
-"""The maximum seconds for one statement of an upgrade; one of them counts all keys."""
+"""The maximum seconds for one statement of an upgrade; the slowest one counts all keys."""
 
 _USERS = """
     SELECT count(*) || ' x ' || coalesce(nullif(application_name, ''), 'a program without a name')
@@ -449,7 +450,7 @@ _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL
 
 
 class UpgradableTables(Upgradable):
-    """See `Upgradable`; the session is used for nothing else."""
+    """A journal of any version in PostgreSQL, opened for its upgrade; it needs a session of its own."""
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
         self._session = session
@@ -496,7 +497,7 @@ class UpgradableTables(Upgradable):
         await session.execute(self._sql.one_maker_at_a_time)
         if await session.fetch_value(self._sql.version) != upgrade.found:
             return False
-        # Before `meta`, in the same order as writers, so that there is no deadlock.
+        # Lock the entries before `meta`, as writers do, so that there is no deadlock.
         await session.execute(f"LOCK TABLE {entries} IN ACCESS EXCLUSIVE MODE")
         for statement in statements_from(upgrade.found, self._schema):
             await session.execute(statement)

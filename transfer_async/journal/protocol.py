@@ -24,18 +24,18 @@ from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejectio
 from transfer_async.journal.transitions import Move
 
 AuditLine = tuple[str, HistoryEvent, HistoryEvent | None]
-"""A key, a line of its history, and the line of the proposal that waited for approval until then, or None.
+"""A key, one line of its history, and the line of the proposal that was pending before it, or None.
 
-A proposal waits until the next change of its key: until any line but those of `WITHOUT_CHANGE`.
+A proposal is pending until the key changes. The transitions in `WITHOUT_CHANGE` do not change it.
 """
 
 
 class Journal(Protocol):
-    """The durable record of intents and their outcomes. It only stores; `decide` makes the decisions.
+    """The interface of a journal, which stores intents and their outcomes; `decide` makes all decisions.
 
     Every method raises the errors of its store. A transition is atomic, and its history line is written in
     the same transaction. When `move` returns, the transition is as durable as ``durable`` states. It is
-    finished even if its caller is cancelled meanwhile.
+    finished even if its caller is cancelled.
 
     A bank's own journal is any class with these methods. It treats all transitions alike: it loads the
     entry under a lock, calls `decide`, and writes the changed entry, all in one transaction::
@@ -51,30 +51,32 @@ class Journal(Protocol):
                         await stored.add(step_values(history_step(verdict.entry, move, now=stored.now)))
             return verdict
 
-    A decision of one person must see a demand for dual control that has returned before the decision commits.
-    This holds for the first demand too, when there is no row yet to lock.
+    Once a `Demand` for dual control has returned, no decision of one person may commit unless `decide` was
+    called with this rule. This also applies to the first `Demand`, when there is no row to lock yet.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
-    `step_of` do the same for the history. `is_waiting` defines which keys `work` returns, and `forgettable`
-    which keys `prune` may delete. The clock is the store's own, the same for all workers. If the reply to a
-    commit is lost, the journal may read the row's token to find out; otherwise the transition raises, and
-    its result is unknown. `JournalContract` (in `transfer_async.testing.journal_contract`) tests any journal.
+    `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
+    defines the time before which `prune` may delete ended keys. All workers use the store's clock. If the
+    reply to a commit is lost, the journal may find out the result by the row's token. Otherwise `move`
+    raises, and the result is unknown. `JournalContract` (in `transfer_async.testing.journal_contract`) tests
+    any journal.
 
     Five more methods are optional:
 
-    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without it, a
-      wrong scope gives no warning. The next three are needed to compare the journal with the service.
-    - ``async orders(scope, *, limit, after="")`` returns the orders that keys are bound to, sorted by id and
-      only beyond ``after``. Each is a tuple: the order's id, its key, and the time at which the last
-      work for the key was done (or None).
-    - ``async refuted(scope, *, after="")`` returns some of the keys that ever had a doubt refuted, and the
-      ``after`` for the next call; it is empty at the end.
-    - ``async resolved(scope, *, after="")`` does the same for doubts that were ever resolved. Without it,
-      every key that has an order is read.
-    - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns some lines of the
-      histories of all keys that name a person (``by``), newest first, and the ``after`` for the next call; it
-      is empty at the end. Each line is an `AuditLine`. ``by`` selects the lines of one person; ``since`` and
-      ``until`` (exclusive), in seconds since 1970, those of a time range. A call may search only a part
+    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without this method,
+      no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
+      the service.
+    - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` orders that keys are bound to,
+      sorted by id, with ids greater than ``after``. Each is a tuple: the order's id, its key, and the time
+      at which the last work for the key was done (or None).
+    - ``async refuted(scope, *, after="")`` returns one page of the keys whose doubt was ever refuted, and the
+      ``after`` for the next call, which is empty at the end. A page may be empty before the end.
+    - ``async resolved(scope, *, after="")`` does the same for the keys whose doubt was ever resolved. Without
+      this method, every key that has an order is read.
+    - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
+      keys, newest first, and the ``after`` for the next call, which is empty at the end. Only lines that name
+      a person (``by``) are returned; each is an `AuditLine`. ``by`` selects the lines of one person, and
+      ``since`` and ``until`` (exclusive) a time range in seconds since 1970. A call may search only a part
       of the history, so that no call takes long. Then it may return fewer lines than ``limit``, or none,
       although there are more. Without this method, the operators' page has no list of decisions.
     """
@@ -95,15 +97,15 @@ class Journal(Protocol):
         ...
 
     async def now(self) -> float:
-        """Return the journal's time in seconds; leases are measured by it. Its zero point is arbitrary."""
+        """Return the time in seconds on the journal's clock, which has an arbitrary zero point."""
         ...
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Make a transition as `decide` decides; None if it needs an entry and there is none."""
+        """Make a transition and return the result of `decide`; None if it needs an entry but there is none."""
         ...
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the key's entry or None; a corrupt record has ``unread`` and its readable part."""
+        """Return the key's entry or None; the entry of a corrupt record has ``unread`` set."""
         ...
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
@@ -148,7 +150,7 @@ class NotToBeForgotten(ValueError):
 
 
 def forgettable(before: datetime, *, now: float) -> float:
-    """Return the time up to which keys may be deleted: ``before``, but at least a day ago.
+    """Return the time before which ended keys may be deleted: ``before``, or a day ago if that is earlier.
 
     Args:
         before: the requested time.
@@ -179,7 +181,7 @@ def checked_journal(given: object) -> Journal:
     refuse_class(given, name="journal")
     if not is_async(getattr(given, "move", None)):
         raise ValueError(
-            f"journal: is a {type(given).__name__}, and must be a journal: SQLiteJournal(path), "
+            f"journal: must be a journal, but is a {type(given).__name__}: pass SQLiteJournal(path), "
             "PostgresJournal(dsn) or MemoryJournal()"
         )
     return cast("Journal", given)
@@ -281,7 +283,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
             key: the key.
             move: the transition.
             certain: the call's outcome so far; it is set on the error if the journal fails now.
-            order: the order to set on that error; otherwise it would be lost.
+            order: the order to set on that error, so that the caller does not lose it.
 
         Raises:
             JournalFailed: the store raised, has no entry for the key, or its record is corrupt.
@@ -295,7 +297,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
             raise KeyForgotten("the journal has lost the key", outcome=certain, order=order, key=key)
         if verdict.denial is Rejection.UNREAD:
             unread = verdict.entry.unread
-            why = "the journal's record of the key cannot be read: the key is bound until an operator ends it"
+            why = "the journal's record of the key cannot be read: an operator must first resolve the key"
             if unread is not None and unread.is_sealed:
                 why = "the journal's record of the key cannot be decrypted: configure its encryption key"
             raise JournalFailed(why, outcome=certain, order=order, key=key)
@@ -403,7 +405,7 @@ async def _read(
 
 
 def _failed(error: BaseException, what: str) -> JournalFailed:
-    """Return ``error`` if it is our own `JournalFailed`, else a new one chained to it; without secrets."""
+    """Return ``error`` without secrets if it is our `JournalFailed`, else a new one that is chained to it."""
     cause = sanitize_exception(error)
     if is_ours(cause) and isinstance(cause, JournalFailed):
         return cause

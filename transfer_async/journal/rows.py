@@ -1,4 +1,4 @@
-"""The stored format of a durable journal: an entry is a few columns to find it by, and the rest as JSON.
+"""The stored format of a durable journal: an entry is a row with a few searchable columns and a JSON body.
 
 The intent and the service's reply have columns of their own, because they are large, rarely change, and
 contain personal data. All times are in seconds since 1970.
@@ -52,10 +52,10 @@ from transfer_async.journal.model import (
 log: logging.Logger = logging.getLogger("transfer_async")
 
 VERSION = 2
-"""The version of the format; journals of other versions are refused. How to raise it: see `STEPS`."""
+"""The version of the format; other versions are refused. The text above `STEPS` explains how to raise it."""
 
 ENTRY_TABLE = f"keys_{VERSION}"
-"""The table of entries. The version in its name keeps running programs of other versions from writing."""
+"""The table of entries. Its name has the version, so that programs of other versions cannot write to it."""
 
 
 class EntryRow(MutableStruct, eq=True):
@@ -63,12 +63,12 @@ class EntryRow(MutableStruct, eq=True):
 
     Args:
         state: see `KeyState`.
-        token: the token of the last transition; every write has its own.
+        token: the token of the last transition; every write has a new token.
         order_id: the order's id, once the order exists; unique within a scope.
         due_at: the time at which work for the entry becomes due, or None.
         ended_at: the time from which nothing was left to do, or None.
         body: everything else, as JSON.
-        intent: the intent as JSON, as long as it is needed.
+        intent: the intent as JSON; None once it is no longer needed.
         reply: the order as the service sent it.
     """
 
@@ -92,7 +92,7 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent; the encrypted text is stored in place of the order."""
+    """The personal data of an intent; the encrypted form is stored in place of the order."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
@@ -119,7 +119,7 @@ _STORED_NAMES = {
     "quarantined": "laid_aside",
     "version": "moves",
 }
-"""Fields of `Entry` with an older stored name, which is part of the format and never changes."""
+"""The stored names of renamed `Entry` fields; a stored name is part of the format and never changes."""
 
 
 class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
@@ -157,7 +157,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Misplaced(ValueError):
-    """A record belongs to another key: an undo from it would release the other key's hold."""
+    """A stored record belongs to another key; its undo would release that key's hold."""
 
 
 def row_of(
@@ -193,7 +193,7 @@ def row_of(
 
 
 def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None = None) -> Entry:
-    """Convert a stored row to an entry; the readable part of a corrupt record has ``unread`` set.
+    """Convert a stored row to an entry. For a corrupt record, return its readable part with ``unread`` set.
 
     Args:
         row: the stored row.
@@ -213,7 +213,7 @@ def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None 
         )
         _refuse_misplaced(entry)
         if (entry.state is KeyState.CREATED) is (entry.order_id is None):
-            raise ValueError  # The state or the order's id is damaged. A free key would be paid again.
+            raise ValueError  # One of the two is damaged, and a key that is read as free would be paid again.
     except DoesNotOpen as error:
         return _readable_part(row, str(error), seal, place, is_sealed=True)
     except _UNREADABLE as error:
@@ -240,7 +240,7 @@ def _refuse_misplaced(entry: Entry) -> None:
 def entries_of(
     scope: str, found: Iterable[tuple[str, EntryRow]], seal: Seal | None = None
 ) -> list[tuple[str, Entry]]:
-    """Convert stored rows to keys and entries; a corrupt record is logged and does not hide others."""
+    """Convert stored rows to keys and entries; a corrupt record is logged and hides no other."""
     entries = [(key, _listed(row, seal, (scope, key))) for key, row in found]
     for key, entry in entries:
         if entry.unread is not None:
@@ -267,7 +267,7 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the fields of `_Body` to store; a dict is faster to create, and each order needs three."""
+    """Return the members of a `_Body` to store. A dict is faster to create, and each order needs three."""
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -383,7 +383,7 @@ _SUBSTITUTES: dict[str, Any] = {
     "four_eyes": None,
     "watcher": None,
 }
-"""The values of fields that cannot be read; the lease and the fingerprint are read from other columns."""
+"""The values used for unreadable fields; the lease and the fingerprint are read from other columns."""
 
 
 def _readable_part(
@@ -391,7 +391,7 @@ def _readable_part(
 ) -> Entry:
     """Return the readable part of a corrupt record, enough to show the key and to resolve it.
 
-    A key that is not known to be free is bound, and in doubt.
+    A key whose state cannot be read is in doubt, unless its pending undos show that it is free.
     """
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
     substitutes = _SUBSTITUTES | {
@@ -411,7 +411,7 @@ def _readable_part(
     if is_pending and row.order_id is None and row.state not in _STATES:
         state = KeyState.FREE  # Only a definite failure makes the undos of the last intent pending.
     corrupt = [raw for raw, undo in undos.items() if undo is None]
-    # A free key's corrupt undos of its last intent include the hold of its order, if that exists after all.
+    # If a free key's order exists after all, the corrupt undos of its last intent concern that order's hold.
     own = [raw for raw in corrupt if state is KeyState.FREE and _is_undo_of(intent_id, raw)]
     stored = {"state": row.state, "order_id": row.order_id, "body": row.body, "intent": row.intent}
     unread = Unread(
@@ -438,7 +438,7 @@ _STATES = frozenset(item.value for item in KeyState)
 
 
 def _state_of(row: EntryRow) -> KeyState:
-    """Return the state; an entry with an order's id is created, and no other entry is."""
+    """Return the state: created if there is an order's id, in doubt if the stored state cannot be true."""
     if row.order_id is not None:
         return KeyState.CREATED
     is_known = row.state in _STATES and row.state != KeyState.CREATED.value
@@ -544,14 +544,14 @@ def step_of(values: tuple[Any, ...]) -> HistoryEvent:
 
 
 # --- upgrading ---------------------------------------------------------------------------------------
-# An upgrade goes from one format to the next: forward, in place, all scopes in one transaction.
+# An upgrade converts a journal to the next format, in place, with all scopes in one transaction.
 #
 # The version is stored, and it is part of the name of the table of entries. A program that opens a journal
-# of another version reads the stored version and refuses. A program that was running during the upgrade no
+# of another version reads the stored version and raises. A program that was running during the upgrade no
 # longer finds its table: every transition fails, so it frees no key.
 #
 # Two releases of one version may run side by side, so a change without a new version must be harmless to
-# the older one. It may add a member to `_Body`, with a default: an older program stores the member again
+# the older release. It may add a member to `_Body`, with a default: an older program stores the member again
 # unchanged, while it changes the rest (expand). If the member is only true for one state of the key, store
 # `Entry.version` in it and ignore it once the key has another one. Rely on the member in all records, or
 # stop writing what it replaces, only with a new version (contract). Everything else needs a new version:
@@ -567,7 +567,7 @@ STEPS: Mapping[int, tuple[str, ...]] = {
     # demand for dual control and the version. Orders may be encrypted, which older programs cannot read.
     1: ('ALTER TABLE "{schema}".keys RENAME TO keys_2',),
 }
-"""The statements from each version to the next; they are valid in SQLite and in PostgreSQL."""
+"""The statements that upgrade each version to the next; they are valid in SQLite and in PostgreSQL."""
 
 PAGE = 1000
 """The number of entries that an upgrade reads at once."""
@@ -609,7 +609,7 @@ class Upgradable(abc.ABC):
 
     @abc.abstractmethod
     async def page(self, table: str, after: int) -> list[tuple[int, EntryRow]]:
-        """Return up to `PAGE` entries with row numbers beyond ``after``, sorted by these; without replies."""
+        """Return up to `PAGE` entries without replies, sorted by row number, with numbers above ``after``."""
 
     async def users(self) -> list[str]:
         """Return the other users of the store; empty if it cannot list them."""
@@ -617,7 +617,7 @@ class Upgradable(abc.ABC):
 
     @abc.abstractmethod
     async def carry_out(self, upgrade: Upgrade) -> bool:
-        """Run the statements in one transaction; return false if the journal now has another version.
+        """Upgrade in one transaction; return false if the journal no longer has the planned version.
 
         Raises:
             JournalFailed: the journal is in use, or was written to after `Upgrade.states` was counted.
@@ -652,7 +652,7 @@ async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrad
 
 
 async def _counted(store: Upgradable, found: int) -> Upgrade:
-    """Read every entry, so that records that this program cannot read are found before any change."""
+    """Count the entries by state, and read each one to find unreadable records before any change."""
     states: Counter[str] = Counter()
     unreadable, last = 0, 0
     while page := await store.page(table_of(found), last):
@@ -672,12 +672,12 @@ def table_of(version: int) -> str:
 
 
 def statements_from(version: int, schema: str) -> list[str]:
-    """Return all statements from that version to this program's."""
+    """Return all statements that upgrade that version to this program's version."""
     return [item.format(schema=schema) for step in range(version, VERSION) for item in STEPS[step]]
 
 
 def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None:
-    """Compare the counts after all statements, before the commit, with the counts of the plan.
+    """Compare the counts after all statements, but before the commit, with the counts of the plan.
 
     Raises:
         JournalFailed: they differ.
