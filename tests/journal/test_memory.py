@@ -132,7 +132,7 @@ async def test_a_key_in_use_in_doubt_or_with_a_pending_undo_is_never_forgotten(
     journal = journal_of(time, max_keys=1, keep=0.0)
     await made(journal, *way)
     time.pass_(10 * DAY)
-    with pytest.raises(JournalFailed, match="holds 1 keys, and none of them may be forgotten") as failed:
+    with pytest.raises(JournalFailed, match="holds 1 keys, and none of them may be deleted") as failed:
         await judged(journal, j.claim(), key="another")
     pruned = await journal.prune(j.SCOPE, before=time.utc())
 

@@ -28,17 +28,17 @@ _Place = tuple[str, str]  # scope and key
 
 
 class MemoryJournal:
-    """Keys and their states in memory, at most ``max_keys``.
+    """A journal in memory, with at most ``max_keys`` keys.
 
-    A key that is claimed, sending or in doubt, or has a pending undo, is never forgotten. A key that the
-    client generated is forgotten once it ends, unless an error may have shown it to the caller while an order
-    may exist. Other keys are kept for ``keep``, or until newer keys need the space. Several threads may share
-    one journal, each with its own event loop.
+    A key that is claimed, sending or in doubt, or has a pending undo, is never deleted. A key that the client
+    generated is deleted when it ends, unless an error may have shown it to the caller while an order may
+    exist. Other ended keys are kept for ``keep``, or until newer keys need the space. Several threads may
+    share one journal, each with its own event loop.
 
     Args:
         max_keys: the maximum number of keys, whatever their state.
-        keep: how long an ended key is kept, in seconds or as ``timedelta``.
-        clock: the clock for leases; a client passes its own to the journal that it creates.
+        keep: the time for which an ended key is kept, in seconds or as ``timedelta``.
+        clock: the clock for leases; a client that creates its journal passes its own clock.
     """
 
     durable = False
@@ -104,7 +104,7 @@ class MemoryJournal:
         if state_machine.is_told(move, verdict):
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
-            # Created now, not when it is read: the entry and the transition would take four times the space.
+            # The line is created now: the entry and the transition would take four times as much space.
             step = state_machine.history_step(entry, move, now=now)
             steps.append(step)
             if step.by is not None:
@@ -129,7 +129,7 @@ class MemoryJournal:
         if len(self._entries) >= self._max_keys:
             if not self._ended:
                 raise JournalFailed(
-                    f"the journal holds {self._max_keys} keys, and none of them may be forgotten: "
+                    f"the journal holds {self._max_keys} keys, and none of them may be deleted: "
                     "resolve doubts, run recover(), or raise max_keys"
                 )
             self._forget(next(iter(self._ended)))
@@ -214,7 +214,7 @@ class MemoryJournal:
         since: float | None = None,
         until: float | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """See `Journal`; it finds the last ``max_keys`` lines of people in all scopes."""
+        """See `Journal`; only the last ``max_keys`` lines that name a person, in all scopes, are searched."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         found: list[AuditLine] = []
@@ -226,7 +226,7 @@ class MemoryJournal:
                 if place[0] != scope or by not in (None, step.by) or not begin <= line.at < end:
                     continue
                 earlier = self._until(place, step)
-                if not earlier:  # the key was forgotten since
+                if not earlier:  # the key was deleted since
                     continue
                 changes = [item for item in earlier[:-1] if item.move not in WITHOUT_CHANGE]
                 proposal = changes[-1] if changes and changes[-1].move == Propose.name else None
@@ -238,7 +238,7 @@ class MemoryJournal:
         return found, ""
 
     def _until(self, place: _Place, step: HistoryEvent) -> list[HistoryEvent]:
-        """Return a key's history up to ``step``; empty if it does not have this line any more."""
+        """Return a key's history up to ``step``; empty if the history does not have this line any more."""
         steps = self._steps.get(place, [])
         at = next((number for number, item in enumerate(steps) if item is step), -1)
         return steps[: at + 1]
@@ -258,12 +258,12 @@ def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
     """Return whether a caller or a slow sender may still use the key after ``move`` has ended its entry.
 
     A caller learns a key that the client generated only from an error. If an order may exist after that
-    error, the key must be kept: a forgotten key is free, and would be paid again.
+    error, the key must be kept: a deleted key is free, and would be paid again.
     """
     if not entry.client_made or entry.cause is not None:  # An entry that was ever in doubt has a cause.
         return True
     if before is not None and before.state is KeyState.IN_DOUBT:
         return True
     if entry.epoch > 1 or (entry.ending is not None and entry.ending.error == REFUTED):
-        return True  # The sender may not know yet that others ended it.
+        return True  # The sender may not know yet that someone else has ended its intent.
     return isinstance(move, Create) and move.retried

@@ -1,4 +1,4 @@
-"""The SQL of the journal in PostgreSQL.
+"""The SQL statements of the journal in PostgreSQL, its retries and its connections.
 
 Parameters are texts, arrays of texts and numbers, so asyncpg need not look up the server's types. Writes are
 passed as JSON, which takes much less time than arrays, here and in the server.
@@ -43,10 +43,10 @@ WRITTEN = (
     "new_intent",
     "new_reply",
 )
-"""The members of an entry to store; ``known`` is the token that it replaces, or null if it is new."""
+"""The JSON members of an entry to store; ``known`` is the replaced entry's token, or null if it is new."""
 
 STEPPED = ("scope", "key", "token", *STEP_COLUMNS)
-"""The members of a history line to store."""
+"""The JSON members of a history line to store."""
 
 _CLOCK = "extract(epoch FROM clock_timestamp())::float8"
 
@@ -57,11 +57,11 @@ def _records(parameter: int, names: tuple[str, ...]) -> str:
 
 
 class Statements:
-    """Every statement, for the tables in ``schema``.
+    """All SQL statements for the tables in ``schema``.
 
     Args:
-        schema: a plain name, because it is put into the text; quoted, because it may be an SQL keyword.
-        idle: the seconds that one of our transactions may be idle.
+        schema: the schema's name. It must be a plain name, because it becomes a part of the SQL.
+        idle: the maximum seconds for which one of our transactions may be idle.
         slack: the maximum error, in seconds, of the estimated time of an optimistic decision.
     """
 
@@ -72,7 +72,7 @@ class Statements:
             "current_setting('default_transaction_isolation') = 'read committed' "
             f"AND current_setting('default_transaction_read_only') = 'off', {_CLOCK}"
         )
-        # to_regclass would not see tables that others created during this transaction.
+        # `to_regclass` would not see tables that other connections create during this transaction.
         self.is_there: str = (
             f"SELECT EXISTS (SELECT FROM pg_catalog.pg_tables "
             f"WHERE schemaname = '{schema}' AND tablename = 'meta')"
@@ -80,14 +80,14 @@ class Statements:
         self.one_maker_at_a_time: str = f"SELECT pg_advisory_xact_lock(hashtext('{schema}'), {VERSION})"
         self.tables: str = _TABLES.format(schema=schema, entries=ENTRY_TABLE, version=VERSION)
         self.version: str = f"SELECT version FROM {meta}"
-        # If a connection is lost unnoticed, the server still releases its locks soon.
+        # The timeout makes the server release the locks of a connection that was lost unnoticed.
         self.begin: str = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
             f"SET LOCAL idle_in_transaction_session_timeout = {max(1, int(1000 * idle))}"
         )
         # A prepared statement keeps its plan; a plan made for few keys would scan whole tables later.
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
-        # A rule that is not stored yet has no row to lock. These locks are always taken before row locks.
+        # A rule that is not stored yet has no row to lock. These locks are always acquired before row locks.
         rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
         self.share_rules: str = f"SELECT pg_advisory_xact_lock_shared({rule}"
         self.lock_rules: str = f"SELECT pg_advisory_xact_lock({rule}"
@@ -102,7 +102,7 @@ class Statements:
         select = f"SELECT k.key, {_ROW} FROM {keys} k WHERE k.scope = $1"
         self.find: str = f"{select} AND k.key = $2"
         self.work: str = (
-            # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
+            # A lease that ends later than `BELIEVED` allows counts as expired: see `is_waiting`.
             f"{select} AND k.key > $2 AND k.ended_at IS NULL "
             f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {BELIEVED}) ORDER BY k.key LIMIT $4"
         )
@@ -123,7 +123,7 @@ class Statements:
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
-        # It steps from scope to scope by the index: there may be millions of keys in two scopes.
+        # The query steps from scope to scope in the index, because a scope may have millions of keys.
         self.scopes: str = f"""
             WITH RECURSIVE found AS (
                 (SELECT scope FROM {keys} WHERE key <> $1 ORDER BY scope, key LIMIT 1)
@@ -154,8 +154,9 @@ def _load(keys: str) -> str:
 
 
 def _store(keys: str, history: str, slack: float) -> str:
-    # An optimistic decision is not stored if it arrives late, because its caller may have given up, nor over
-    # another worker's write. The statement may be a transaction by itself, so it sets synchronous_commit.
+    # An optimistic decision is not stored if it arrives late, because its caller may have given up. It never
+    # replaces another worker's write. The statement may be a transaction by itself, so it sets
+    # synchronous_commit.
     of_step = ", ".join(f"w.{name}{'::json' if name == 'ending' else ''}" for name in STEP_COLUMNS)
     return f"""
         WITH wanted AS MATERIALIZED (
@@ -241,11 +242,11 @@ CREATE INDEX steps ON "{schema}".history (key_id);
 
 
 class Conflict(Exception):
-    """Another worker wrote between our read and our write: read again."""
+    """Another worker wrote between our read and our write, so the transaction must be repeated."""
 
 
 class Backoff:
-    """The time limit of the attempts to reach the database, and the pauses between them."""
+    """The pauses between attempts to reach the database, and the time limit of all attempts."""
 
     def __init__(self, seconds: float) -> None:
         self.end: float = asyncio.get_running_loop().time() + seconds
@@ -263,7 +264,7 @@ class Backoff:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Return whether another attempt may succeed: the server was away, or two transactions collided."""
+    """Return whether a retry may succeed: the server was unavailable, or two transactions collided."""
     asyncpg = driver()
     return is_statement_name_error(error) or isinstance(
         error,
@@ -302,8 +303,8 @@ def driver() -> Any:
 
 
 # --- connections -------------------------------------------------------------------------------------
-# Not `asyncpg.Pool`: it costs about six times the CPU per use, and after a cancelled statement it waits for
-# the server to confirm the cancellation, where this pool ends the connection at once.
+# `asyncpg.Pool` is not used, because it takes about six times as much CPU time. After a cancelled statement,
+# it also waits for the server's confirmation, while this pool closes the connection at once.
 
 
 IDLE = 300.0
@@ -311,7 +312,7 @@ IDLE = 300.0
 
 
 class Session:
-    """One connection.
+    """One connection to the database.
 
     Args:
         connection: asyncpg's connection.
@@ -336,7 +337,7 @@ class Session:
         await self._connection.execute(sql)
 
     async def fetch(self, sql: str, *values: object) -> list[Any]:
-        """Return the rows of a query; a prepared one needs one round trip."""
+        """Return the rows of a query; a prepared query needs one round trip."""
         if not self.prepares:
             return list(await self._connection.fetch(sql, *values))
         statement = self._prepared.get(sql)
@@ -368,7 +369,7 @@ def _name_of(sql: str) -> str:
 
 
 class Sessions:
-    """A pool of at most ``limit`` connections, opened when needed; the most recently used is lent first."""
+    """A pool of at most ``limit`` connections, opened when needed; the last one used is lent first."""
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
         self._connect = connect
@@ -377,7 +378,7 @@ class Sessions:
 
     @asynccontextmanager
     async def one(self, *, unharmed_by: tuple[type[Exception], ...] = ()) -> AsyncIterator[Session]:
-        """Lend a connection; keep it after success or an ``unharmed_by`` error, close it after others."""
+        """Lend a connection, and close it after an error that is not in ``unharmed_by``."""
         async with self._places:
             session = self._idle_session() or await self._connect()
             try:
@@ -386,7 +387,7 @@ class Sessions:
                 self._free.append(session)
                 raise
             except BaseException:
-                # Its state is unknown. The server rolls back the transaction of a closed connection.
+                # The connection's state is unknown. When it is closed, the server rolls back its transaction.
                 session.terminate()
                 raise
             session.used = asyncio.get_running_loop().time()
@@ -424,7 +425,12 @@ class EstimatedServerClock:
         self._ahead = -math.inf  # no valid time before the first answer
 
     def update(self, server_time: float, *, asked: float) -> None:
-        """Use a response that has just arrived; ``asked`` is the loop's time of the request."""
+        """Correct the estimate by a time that the server has just returned.
+
+        Args:
+            server_time: the server's time in seconds since 1970.
+            asked: the loop's time at which the request was sent.
+        """
         lowest, highest = server_time - asyncio.get_running_loop().time(), server_time - asked
         self._ahead = min(max(self._ahead, lowest), highest)
 

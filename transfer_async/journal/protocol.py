@@ -101,7 +101,7 @@ class Journal(Protocol):
         ...
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Make a transition and return the result of `decide`; None if it needs an entry but there is none."""
+        """Make a transition and return the result of `decide`; None if the entry that it needs is missing."""
         ...
 
     async def read(self, scope: str, key: str) -> Entry | None:

@@ -1,4 +1,4 @@
-"""The journal in a SQLite file: one machine, any number of processes.
+"""The journal in a SQLite file, which any number of processes on one machine can share.
 
 A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). All work on the file is done
 in the journal's own thread, so the event loop never waits for the disk.
@@ -116,17 +116,17 @@ class _Queries:
 
 
 class SQLiteJournal(DurableJournal):
-    """Keys and their states in a file, durable when a transition returns.
+    """A journal in a SQLite file; a transition is durable when `move` returns.
 
     Args:
-        path: the path of the file, on a local disk: network file systems do not lock as SQLite needs. A
-            missing file is created, and only its owner can read it.
-        timeout: how long to wait for other processes that write, in seconds or as ``timedelta``.
+        path: the path of the file. It must be on a local disk, because SQLite's locks fail on network file
+            systems. A missing file is created, and only its owner can read it.
+        timeout: the maximum wait for other processes that write, in seconds or as ``timedelta``.
         clock: the clock whose ``utc`` is the journal's time; for tests.
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     _sql = _Queries()
@@ -176,7 +176,7 @@ class SQLiteJournal(DurableJournal):
             self._file = None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the journal's thread; once begun, it ends even if the caller is cancelled."""
+        """Run ``work`` in the journal's thread; a cancelled caller waits until it has ended."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer_async-journal")
         done = asyncio.get_running_loop().run_in_executor(self._thread, _outcome_of, work)
@@ -222,7 +222,7 @@ class SQLiteJournal(DurableJournal):
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
-        """Run ``work`` and return its result, if the journal's files are in place before and after it."""
+        """Run ``work`` on the open file; before and after it, check that the journal's files are in place."""
         try:
             file = self._opened()
             file.refuse_if_moved()  # A write to another file would damage it.
@@ -231,7 +231,7 @@ class SQLiteJournal(DurableJournal):
             finally:
                 file.refuse_if_moved()  # A commit to a file that was moved away would be lost.
         except (sqlite3.Error, FileReplaced) as error:
-            self._close_file()  # Its state is unknown, so the next use opens it again.
+            self._close_file()  # The file's state is unknown, so the next use opens it again.
             if str(error).startswith("no such table"):  # An upgrade renames the table.
                 self._opened()
             raise
@@ -250,7 +250,7 @@ class SQLiteJournal(DurableJournal):
         return await self._ask(lambda file: file.query(sql, *values))
 
     async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        # A lease longer than any can be counts as expired: see `state_machine.is_waiting`.
+        # A lease that ends later than `BELIEVED` allows counts as expired: see `state_machine.is_waiting`.
         now = self._now()
         return await self._rows(_WORK, scope, after, now, now + BELIEVED, limit)
 
@@ -312,7 +312,7 @@ class _File(OpenFile):
             raise
 
     def _roll_back(self) -> None:
-        self._scopes.clear()  # One of them may have been created in this transaction.
+        self._scopes.clear()  # A cached scope may have been created in this transaction.
         if self._db.in_transaction:
             self._db.rollback()
 
@@ -341,7 +341,7 @@ class _File(OpenFile):
         return number
 
     def _store(self, transaction: Transaction, ids: dict[RecordId, int]) -> None:
-        """Write the results, one call for each kind of row: each call waits for the interpreter lock."""
+        """Write the results with one call for each statement: each call waits for the interpreter lock."""
         next_id = self._value(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}") + 1
         new: list[tuple[Any, ...]] = []
         changed: list[tuple[Any, ...]] = []
@@ -406,7 +406,7 @@ _FIND_ORDERS = (
     f"SELECT order_id, key FROM {ENTRY_TABLE} "
     "WHERE scope = ? AND order_id IN (SELECT value FROM json_each(?))"
 )
-# ``CROSS JOIN`` makes SQLite read the history once, in its order.
+# ``CROSS JOIN`` makes SQLite read the history once, in the order of the ids.
 _WITH_MOVE = (
     f"SELECT h.id, k.key FROM history h CROSS JOIN {ENTRY_TABLE} k ON k.id = h.key_id "
     "WHERE h.id > ? AND h.move = ? AND k.scope = (SELECT id FROM scopes WHERE name = ?) "
@@ -489,7 +489,7 @@ class FileOfAnyVersion(OpenFile):
 
 
 class UpgradableFile(Upgradable):
-    """See `Upgradable`; the journal's thread, which has opened the file, does the work."""
+    """A journal file of any version, opened for its upgrade; all work runs in the journal's thread."""
 
     def __init__(self, file: FileOfAnyVersion, journal: SQLiteJournal) -> None:
         self._file = file

@@ -1,9 +1,10 @@
 """The journal's file: how it is created and opened, and the check that it is still in place.
 
-POSIX drops all locks of a process on a file when the process closes *any* descriptor of it. SQLite defers
-its own closings for this reason. So only SQLite may open the file in this process: an existing file is only
-examined with ``stat``, and a new one is created under another name and linked into place. Two copies of the
-SQLite library in one process do not know about each other; that case cannot be handled here.
+POSIX drops all locks of a process on a file when the process closes *any* descriptor of it. SQLite delays
+the closing of its own descriptors for this reason, so nothing else in this process may open the file. An
+existing file is only examined with ``stat``, and a new file is created under another name and linked into
+place. Two copies of the SQLite library in one process do not know about each other; that case cannot be
+handled here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from transfer_async._models.errors import JournalFailed
 
 LOG, INDEX = "-wal", "-shm"
-"""The suffixes of SQLite's other files: the log, and its index, which also has locks."""
+"""The suffixes of SQLite's log and of the log's index, which contains the locks that its users share."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -35,7 +36,7 @@ class FileReplaced(JournalFailed):
 
 
 def identity(path: str) -> Identity | None:
-    """Return the device and inode number of the file at ``path``; None if there is none."""
+    """Return the device and inode number of the file at ``path``, or None if there is no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - called around each commit; a Path doubles the cost
     except FileNotFoundError:
@@ -85,7 +86,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Refuse a path that is not a regular file, and a file that others may open without seeing its log."""
+    """Refuse a path without a regular file, and a file that other processes may open without its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} exists, but is not a regular file")
@@ -98,12 +99,12 @@ def _refuse_unfit(real: Path) -> None:
             )
     if there.st_dev != real.parent.stat().st_dev or _is_mounted(real):
         raise JournalFailed(
-            f"{real.name} is mounted by itself, so others would not see its log: mount its directory instead"
+            f"{real.name} is mounted by itself, so other processes miss its log: mount its directory"
         )
 
 
 def _remove_temporary_name(real: Path) -> None:
-    """Remove the temporary name of a process that is creating the file now, or died while it did."""
+    """Remove the temporary name that a process gave the file while it created it."""
     this = identity(str(real))
     for other in real.parent.iterdir():
         is_such = other.name.startswith(f".{real.name}.") and other.name.endswith(".new")
@@ -112,7 +113,7 @@ def _remove_temporary_name(real: Path) -> None:
 
 
 def _is_mounted(real: Path) -> bool:
-    """Return whether the file itself is a mount point; its device may equal its directory's."""
+    """Return whether the file itself is a mount point, even if it is on the same device as its directory."""
     name = os.fsencode(real)
     for plain in (b"\\", b" ", b"\t", b"\n"):
         name = name.replace(plain, b"\\%03o" % ord(plain))
@@ -124,7 +125,7 @@ def _is_mounted(real: Path) -> bool:
 
 
 def restrict_to_owner(real: Path) -> None:
-    """Let only their owner read the file and the files beside it."""
+    """Make the file, its log and its index accessible to their owner only."""
     for name in (str(real), f"{real}{LOG}", f"{real}{INDEX}"):
         with contextlib.suppress(FileNotFoundError, PermissionError):  # If another user owns it, leave it.
             if stat.S_IMODE(os.stat(name).st_mode) & 0o077:  # noqa: PTH116 - as above
@@ -160,7 +161,7 @@ class Files:
         _OPEN.add(weakref.ref(self, _OPEN.discard))
 
     def _refuse_another(self) -> None:
-        """Refuse a second opening that SQLite's per-process record of locks would make unsafe."""
+        """Refuse to open the file again if its locks would not work: SQLite records locks per process."""
         if self._process != os.getpid():
             raise JournalFailed(
                 f"{self.path.name} was open when this process was forked, so its locks would not hold here: "
@@ -173,7 +174,7 @@ class Files:
                 raise
 
     def remember(self) -> None:
-        """Remember the log and the index, which SQLite has opened by now."""
+        """Record the identities of the log and the index, which SQLite has opened by now."""
         self._known += [(name, identity(name)) for name in self._beside]
 
     def refuse_if_moved(self) -> None:
@@ -193,17 +194,17 @@ class Files:
                 raise FileReplaced(loss)
 
     def close_safely(self, db: sqlite3.Connection) -> None:
-        """Close the connection, unless that would damage the files of others.
+        """Close the connection, unless that would damage the files of other processes.
 
         The last connection to close writes the log into the file and deletes the log. If other processes have
-        begun another log, this would delete theirs: then the connection stays open until the process ends,
-        and no other is opened. If the log was only deleted, its contents are first written into the file.
+        begun a new log, closing would delete it. Then the connection stays open until this process ends, and
+        no other is opened. If the log was only deleted, its contents are first written into the file.
         """
         if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
             import ctypes  # imported here because this is rarely needed
 
-            # The garbage collector must not close it either.
+            # The garbage collector must not close the connection either.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
             return
         with contextlib.suppress(sqlite3.Error):
@@ -214,7 +215,7 @@ class Files:
 
 
 _OPEN: set[weakref.ref[Files]] = set()
-"""The files that this process has open, including those from before a fork."""
+"""The files that this process has open, including those opened before a fork."""
 
 _LEFT_OPEN: list[Files] = []
 """The files that must never be closed."""
@@ -235,7 +236,7 @@ _SETTINGS = (
 )
 
 _MAX_LOG_BYTES = 32 << 20
-"""The size of the log, in bytes, from which it is written into the file."""
+"""The size, in bytes, at which the log is written into the file."""
 
 _PAGES = "PRAGMA page_size=8192"
 """For a new file: an order needs half as many pages in the log as with the usual 4,096 bytes."""
@@ -245,7 +246,7 @@ _PAUSE = 0.005
 
 
 def decode_lossless(text: bytes) -> str:
-    """Decode a text that a damaged disk may have made invalid."""
+    """Decode a text that may be damaged, and keep bytes that are not valid UTF-8."""
     return text.decode(errors="surrogateescape")
 
 
