@@ -86,7 +86,7 @@ async def test_a_dead_lettered_large_entry_has_its_headers_packed_into_one_field
     ((_, parked),) = await case.side._client.xrange(case.side.settings.dead_letters)
     assert parked.keys() == {b"__data__", b"body", b"transfer-fields", b"Transfer-Reason"}
     assert (parked[b"body"], parked[b"Transfer-Reason"]) == (b"x", b"not valid")
-    assert "a message was dead-lettered with its many fields packed into one: not valid" in caplog.text
+    assert "a message was dead-lettered with all its fields packed into one: not valid" in caplog.text
 
 
 async def test_a_dead_lettered_large_entry_can_be_sent_again(case, line, taken):

@@ -1,1 +1,1 @@
-"""Integrations of the client with other libraries. Each one needs its own extra."""
+"""Integrations of the client and the worker with other libraries. Most of them need an extra."""

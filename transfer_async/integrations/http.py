@@ -1,21 +1,21 @@
-"""HTTP responses of a bank's payment service to its own callers, one for every outcome of ``create_order``.
+"""HTTP responses of a bank's payment service to its callers, one for each outcome of ``create_order``.
 
-It needs no web framework and no extra: pass ``status``, ``body`` and ``headers`` on to yours.
+This module needs no web framework and no extra. Pass ``status``, ``body`` and ``headers`` to your framework.
 
 | status | when | what the caller may do |
 | ---: | --- | --- |
 | 201 | the order exists | continue |
-| 202 | unknown: the order may exist | ask at the URL in ``ask``; never pay under another key |
-| 409 | another call is using this key | ask at that URL, or repeat the request after ``Retry-After`` |
-| 422 | refused, and a retry would be refused too; there is no order | correct the payment |
-| 500 | never sent, because this service is configured wrongly | report it to the bank |
+| 202 | unknown: the order may exist | request the URL in ``ask``; never pay again with another key |
+| 409 | another call is using this key | request the URL in ``ask``, or retry after ``Retry-After`` seconds |
+| 422 | refused, and a retry would also be refused; there is no order | correct the payment |
+| 500 | never sent, because the payment service is configured wrongly | report it to the bank |
 | 503 | never sent, or refused for a temporary reason | repeat the request with the same key |
 
-An unknown outcome is 202, not 500 or 504. Programs, proxies and people read those two as "failed", and pay
-again.
+The status of an unknown outcome is 202, not 500 or 504. Programs, proxies and people would treat 500 and 504
+as failures, and pay again.
 
-A token that the transfer service refused (401) is 503. The caller cannot correct it, there is no order, and
-the same request may succeed once the bank has a valid token.
+If the transfer service refuses the bank's token (401), the status is 503. The caller cannot correct the
+token, there is no order, and the same request may succeed once the bank has a valid token.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from transfer_async.journal import KeyRecord, KeyState
 __all__ = ["HTTPResponse", "http_status", "response_for_record", "response_to"]
 
 RETRY_AFTER = 5
-"""Seconds until the caller should ask again, if the error gives no time."""
+"""The default value of ``Retry-After``, in seconds, if the error contains no time."""
 
 
 @frozen
@@ -54,8 +54,8 @@ class HTTPResponse:
 
     Args:
         status: the status code.
-        body: a JSON object; it holds no personal data and no text of the transfer service.
-        headers: ``Retry-After``, if the caller should ask again.
+        body: the JSON object. It contains no personal data and no text of the transfer service.
+        headers: the header ``Retry-After`` if the caller should repeat the request, otherwise none.
     """
 
     status: int
@@ -67,9 +67,9 @@ def response_to(result: Order | TransferError, *, key: str, ask: str = "/payment
     """Return the response to the caller that requested the payment ``key``.
 
     Args:
-        result: what ``create_order`` returned or raised.
+        result: the order that ``create_order`` returned, or the error that it raised.
         key: the payment's key.
-        ask: the path or URL of your service that returns `response_for_record`. ``{key}`` stands for the
+        ask: the path or URL at which your service returns `response_for_record`. ``{key}`` is replaced by the
             key, percent-encoded.
     """
     if isinstance(result, Order):
@@ -99,7 +99,7 @@ def http_status(error: TransferError) -> int:
 
 
 def response_for_record(record: KeyRecord | None, *, key: str) -> HTTPResponse:
-    """Return the response to a caller that asks for the state of the payment ``key``.
+    """Return the response to a caller that requests the state of the payment ``key``.
 
     Args:
         record: the result of ``await client.known(key)``.
@@ -110,19 +110,19 @@ def response_for_record(record: KeyRecord | None, *, key: str) -> HTTPResponse:
     body: dict[str, Any] = {"key": key, "state": record.state.value}
     if record.state is KeyState.CREATED:
         return HTTPResponse(200, body | {"order_may_exist": True, "order_id": record.order_id})
-    if record.state is KeyState.FREE and record.readable:  # it ended in a definite failure
+    if record.state is KeyState.FREE and record.readable:  # The last call ended in a definite failure.
         return HTTPResponse(200, body | {"order_may_exist": False})
     return HTTPResponse(202, body | {"order_may_exist": True}, {"Retry-After": str(RETRY_AFTER)})
 
 
 def _is_refusal_of_this_call_only(error: TransferError) -> bool:
-    """Return whether this call was refused, but the key may have an order, for example an unrecorded one."""
+    """Return whether this call was refused, but an order of the same key may exist."""
     return error.outcome is Outcome.REFUSED and error.order_may_exist
 
 
 def _fails_until_changed(error: TransferError) -> bool:
     """Return whether the same request would fail again until the caller changes it."""
-    if isinstance(error, (InvalidOrder, KeyConflict)):  # whatever the state of the key
+    if isinstance(error, (InvalidOrder, KeyConflict)):  # in every state of the key
         return True
     if error.order_may_exist:
         return False
@@ -130,7 +130,7 @@ def _fails_until_changed(error: TransferError) -> bool:
         return error.refused
     if isinstance(error, Refused):
         return error.is_final
-    if isinstance(error, Expired):  # The quote expired. A deadline of the call does not stop a retry.
+    if isinstance(error, Expired):  # Only a call's deadline allows a retry; the quote's does not.
         return error.limit == "send_before"
     return False
 
@@ -139,7 +139,7 @@ def _details(error: TransferError, status: int, ask: str) -> dict[str, Any]:
     if status == 201:
         order = getattr(error, "order", None)
         return {"order_id": getattr(error, "order_id", None) or getattr(order, "id", None)}
-    details: dict[str, Any] = {"error": type(error).__name__}  # never its text, which is for the bank's log
+    details: dict[str, Any] = {"error": type(error).__name__}  # The error's text is for the bank's log only.
     if status in (202, 409):
         return details | {"ask": ask}
     if isinstance(error, BeneficiaryNotVerified):

@@ -1,6 +1,6 @@
 """Workers on NATS JetStream and Redis Streams, through FastStream.
 
-This package may import the worker and everything below it, but not the sandbox.
+This package may import the worker and the layers below it, but not the sandbox.
 """
 
 from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at
@@ -9,4 +9,4 @@ from transfer_async.integrations.faststream.worker import OrderWorker
 __all__ = ["Broker", "OrderWorker", "WorkerSettings", "broker_at"]
 
 line_at = broker_at
-"""The former name of `broker_at`, until version 1.0."""
+"""The former name of `broker_at`. It will be removed in version 1.0."""

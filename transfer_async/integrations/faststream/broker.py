@@ -62,23 +62,24 @@ def broker_at(address: str, settings: WorkerSettings | None = None, **options: A
 
 
 def reason(error: BaseException) -> str:
-    """Return in a few words why a broker cannot be used. If unknown, return the error's class name."""
+    """Return a short reason why a broker cannot be used; by default the class name of ``error``."""
     if isinstance(error, TimeoutError):
-        own = type(error) is TimeoutError and str(error)  # The text of a driver's subclass does not help.
+        own = type(error) is TimeoutError and str(error)  # The texts of subclasses in drivers do not help.
         return own or "no response in time"
     for cause in _chain(error):
         if isinstance(cause, socket.gaierror):
             return "its host name is unknown"
         if isinstance(cause, OSError) and _is_refused(cause):
             return "connection refused"
-    # The driver's classes are compared by name. A cluster without a leader raises the same class with a code.
+    # The driver's classes are compared by name, because the driver may not be installed. A cluster without a
+    # leader raises the same class, but with another code.
     if type(error).__name__ in _NO_JETSTREAM and getattr(error, "err_code", None) in _NOT_ENABLED:
         return "JetStream is not enabled (start nats-server with -js)"
     return type(error).__name__
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield ``error`` and its causes. A driver's own error has no number, but its cause may."""
+    """Yield ``error`` and its causes. A driver's error has no error number, but its cause may have one."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -87,13 +88,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_refused(error: OSError) -> bool:
     if isinstance(error, ConnectionRefusedError):
         return True
-    # If a name has several addresses, asyncio raises one error with the numbers of all in its text.
+    # If a host has several addresses, asyncio raises one error whose text contains all error numbers.
     numbers = re.findall(r"\[Errno (\d+)\]", str(error))
     return bool(numbers) and set(numbers) == {str(errno.ECONNREFUSED)}
 
 
 _NO_JETSTREAM = frozenset({"ServiceUnavailableError", "NoRespondersError"})
-# no responders; JetStream disabled for the account; for the server
+# The codes: no responders; JetStream is disabled for the account; JetStream is disabled for the server.
 _NOT_ENABLED = frozenset({None, 10039, 10076})
 
 
@@ -120,7 +121,7 @@ class WorkerSettings:
     Args:
         commands: the subject or stream from which workers read commands.
         outcomes: the subject or stream to which workers publish outcomes.
-        dead_letters: the subject or stream for messages that cannot be processed. Each has the reason.
+        dead_letters: the subject or stream for messages that cannot be processed. A header has the reason.
         group: the name that the workers share, so that each message is delivered to one of them.
         concurrency: the maximum number of messages that one worker processes at a time.
         ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
@@ -128,7 +129,7 @@ class WorkerSettings:
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
         sweep_every: the time between two recoveries. The first starts after a random part of this time.
-        patience: the grace period for messages in progress when the worker is stopped.
+        patience: the grace period for messages in progress when the worker stops.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.
@@ -151,16 +152,15 @@ class WorkerSettings:
 
 
 class Broker(ABC):
-    """A message broker as a worker uses it: delivery, acknowledgement, delay and dead-lettering.
+    """The interface of a message broker to workers. It connects, delivers messages and publishes outcomes.
 
-    The subclasses here use FastStream's brokers. A bank's own subclass may use any client library. The page
-    "A broker of your own" shows an example. `BrokerContract` (in `transfer_async.testing.broker_contract`)
-    tests every subclass.
+    The subclasses in this package use FastStream's brokers. A bank's own subclass may use any client library.
+    The page "A broker of your own" shows an example. Test every subclass with `BrokerContract`, in
+    `transfer_async.testing.broker_contract`.
 
     Attributes:
-        broker: FastStream's broker, with its connection, publishing and middlewares; or any object with
-            ``await start()``, ``await stop()`` and ``await ping(timeout=…)``. ``ping`` returns true if the
-            broker responds.
+        broker: FastStream's broker, or any object with the methods ``await start()``, ``await stop()`` and
+            ``await ping(timeout=…)``. ``ping`` returns true if the broker responds within the timeout.
         settings: see `WorkerSettings`.
     """
 
@@ -171,12 +171,12 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call this every few seconds, also while messages are in progress. So it must not change
-        streams, groups and consumers that exist.
+        Workers call this every few seconds, even while messages are in progress. So it must not change any
+        existing stream, group or consumer.
 
         Args:
-            only_to_send: whether to create only the streams that are needed to send commands. The broker
-                stores the commands until a worker starts.
+            only_to_send: whether to create only what is needed to send commands. The broker must store the
+                commands until a worker starts.
         """
 
     @abstractmethod
@@ -184,72 +184,83 @@ class Broker(ABC):
         """Return the subscriber of one consumer slot, with the methods of a FastStream subscriber.
 
         The methods are ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``.
-        ``get_one`` returns a message, or None after the timeout. None before the timeout means that the
-        connection is closed. The subscriber must not fetch messages ahead: a slot requests the next message
-        only after it has finished the last one. If ``get_one`` is cancelled, no message may be lost.
+        ``get_one`` returns a message, or None after the timeout. If it returns None earlier, the worker
+        treats the connection as closed. The subscriber must not fetch messages in advance: it may request
+        a message only while ``get_one`` runs. If ``get_one`` is cancelled, no message may be lost.
         """
 
     @abstractmethod
     def delivery(self, message: Any) -> Delivery:
         """Wrap a message from a subscriber as a `Delivery`.
 
-        The broker redelivers an unacknowledged message any number of times: after ``settings.ack_wait``
-        without a heartbeat, or when its worker has ended. A dead letter has the reason in its header
+        The broker must redeliver an unacknowledged message without a limit: after ``settings.ack_wait``
+        without a heartbeat, or when its worker has ended. A dead letter must have the reason in its header
         ``Transfer-Reason``.
         """
 
     @abstractmethod
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome. Return after the broker's confirmation, or raise."""
+        """Publish an outcome, and return after the broker's confirmation. Raise an error if it fails."""
 
     @abstractmethod
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send to one of the settings' subjects. Return after the broker's confirmation, or raise."""
+        """Send a message to a subject or stream of the settings, and return after the broker's confirmation.
+
+        Raise an error if it fails.
+        """
 
     async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
-        """Send a command to the workers. Return after the broker's confirmation, or raise."""
+        """Send a command to the workers, and return after the broker's confirmation.
+
+        Args:
+            command: the command to send.
+            headers: further headers of the message.
+        """
         await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed for good, so that the process must be restarted."""
+        """Whether the connection is closed permanently, so that the process must be restarted."""
         return False
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """The periodic tasks, as pairs of the seconds between two runs and the function to call."""
+        """The periodic tasks of a worker: pairs of an interval in seconds and the function to call."""
         return [(5.0, self.prepare)]
 
     async def open(self, *, only_to_send: bool = False) -> None:
-        """Connect, and create missing streams, groups and consumers; see `prepare`."""
+        """Connect to the broker, and create missing streams, groups and consumers; see `prepare`."""
         await self.broker.start()
         await self.prepare(only_to_send=only_to_send)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the broker."""
         await self.broker.stop()
 
 
 # --- headers -----------------------------------------------------------------------------------------
-# The headers of messages, which are the same for every broker.
+# The headers of messages, for every broker.
 
 
 REASON = "Transfer-Reason"
-"""The header of a dead letter with the reason why it could not be processed."""
+"""The name of the header that tells why a dead letter could not be processed."""
 
 JSON = {"content-type": "application/json"}
 
 MAX_LENGTH = 1000
-"""The maximum length of a header name or value in characters. Some brokers accept no more."""
+"""The maximum length of a header's name or value, in characters. Some brokers accept no longer ones."""
 
 
 def reason_header(reason: str) -> dict[str, str]:
-    """Return ``reason`` as a header."""
+    """Return the header of a dead letter with ``reason``."""
     return {REASON: _sanitized(reason)}
 
 
 def sanitized(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return ``headers`` in a form that every broker accepts: one line of ASCII, cut at `MAX_LENGTH`."""
+    """Return ``headers`` with names and values that every broker accepts.
+
+    Each name and value becomes one line of ASCII, at most `MAX_LENGTH` characters long.
+    """
     return {_sanitized(name): _sanitized(value) for name, value in headers.items()}
 
 

@@ -3,17 +3,17 @@
 ==============  ================================================================================
 deliver         a durable pull consumer that all workers share; the slots of one worker share their
                 requests. Acknowledgement is explicit. The number of deliveries is unlimited, because
-                the journal decides when to give up
+                the worker decides from the journal when to dead-letter
 acknowledge     with the server's confirmation (double ack)
 delay           a negative acknowledgement with a delay
-dead-letter     publish a copy, wait for the confirmation, then terminate; the copy loses its
-                headers if they exceed the size limit
-heartbeat       "in progress"
-delivery count  the server's
+dead-letter     publish a copy, wait for the confirmation, then terminate the message; the copy
+                has no headers if they would exceed the size limit
+heartbeat       an "in progress" acknowledgement
+delivery count  the count of the server
 ==============  ================================================================================
 
-A missing stream is created on disk: the one for commands as a work queue, those for outcomes and dead
-letters without a limit. An existing stream is used as it is.
+Missing streams are created on disk. The stream for commands is a work queue. The streams for outcomes and
+dead letters have no limits. An existing stream is never changed.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from transfer_async.integrations.faststream.broker import (
     reason_header,
 )
 
-_SERVER_PREFIX = "nats-"  # of headers that control the server
+_SERVER_PREFIX = "nats-"  # the prefix of headers that control the server
 _MESSAGE_ID = "Nats-Msg-Id"  # the header by which the server detects duplicates
 _CORRELATION = "correlation_id"  # FastStream's header
-_STATUS = "Status"  # marks control messages from the server; the Python client trusts it in any message
+_STATUS = "Status"  # the header of the server's control messages; the client expects it only there
 _STATUS_OF_SENDER = "X-Status"  # the new name of a ``Status`` header in a stored message
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-"""The header names that the Python client can send. Other clients allow more names."""
+"""The header names that the Python client can send. Other clients can send more names."""
 
 _ADDED = 1024
 """The number of bytes reserved for headers that FastStream and its middlewares add."""
 
 _TO_ACKNOWLEDGE = "$JS.ACK."
-"""The prefix of the reply subject of stored messages. Control messages do not have it."""
+"""The prefix of the reply subject of stored messages. Control messages have no such prefix."""
 
 _PARTS, _DELIVERED = 9, 4
 """The number of parts of a stored message's reply subject, and the index of the delivery count."""
@@ -69,7 +69,8 @@ class JetStreamBroker(Broker):
     """A NATS server, or a cluster, with JetStream.
 
     Args:
-        broker: FastStream's broker. Set ``max_reconnect_attempts=-1``, or it gives up after two minutes.
+        broker: FastStream's broker. Its option ``max_reconnect_attempts`` should be -1; otherwise it stops
+            reconnecting after about two minutes.
         settings: see `WorkerSettings`.
     """
 
@@ -102,16 +103,15 @@ class JetStreamBroker(Broker):
         return broker
 
     def _note_failed(self, error: Exception, *, servers: int) -> None:
-        """Count the driver's failures to connect, and end the first connection attempt if every server
-        refuses.
+        """Count consecutive connection failures, and raise if no server accepts the first connection.
 
-        Otherwise the driver would retry forever without logging. A connection that breaks later is retried
-        forever.
+        Without the error, the driver would retry forever without logging. After a connection was established,
+        this never raises, so that the driver reconnects forever.
 
         Raises:
-            OSError: ``error``, if there was no connection yet and none of the ``servers`` accepts one.
+            OSError: ``error``, if there was no connection yet and each of the ``servers`` refused one.
         """
-        # A server that does not respond may be starting: the caller decides how long to wait.
+        # A timeout does not count, because the server may be starting. The caller limits the wait.
         is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
         self._failed = self._failed + 1 if is_certain else 0
         if self._failed >= servers and not self._has_connection:
@@ -121,7 +121,8 @@ class JetStreamBroker(Broker):
         """Connect, and create the missing streams and the consumer.
 
         Raises:
-            OSError: no server accepts a connection. Its port is closed, or its host name is unknown.
+            OSError: no server accepts a connection, for example because its port is closed or its host name
+                is unknown.
         """
         self._failed = 0
         await super().open(only_to_send=only_to_send)
@@ -134,7 +135,7 @@ class JetStreamBroker(Broker):
             return False
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Create the missing streams, and the consumer."""
+        """Create the missing streams, and the consumer if it is missing."""
         settings = self.settings
         await self._find(settings.commands, RetentionPolicy.WORK_QUEUE)
         if only_to_send:
@@ -163,7 +164,7 @@ class JetStreamBroker(Broker):
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=self.settings.ack_wait,
             max_deliver=-1,
-            max_ack_pending=-1,  # Delayed messages count as pending and must not block the others.
+            max_ack_pending=-1,  # Delayed messages count as pending, and must not block other messages.
         )
 
     async def _manager(self) -> JetStreamContext:
@@ -172,7 +173,7 @@ class JetStreamBroker(Broker):
         return self._jetstream
 
     async def _connection(self) -> Any:
-        """Return the connection, which is configured to reconnect forever and to use `_StoredMessage`."""
+        """Return the connection, configured to reconnect despite final errors and to use `_StoredMessage`."""
         connection: Any = await self.broker.connect()
         if connection is not self._configured:
             self._configured = connection
@@ -185,7 +186,7 @@ class JetStreamBroker(Broker):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed for good. A broken connection does not count: it is retried."""
+        """Whether the connection is closed permanently. A connection that is being restored is not closed."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection
@@ -213,19 +214,19 @@ class JetStreamBroker(Broker):
         return NatsDelivery(self, message)
 
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome. The server stores a repetition within the stream's window only once."""
+        """Publish an outcome. The server drops a duplicate within the stream's duplicate window."""
         headers = {_CORRELATION: outcome.intent_id, **headers, **_deduplication_header(outcome)}
         await self.send(self.settings.outcomes, outcome.to_json(), headers | JSON)
 
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Publish to one of the streams. Return after the server has stored the message.
+        """Publish a message to one of the streams, and return after the server has stored it.
 
         Raises:
             TooLarge: the message exceeds the server's limit; nothing was sent.
         """
         await self._check_size(body, headers)
         headers = {_CORRELATION: headers.get(_CORRELATION) or str(uuid4()), **headers}
-        # Without middlewares, publishing directly has the same result and is cheaper.
+        # Without middlewares, publishing directly has the same result and is faster.
         if not self.broker.middlewares:
             await (await self._manager()).publish(subject, body, headers=headers)
             return
@@ -243,7 +244,8 @@ class JetStreamBroker(Broker):
         await (await self._manager()).publish(subject, body)
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
-        # The client checks only the body; the server checks both, and closes the connection.
+        # The client checks only the body's size. The server also counts the headers, and closes the
+        # connection if the limit is exceeded.
         connection = await self._connection()
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         size, limit = len(body) + len(lines.encode()) + _ADDED, connection.max_payload
@@ -252,10 +254,11 @@ class JetStreamBroker(Broker):
 
 
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
-    """Return the header by which the server detects a repeated outcome, or none if it may be a new outcome.
+    """Return the header by which the server detects a duplicate outcome, or no header.
 
-    A person may amend an order's id and amend it back. The first outcome is then published again and must
-    be the last one. It differs from the first only in the time when the id was recorded.
+    A person may change a recorded order id, and later change it back. The first outcome is then published
+    again, and the server must not drop it as a duplicate. It differs from the first one only in the time when
+    the id was recorded. So without that time, an outcome gets no header.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -272,11 +275,10 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 
 
 class _StoredMessage(Msg):
-    """A stored message in which the sender's ``Status`` header is renamed.
+    """A stored message whose ``Status`` header, if the sender set one, is renamed.
 
-    The Python client drops a message with that header, because it treats it as a control message. The server
-    would then redeliver the command forever. The dead letter also has the new name, or no client could fetch
-    it.
+    The Python client treats every message with that header as a control message, and drops it. The server
+    would then redeliver the command forever. A dead letter keeps the new name, so that clients can fetch it.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -290,33 +292,33 @@ class _StoredMessage(Msg):
 def _without_raising(
     report: Callable[[Exception], Awaitable[None]],
 ) -> Callable[[Exception], Awaitable[None]]:
-    """Return ``report`` with its own errors logged instead of raised.
+    """Return a function that calls ``report`` and logs an error that it raises.
 
-    FastStream's callback raises errors that it considers final, such as a refused password. That would stop
-    the reconnection without closing the connection. But the next attempt may succeed.
+    FastStream's callback raises errors that it considers final, such as a refused password. The error would
+    end the reconnection without closing the connection, although the next attempt may succeed.
     """
 
     async def report_or_log(error: Exception) -> None:
         try:
             await report(error)
-        except Exception as raised:  # noqa: BLE001 - reconnecting must continue after any error
+        except Exception as raised:  # noqa: BLE001 - the client must go on reconnecting after any error
             log.debug("the connection to the broker failed (%s); reconnecting", type(raised).__name__)
 
     return report_or_log
 
 
 def _is_given_up(connection: Any) -> bool:
-    """Return whether the connection broke, and its reconnecting task has ended.
+    """Return whether the connection is broken and the Python client no longer tries to restore it.
 
-    When a connection breaks, the Python client sets the status and starts that task without an ``await`` in
-    between. The task sets the status again before it ends. So this is never true while the task still runs.
+    When a connection breaks, the client sets the status and starts the reconnecting task without an ``await``
+    in between. The task sets the status again before it ends. So a false positive is not possible.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
 
 
 class NatsDelivery:
-    """One message from JetStream; usable with your own FastStream subscriber, too."""
+    """One message from JetStream. You can also use this class with your own FastStream subscriber."""
 
     def __init__(self, broker: JetStreamBroker, message: NatsMessage | Msg) -> None:
         self._broker = broker
@@ -337,7 +339,7 @@ class NatsDelivery:
 
     @property
     def deliveries(self) -> int:
-        """The server's count of deliveries."""
+        """The number of deliveries of the message, as the server counts them."""
         # The Python client's `metadata` also parses the time, which is slow and not needed here.
         parts = self._message.reply.split(".", _PARTS)
         if len(parts) == _PARTS and self._message.reply.startswith(_TO_ACKNOWLEDGE):
@@ -346,17 +348,17 @@ class NatsDelivery:
         return int(self._message.metadata.num_delivered)
 
     async def ack(self) -> None:
-        """Acknowledge, and wait for the server's confirmation."""
+        """Acknowledge the message, and wait for the server's confirmation."""
         await self._message.ack_sync()
 
     async def retry(self, after: float) -> None:
-        """Request redelivery in ``after`` seconds. If the request is lost, it happens after ``ack_wait``."""
+        """Request redelivery in ``after`` seconds. If the request is lost, ``ack_wait`` is the delay."""
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:
         """Publish a copy with the reason, then terminate the message."""
         broker, origin = self._broker, self._message.metadata
-        # The time is needed because the message numbers restart if the stream is created again.
+        # The id contains the time because message numbers restart if the stream is created again.
         message_id = f"parked:{origin.stream}:{origin.sequence.stream}:{origin.timestamp.isoformat()}"
         own = reason_header(reason) | {_MESSAGE_ID: message_id}
         copied = {
@@ -385,39 +387,40 @@ class NatsDelivery:
 # --- shared pull -------------------------------------------------------------------------------------
 # All slots of a worker share the requests to one pull consumer of JetStream.
 #
-# The Python client's own ``fetch`` requests one message at a time; or it requests several, and returns the
-# first only when the last has arrived. Here each slot receives its message at once. Slots that become free at
-# about the same time share a request. The number of requested messages never exceeds the number of waiting
-# slots, so no message waits. A message that arrives after its slot has stopped is returned to the server.
+# The Python client's own ``fetch`` requests one message at a time. Or it requests several messages, but
+# returns the first only after the last has arrived. Here each slot receives its message immediately. Slots
+# that become free at about the same time share a request. The number of requested messages never exceeds
+# the number of waiting slots, so no message waits for a slot. If a message arrives when no slot waits, it
+# is returned to the server.
 
 
 SHARE, LONGEST = 0.25, 0.05
-"""The time that a slot waits for other slots before it sends a request: its share of the mean processing
-time, and its maximum in seconds.
+"""The time that a free slot waits for other free slots before they send a shared request.
 
-Orders that begin together share their commits, which are half of the work. If another slot waits already,
-this delays no message, because the server has that slot's request.
+It is the share `SHARE` of the mean processing time, but at most `LONGEST` seconds. Orders that begin together
+share their commits, which are half of the work. If another slot already waits for a message, this wait delays
+no message, because the server has that slot's request.
 """
 
 REMEMBERED = 16
-"""The approximate number of recent messages in the mean processing time."""
+"""The approximate number of recent messages over which the mean processing time is computed."""
 
 LATE = 0.5
-"""The seconds after a request's timeout in which the server must report that there was no message."""
+"""The seconds after a request's timeout within which the server must report that there is no message."""
 
 _EXPIRED = "408"
 _NOT_YET = ""
 
 
 class SharedPull:
-    """Requests messages from a consumer, one for each waiting slot.
+    """Requests messages from a JetStream consumer: one message for each waiting slot.
 
     Args:
         connection: the Python client's connection.
         address: a function that returns the subject for requests to the consumer.
 
     Attributes:
-        slots: the number of slots. When all of them wait, a request is sent at once.
+        slots: the number of slots. When all of them wait, a request is sent immediately.
     """
 
     def __init__(self, connection: Any, address: Callable[[], str]) -> None:
@@ -426,7 +429,7 @@ class SharedPull:
         self._inbox: str = connection.new_inbox()
         self._numbers = itertools.count()
         self._waiting: dict[asyncio.Future[Msg | None], str] = {}
-        """The waiting slots, longest wait first, with the reply subjects of their requests."""
+        """The waiting slots, longest wait first, each with the reply subject of its request."""
         self.slots: int = 0
         self._timeout = self._usual = 0.0
         self._asking: asyncio.TimerHandle | None = None
@@ -436,7 +439,7 @@ class SharedPull:
         """Subscribe to the server's replies, until the connection closes."""
         await self.connection.subscribe(f"{self._inbox}.*", cb=self._received)
 
-    async def next(self, timeout: float) -> Msg | None:  # noqa: ASYNC109 - the server applies it, too
+    async def next(self, timeout: float) -> Msg | None:  # noqa: ASYNC109 - the server needs it
         """Return the next message, or None after ``timeout`` seconds. All slots must use the same timeout.
 
         Raises:
@@ -458,7 +461,7 @@ class SharedPull:
             self._waiting.pop(waiter, None)
 
     def note(self, seconds: float) -> None:
-        """Record that a slot processed a message in ``seconds``."""
+        """Include ``seconds``, the processing time of one message, in the mean."""
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:
@@ -466,7 +469,7 @@ class SharedPull:
             self._asking.cancel()
             self._asking = None
         new = [waiter for waiter, reply in self._waiting.items() if reply == _NOT_YET]
-        # Without a connection, requests would accumulate, and all would get replies after the reconnection.
+        # Without a connection, requests would accumulate, and the server would fulfil all of them later.
         if not new or not self.connection.is_connected:
             return
         reply = f"{self._inbox}.{next(self._numbers)}"
@@ -502,7 +505,7 @@ class SharedPull:
         return False
 
     def _end_all(self, reply: str, error: Exception | None = None) -> None:
-        """End the wait of the slots whose request has the reply subject ``reply``."""
+        """End the wait of all slots whose request has the reply subject ``reply``."""
         for waiter, subject in self._waiting.items():
             if subject == reply:
                 _end(waiter, error)
@@ -521,7 +524,7 @@ class PullSlot:
     """One consumer slot, with the methods of a FastStream subscriber.
 
     Args:
-        pull: a function that returns the pull that all slots share.
+        pull: an async function that returns the open `SharedPull` of all slots.
     """
 
     def __init__(self, pull: Callable[[], Awaitable[SharedPull]]) -> None:
@@ -530,12 +533,12 @@ class PullSlot:
         self._given_at: float | None = None
 
     async def start(self) -> None:
-        """Join the shared pull, and open it if it is not open yet. It ends with the connection."""
+        """Join the shared pull. Open it first if it is not open on the current connection."""
         self._pull = await self._shared()
         self._pull.slots += 1
 
     async def stop(self) -> None:
-        """Leave the shared pull, which then fetches no more messages for this slot."""
+        """Leave the shared pull, so that it requests no more messages for this slot."""
         pull, self._pull = self._pull, None
         if pull is not None:
             pull.slots -= 1

@@ -1,24 +1,25 @@
-"""Workers on Redis Streams, from Redis 6.2 on; clusters are not supported.
+"""Workers on Redis Streams. They need Redis 6.2 or later. Clusters are not supported.
 
 ==============  ================================================================================
 deliver         a consumer group that all workers share, from the stream's beginning; the messages
-                of a dead worker return to the stream after their idle time
+                of a dead worker return to the stream when no heartbeat came for ``ack_wait``
 acknowledge     acknowledge and delete in one transaction, so that the stream does not grow
-delay           move the message to a sorted set by its due time, and back at that time
-dead-letter     one script copies the fields, acknowledges and deletes; if there are too many fields
-                for a script, they are packed into one
-heartbeat       the worker claims the message again, which resets its idle time
-delivery count  in a field of the message
+delay           move the message to a set sorted by due time, and back at that time
+dead-letter     one script copies the fields, then acknowledges and deletes the message; too many
+                fields for a script are packed into one field
+heartbeat       the worker claims the message again, which resets the message's idle time
+delivery count  stored in a field of the message
 ==============  ================================================================================
 
-Each move of a message is one script. The script adds before it deletes, because Redis does not roll back a
-script that fails in the middle. It does nothing if the message is no longer pending for this group. An entry
-that cannot be moved stays where it is and does not block the others. Configure Redis to write before it
-replies (``appendonly yes``, ``appendfsync always``); otherwise it may lose messages in a crash.
+A script moves each message. It adds the new entry before it deletes the old one, because Redis does not roll
+back a script that fails in the middle. It does nothing if the message is no longer pending for this group. An
+entry that cannot be moved stays where it is and does not block other entries. Configure Redis to write to
+disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose messages.
 
-A command is an entry that FastStream published, or an entry of another program with a field ``body``, whose
-other fields are the headers. If an entry has too many fields for a script, the script packs them into one
-field ``transfer-fields``, a JSON list of names and values. Such an entry is read like the original.
+A command is an entry from FastStream or from another program. Another program puts the command into the field
+``body`` and the headers into other fields. If an entry has too many fields for a script, the script packs
+them into one field ``transfer-fields``, a JSON list of names and values. The worker reads such an entry like
+the original.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ from transfer_async.integrations.faststream.broker import (
 )
 
 DATA, BODY, DELIVERIES = b"__data__", b"body", b"transfer-deliveries"
-"""The field names of an entry: FastStream's envelope, another program's body, and the delivery count."""
+"""The fields of an entry: FastStream's envelope, the body from another program, and the delivery count."""
 
 PACKED = b"transfer-fields"
-"""The field that contains all fields of an entry, if there are too many for a script."""
+"""The field into which all fields of an entry are packed if there are too many for a script."""
 
 MAX_FIELDS = 3500
-"""The maximum number of fields that a script writes. Lua can pass 8000 names and values to one call."""
+"""The maximum number of fields that a script writes. Lua can pass about 8000 values to one call."""
 
 MOVE_EVERY = 0.25
-"""The seconds between two checks for due messages. A delay may be this much longer than requested."""
+"""The seconds between two checks for due messages. A redelivery may be this much later than requested."""
 
 FORGET_AFTER = 3_600_000
-"""Milliseconds after which an idle consumer without pending messages is deleted."""
+"""The milliseconds after which an idle consumer without pending messages is deleted."""
 
 _PACKED = f"""
 local function packed(fields)
@@ -70,7 +71,7 @@ end
 """
 
 _EACH = """
--- An entry that fails does not block the others. Returns the last error, if any.
+-- Calls move for each entry. An error does not block the other entries. Returns the last error, or nil.
 local function each(entries, move)
   local failed
   for _, entry in ipairs(entries) do
@@ -140,7 +141,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 100)
 local failed = each(due, function(delayed)
-  redis.call('XADD', KEYS[1], '*', unpack(packed(cmsgpack.unpack(delayed)[2]))) -- older ones may be unpacked
+  -- An entry that an older version delayed may not be packed.
+  redis.call('XADD', KEYS[1], '*', unpack(packed(cmsgpack.unpack(delayed)[2])))
   redis.call('ZREM', KEYS[2], delayed)
 end)
 if failed then error(failed, 0) end
@@ -176,7 +178,7 @@ return #idle
 
 
 class RedisStreamsBroker(Broker):
-    """A Redis server, from version 6.2 on.
+    """A Redis server of version 6.2 or later.
 
     Args:
         broker: FastStream's broker.
@@ -187,7 +189,7 @@ class RedisStreamsBroker(Broker):
         self.broker: Any = broker
         self.settings: WorkerSettings = settings
         self.consumer: str = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        # The key must be in the same hash slot as the stream, because scripts use both.
+        # The second key must be in the same hash slot as the stream, because scripts use both keys.
         self.keys: list[str] = [settings.commands, f"{{{settings.commands}}}:delayed"]
 
     @classmethod
@@ -208,7 +210,7 @@ class RedisStreamsBroker(Broker):
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Create the stream and its group. A sender needs neither, because sending creates the stream."""
+        """Create the stream and its group, unless ``only_to_send`` is true: sending creates the stream."""
         if only_to_send:
             return
         client = await self.broker.connect()
@@ -219,7 +221,7 @@ class RedisStreamsBroker(Broker):
                 raise
 
     async def move(self) -> None:
-        """Return due messages to the stream."""
+        """Return the delayed messages that are due to the stream."""
         await self.run(MOVE, self.keys, [])
 
     async def put_back(self) -> None:
@@ -228,12 +230,12 @@ class RedisStreamsBroker(Broker):
         await self.run(PUT_BACK, self.keys[:1], [self.settings.group, idle, DELIVERIES, FORGET_AFTER])
 
     async def run(self, script: str, keys: list[str], arguments: list[Any]) -> None:
-        """Run a Lua script."""
+        """Run a Lua script on the server."""
         client: Any = await self.broker.connect()
         await client.register_script(script)(keys=keys, args=arguments)
 
     def subscriber(self) -> Any:
-        """Return a subscriber of the group."""
+        """Return a subscriber that receives messages for the consumer group."""
         stream = StreamSub(self.settings.commands, group=self.settings.group, consumer=self.consumer)
         subscriber: Any = self.broker.subscriber(
             stream=stream,
@@ -256,7 +258,7 @@ class RedisStreamsBroker(Broker):
         await self.send(self.settings.outcomes, outcome.to_json(), {**headers, **JSON})
 
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Append to a stream, as FastStream does."""
+        """Append a message to a stream in FastStream's format."""
         await self.broker.publish(body, stream=subject, headers=sanitized(headers))
 
 
@@ -280,7 +282,7 @@ async def _parsed(
 
 
 def _in_one(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the body and one field with all others packed, as the scripts do. All bytes are preserved."""
+    """Return the body and one field that contains all other fields. All bytes are preserved."""
     body = {name: value for name, value in fields.items() if name == BODY}
     parts = [part.decode("latin-1") for field in fields.items() if field[0] != BODY for part in field]
     return {**body, PACKED: json.dumps(parts, ensure_ascii=False).encode("latin-1")}
@@ -309,7 +311,7 @@ def _text(value: bytes) -> str:
 
 
 class RedisDelivery:
-    """One entry of a stream; usable with your own FastStream subscriber, too."""
+    """One entry of a stream. You can also use this class with your own FastStream subscriber."""
 
     def __init__(self, broker: RedisStreamsBroker, message: RedisStreamMessage) -> None:
         self._broker, self._message = broker, message
@@ -329,12 +331,12 @@ class RedisDelivery:
 
     @property
     def deliveries(self) -> int:
-        """The number of deliveries, counted each time the entry returned to the stream."""
+        """The number of deliveries of the message. The count increases when it returns to the stream."""
         before = self._fields.get(DELIVERIES, b"0")
         return int(before) + 1 if before.isdigit() else 1
 
     async def ack(self) -> None:
-        """Acknowledge and delete."""
+        """Acknowledge the message and delete it from the stream."""
         settings = self._broker.settings
         async with (await self._client()).pipeline(transaction=True) as transaction:
             transaction.xack(settings.commands, settings.group, self._entry)
@@ -342,22 +344,23 @@ class RedisDelivery:
             await transaction.execute()
 
     async def retry(self, after: float) -> None:
-        """Remove the message from the stream for ``after`` seconds."""
+        """Remove the message from the stream, and return it after ``after`` seconds."""
         broker = self._broker
         delay = [broker.settings.group, self._entry, int(after * 1000), DELIVERIES]
         await broker.run(DELAY, broker.keys, delay)
 
     async def dead_letter(self, reason: str) -> None:
-        """Copy the message to the dead letters with the reason. Acknowledge and delete the original.
+        """Copy the message with the reason to the dead letters, then acknowledge and delete the message.
 
-        FastStream can read the copy; long headers are cut. The copy also has the unchanged fields of other
-        programs. If there are too many fields, they are packed into one, and the reason is the only header.
+        FastStream can read the copy, with headers cut to `MAX_LENGTH`. The copy also contains the unchanged
+        fields of an entry from another program. If there are too many fields, they are packed into one field,
+        and the reason is the only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}
         others = {name: value for name, value in self._fields.items() if name not in (DATA, DELIVERIES)}
         if len(others) > MAX_FIELDS:
-            log.warning("a message was dead-lettered with its many fields packed into one: %s", reason)
+            log.warning("a message was dead-lettered with all its fields packed into one: %s", reason)
             headers, others = why, _in_one(others)
         envelope = await BinaryMessageFormatV1.encode(
             message=self.body, reply_to=None, headers=sanitized(headers), correlation_id=gen_cor_id()
@@ -369,7 +372,7 @@ class RedisDelivery:
         await self._broker.run(DEAD_LETTER, keys, [settings.group, self._entry, *copy])
 
     async def beat(self) -> None:
-        """Claim the message again, which resets its idle time."""
+        """Send a heartbeat: claim the message again, which resets its idle time."""
         settings, client = self._broker.settings, await self._client()
         await client.xclaim(
             settings.commands, settings.group, self._broker.consumer, 0, [self._entry], justid=True

@@ -8,11 +8,11 @@ for one broker::
     async with TransferClient.from_env(journal=PostgresJournal(dsn), hooks=hooks) as client:
         await OrderWorker(client, broker).run(stop)
 
-The worker does not use FastStream's own subscription loops, for three reasons. They fetch messages ahead, and
-the buffered messages get no heartbeats. If a consumer is deleted or the connection is closed for good, they
-behave as if the queue were empty, and poll without a pause. On Redis they end when the group is deleted, and
-never restart. The subscribers' ``get_one`` has none of these problems. On NATS, the slots share their
-requests; see `transfer_async.integrations.faststream.nats`.
+The worker does not use FastStream's own subscription loops, for three reasons. They fetch messages in
+advance, and these messages get no heartbeats. If a consumer is deleted or the connection is closed
+permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, they end when
+the group is deleted, and never restart. The subscribers' ``get_one`` has none of these problems. On NATS,
+the slots share their requests; see `transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from transfer_async._client import TransferClient
 
 BACK_OFF, LONGEST_BACK_OFF = 0.25, 8.0
-"""The first and the longest pause in seconds after failures of the broker. Each pause doubles the last."""
+"""The first and the longest pause after a failure of the broker, in seconds. Each pause is twice the last."""
 
 GRACE = 5.0
-"""The seconds in which cancelled tasks must end."""
+"""The maximum time that cancelled tasks have to end, in seconds."""
 
 OPENING = 10.0
 """The timeout in seconds for connecting to the broker and creating missing streams there."""
@@ -61,7 +61,7 @@ class OrderWorker:
         measure: a function that records each delivery that was processed; see `Measure`.
 
     Attributes:
-        started: an event that is set when the worker takes messages.
+        started: an event that is set when the worker begins to take messages.
 
     Raises:
         ValueError: the client's journal is not durable.
@@ -102,18 +102,18 @@ class OrderWorker:
     async def run(self, stop: asyncio.Event) -> None:
         """Take messages until ``stop`` is set. Then finish the messages in progress and close the broker.
 
-        The worker retries an unreachable broker, at the start and later. If `run` is cancelled, the messages
-        in progress are cancelled too, and the broker redelivers them.
+        If the broker is unreachable, the worker retries until it responds. If `run` is cancelled, it cancels
+        the messages in progress, and the broker redelivers them.
 
         Raises:
-            ConnectionError: the broker closed the connection for good. Restart the worker.
+            ConnectionError: the connection is closed permanently. Restart the worker.
         """
         try:
             if await self._opened(stop):
                 await self._work(stop)
         finally:
             self.health.trouble("worker", "has stopped")
-            with contextlib.suppress(Exception):  # The connection may be lost already.
+            with contextlib.suppress(Exception):  # The connection may already be lost.
                 async with asyncio.timeout(GRACE):
                     await self.line.close()
 
@@ -164,7 +164,7 @@ class OrderWorker:
     # --- consumer slots -------------------------------------------------------------------------
 
     async def _run_slot(self) -> None:
-        """Process one message after the other. Fetch none ahead, so that no message waits in this slot."""
+        """Process messages one after another. Request a message only when the previous one is finished."""
         pauses = _Pauses()
         while self._is_running():
             try:
@@ -222,7 +222,7 @@ class OrderWorker:
             await asyncio.sleep(pause)
             try:
                 await do()
-            except Exception as error:  # noqa: BLE001 - it is tried again after a pause
+            except Exception as error:  # noqa: BLE001 - the task is repeated after a pause
                 log.warning("a periodic task at the broker failed (%s)", type(error).__name__)
                 pause = max(every, pauses.next())
             else:
@@ -238,20 +238,21 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Return the error of opening the broker, or None. A cancelled or unfinished attempt is an error."""
+    """Return the error of the task ``opening``, or None. An unfinished or cancelled task timed out."""
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE
     return opening.exception()
 
 
 def _described(error: BaseException) -> str:
-    """Return why the broker cannot be used. The text has no personal data, since no message is involved."""
+    """Return why the broker cannot be used, for the log."""
     why = reason(error)
+    # The error's text contains no personal data, because no message was read.
     return f"{why}: {error}" if why == type(error).__name__ and str(error) else why
 
 
 class _Pauses:
-    """The pauses after consecutive failures."""
+    """The increasing pauses between attempts after consecutive failures."""
 
     def __init__(self) -> None:
         self._next = BACK_OFF
@@ -280,4 +281,4 @@ async def _cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
             break
         for task in pending:
             task.cancel()
-        await asyncio.wait(pending, timeout=GRACE / 20)  # a broker's driver may swallow a cancellation
+        await asyncio.wait(pending, timeout=GRACE / 20)  # A broker's driver may swallow a cancellation.
