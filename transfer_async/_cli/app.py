@@ -321,9 +321,9 @@ def verify_hooks(
 
 
 def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Wrap ``factory`` so that it raises any error as a `ValueError` of one line."""
+    """Wrap ``factory`` so that each of its errors becomes a `ValueError` with a message of one line."""
 
-    @functools.wraps(factory)  # verify_hooks imports it by its name in another process
+    @functools.wraps(factory)  # Another process imports the factory by name.
     async def make() -> object:
         try:
             made = factory()

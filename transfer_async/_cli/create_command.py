@@ -183,7 +183,7 @@ class CreateRun:
     factory: Callable[[], object] | None  # returns the bank's hooks
     base_url: str | None  # optional in a dry run
     token: str | None = field(repr=False)  # optional in a dry run, or if the factory returns one
-    journal: str | None  # its address; optional in a dry run
+    journal: str | None  # the journal's address; optional in a dry run
     settings: dict[str, Any]  # the other settings of the client, which the factory's settings override
     concurrency: int
     dry_run: bool
@@ -336,7 +336,7 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
     """
     try:
         await journal.__aenter__()
-    except Exception as error:  # the error type is the database driver's
+    except Exception as error:  # each database driver has its own errors
         why = in_one_line(error, errors.safe_line(error))
         raise Failed(f"the journal cannot be opened ({why}); nothing was sent") from error
     try:

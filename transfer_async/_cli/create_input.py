@@ -1,4 +1,4 @@
-"""The file of orders: CSV or JSON Lines, read once to check every line and once to send.
+"""Read a file of orders, as CSV or JSON Lines: once to check every line, and once to send the orders.
 
 `ORDERS` is the layout of a file of orders. Files with other layouts are read in the same way.
 
@@ -145,7 +145,7 @@ def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: 
         more = "more" if len(cells) > len(header) else "fewer"
         return Record(line=line, faults=(("", f"has {more} cells than the header has columns"),))
     if broken := [name for name, cell in zip(header, cells, strict=True) if {"\n", "\r"} & set(cell)]:
-        # No field may contain a line break: an unclosed quote would swallow the orders up to the next quote.
+        # A line break in a cell shows an unclosed quote. The cell contains all orders up to the next quote.
         return Record(line=line, faults=tuple((name, _LINE_BREAK) for name in broken))
     try:
         command = layout.from_cells(header, cells)
@@ -160,7 +160,7 @@ def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: 
 
 
 def json_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
-    """Yield a record for each line; see `csv_records`."""
+    """Yield a record for each line that is not blank; for ``known``, see `csv_records`."""
     for text in each_line(lines):
         yield next(known, None) or _json_record(lines.number, text, layout)
 
@@ -279,7 +279,7 @@ class Record:
 
 _CHANGED = "FILE was changed after it was checked"
 BLOCK = 1 << 20
-_DIGEST = 16  # bytes for each block of 1 MiB, which is 160 kB for a file of 10 GB
+_DIGEST = 16  # bytes for each block of 1 MiB: 160 kB for a file of 10 GB
 
 
 class Changed(Exception):

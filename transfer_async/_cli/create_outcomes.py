@@ -347,7 +347,7 @@ def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = N
     if quiet or not live:
         yield Progress((lambda _: None) if quiet else say, clock=clock)
         return
-    from rich import console, progress  # 60 ms
+    from rich import console, progress  # takes 60 ms
 
     err = console.Console(stderr=True)
     bars = progress.Progress(

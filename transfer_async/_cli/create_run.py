@@ -51,10 +51,10 @@ MOST_POSTPONED = 10_000
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
 """The first and the longest wait before postponed lines are retried, in seconds. The wait doubles each time,
-because a live worker may finish a key long before its lease ends. The last retry comes after all leases."""
+because a live worker may finish a key long before its lease ends. The last retry follows the last lease."""
 
 MARGIN = 0.05
-"""Seconds to wait beyond the end of a lease."""
+"""Seconds to wait after the end of the last lease before the last retry."""
 
 CUT_OFF = 1.0
 """Seconds that orders in flight may still take after the second signal."""
@@ -88,8 +88,8 @@ class CircuitBreaker:
     _not_ready: int = field(default=0, init=False)
 
     def count(self, result: Order | Exception) -> str | None:
-        """Count a result, and return the reason to give up, if there is one."""
-        if isinstance(result, KeyBusy):  # Another worker uses the key: no failure.
+        """Count a result; return the reason to give up, or None."""
+        if isinstance(result, KeyBusy):  # Another worker uses the key. This is no failure.
             return None
         fate = disposition(result)
         # A doubt from an earlier run does not mean that the service fails now.

@@ -347,7 +347,7 @@ def _register_decision(decision: Decision) -> None:
 
 
 def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
-    """Return the options that a command for these decisions needs, according to their rows."""
+    """Return the options of a command for these decisions."""
     rows = [row for row in DECISIONS if row.decision in decisions]
     in_doubt = [row for row in rows if row.applies_to is KeyState.IN_DOUBT]
     needed = {
@@ -379,7 +379,7 @@ def _order_named(
         if order_id is not None:
             fail(f"journal: --order-id: is not for {decision.value}", USAGE)
         return None
-    if len(rows) > 1:  # one row needs the order's id, and the other takes none
+    if len(rows) > 1:  # one kind of the decision names an order, the other none
         if (order_id is None) is not in_doubt:
             fail("journal: --order-id or --in-doubt: give one of them", USAGE)
         if order_id is None:
@@ -408,7 +408,7 @@ def _candidate(view: KeyView, *, take_it: bool) -> str:
 # --- dual control -----------------------------------------------------------------------------------
 
 _FROM_FILE = (Decision.RESOLVE, Decision.REFUTE)
-"""The decisions that a command makes for many keys of a file."""
+"""The decisions whose own commands accept ``--from``."""
 
 _PROPOSABLE = tuple(dict.fromkeys(row.decision for row in DECISIONS if row.title))
 _NAMES = [decision.value for decision in _PROPOSABLE]
@@ -581,7 +581,7 @@ async def _approve(
 
 
 async def _approval_text(operators: Operators, key: str) -> str:
-    """Return text about the approval of the key's last proposal; empty if it is not approved."""
+    """Return a text about the approval of the key's last proposal. It is empty without an approval."""
     step = approval(await operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 

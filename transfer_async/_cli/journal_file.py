@@ -1,4 +1,4 @@
-"""``journal resolve``, ``refute``, ``propose`` and ``approve`` with ``--from``: the decisions of a file.
+"""Make the decisions of a file: ``journal resolve``, ``refute``, ``propose``, ``approve`` with ``--from``.
 
 Each row is a decision about one key. It is one transition, bound to the version of the key that the person
 saw. So after a run is stopped or killed, each row is either decided or not. The next run reports the rows
@@ -202,7 +202,7 @@ _MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
 
 
 async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
-    """Return whether the key is already decided as in the row, without a later decision or call."""
+    """Return whether the key's last decision is that of the row, and no call has used the key since."""
     row = wanted.row
     if row.names_order:
         return view.readable and view.state is KeyState.CREATED and view.order_id == wanted.order_id

@@ -91,7 +91,7 @@ def _left(view: KeyView) -> list[str]:
 
 
 def state_of(view: KeyView) -> str:
-    """Return the state of a key as text."""
+    """Return the state of a key in words."""
     state = view.entry.state.value.replace("_", " ")
     return state if view.entry.is_readable else f"{state} (unreadable)"
 
@@ -322,7 +322,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
 async def opened(
     journal: Journal, scope: str, *, settle_after: float = SETTLE_AFTER
 ) -> AsyncIterator[Operators]:
-    """Yield the operators' interface to one scope of a journal; close the journal at the end."""
+    """Yield the `Operators` of one scope of a journal; close the journal at the end."""
     try:
         yield Operators(journal, scope, settle_after=settle_after)
     finally:

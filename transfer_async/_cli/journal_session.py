@@ -1,4 +1,4 @@
-"""Parts of several journal commands: the journal, the person, questions, and a decision's result."""
+"""Shared parts of the journal commands: the journal, the person, questions, and a decision's output."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class JournalTarget:
 
         Args:
             work: receives the operators' interface to the journal.
-            settle_after: see `Operators`.
+            settle_after: seconds until a refutation is accepted; see `Operators`.
             refusal_code: the exit code if ``work`` raises a ValueError.
-            in_any_scope: whether to accept a scope without keys.
+            in_any_scope: whether to accept a journal with keys of other scopes only.
             wrap: receives the journal, and returns the journal to use in its place.
         """
         store = self.journal
@@ -103,7 +103,7 @@ def target_of(address: str, scope: str | None, base_url: str | None) -> JournalT
 
 
 def usage() -> AbstractContextManager[None]:
-    """End the command as wrong usage on a ValueError; the message names the option, not the argument."""
+    """Report a ValueError of the block as wrong usage; the message names the option, not the argument."""
     return failing("journal", {ValueError: USAGE}, words=lambda error: as_typed(str(error)))
 
 

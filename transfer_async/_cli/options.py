@@ -113,7 +113,7 @@ Raises ValueError if an option is invalid; the message names the option or its e
 
 
 def network_given(*values: str | None) -> Network:
-    """Return a function for the client's settings, from the options' values in the order of `NETWORK`."""
+    """Return a function that makes client settings from the options' values, in the order of `NETWORK`."""
     given = dict(zip(NETWORK, values, strict=True))
     names = {
         name: variable if given[name] and given[name] == os.environ.get(variable) else option_of(name)
@@ -171,7 +171,7 @@ _TYPED = frozenset(
 
 
 def as_typed(why: str) -> str:
-    """Return an error message that begins with the names of options, in place of those of arguments."""
+    """Replace the names of arguments at the beginning of an error message by those of options."""
     names, colon, rest = why.partition(":")
     if not _TYPED.issuperset(names.split(", ")):
         return why
@@ -179,7 +179,7 @@ def as_typed(why: str) -> str:
 
 
 def option_of(name: str) -> str:
-    """Return the option that gives the argument ``name``."""
+    """Return the option for the argument ``name``."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -232,10 +232,10 @@ def client_of(
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """Return the journal at the address of ``--journal``, not yet open, with the seal from the environment.
+    """Return the journal at the address of ``--journal``, not yet open; encryption is set by the environment.
 
     Raises:
-        ValueError: the address or the seal is invalid.
+        ValueError: the address, or an encryption key in the environment, is invalid.
     """
     seal = seal_from_env()
     try:
@@ -252,7 +252,7 @@ SETTINGS = (
 """The client's settings that a factory may return in addition to ``hooks`` and ``resolve``."""
 
 _FOR_TRIALS = frozenset({"held", "balance", "order"})
-"""Names that only ``verify-hooks`` reads. Other commands ignore them, so that one factory fits all."""
+"""Names that only ``verify-hooks`` reads. Other commands ignore them, so one factory works for all."""
 
 _logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ Say = Callable[[str], object]
 
 
 def tell(line: str) -> None:
-    """Write a line to stdout; do nothing if the reader has closed the pipe, so that the exit code stays."""
+    """Write a line to stdout. Ignore a closed pipe, which must not change the exit code."""
     try:
         typer.echo(line)
     except BrokenPipeError:
@@ -33,7 +33,7 @@ def tell(line: str) -> None:
 
 
 def complain(line: str) -> None:
-    """Write a line to stderr; do nothing if the reader has closed the pipe."""
+    """Write a line to stderr. Ignore a closed pipe."""
     try:
         typer.echo(line, err=True)
     except BrokenPipeError:
@@ -70,7 +70,7 @@ def failing(
 
 
 def in_words(error: Exception) -> str:
-    """Return the text of ``error``. For an `OSError`, return the file and the reason without the number."""
+    """Return the text of ``error``; for an `OSError`, the file and the reason, but no error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
@@ -83,7 +83,7 @@ def in_one_line(error: BaseException, words: str | None = None) -> str:
 
 
 def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> Iterator[str]:
-    """Yield the rows as aligned lines; columns from ``numbers_from`` on are aligned to the right."""
+    """Yield the rows as aligned lines. Columns from the index ``numbers_from`` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [
@@ -113,7 +113,7 @@ def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))  # A key may look like rich's markup.
+        table.add_row(*map(Text, row))  # Rich must not read a key as markup.
     Console().print(table)
 
 
@@ -272,7 +272,7 @@ def each_line(lines: TextLines) -> Iterator[str | BadLine]:
 
 
 def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
-    """Yield each row of CSV, or a `BadLine` if it cannot be read, after the number of its first line."""
+    """Yield each CSV row with the number of its first line. A row that cannot be read is a `BadLine`."""
     reader = csv.reader(lines, strict=True)
     while True:
         line = lines.number + 1

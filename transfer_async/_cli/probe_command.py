@@ -150,7 +150,7 @@ def _checked(check: Callable[[str], str], value: str | None, option: str) -> str
         return check(value)
     except ValueError as error:
         why = options.as_typed(str(error))
-    del value  # It may be the token, and a traceback may show local variables.
+    del value  # The value may be the token, and a traceback may show local variables.
     raise ValueError(why)
 
 

@@ -67,7 +67,7 @@ class Request:
 
 @frozen(kw_only=True)
 class Response(ExchangeResult):
-    """The response to a request, in the form that the client classifies. No response has no status."""
+    """The response to a request, as the client classifies it. Without a response, the status is None."""
 
     sent: bool = True  # false if no connection could be opened, so that certainly nothing was sent
     intact: bool = True  # see `ExchangeResult`
@@ -80,7 +80,7 @@ class Response(ExchangeResult):
 
 
 class Connection:
-    """One connection. The first request opens it, and it is never opened again.
+    """A connection that the first request opens, and that is never opened again.
 
     Args:
         base_url: the normalised base URL.
@@ -223,7 +223,7 @@ class Service:
     ssl: ssl.SSLContext | None = None
     headers: Mapping[str, str] = field(factory=dict, repr=False)  # the bank's headers for every request
     request_id_header: str | None = None  # the header for the attempt id of an order
-    clock: Clock = field(factory=Clock)  # measures the time of responses, and sleeps
+    clock: Clock = field(factory=Clock)  # measures response times, and sleeps
 
     def connection(self) -> Connection:
         """Return a new connection, not yet open."""
@@ -252,7 +252,7 @@ class Service:
     async def ask(
         self, request: Request, answers: dict[str, SeenAnswer] | None = None
     ) -> tuple[Response, SeenAnswer]:
-        """Send a request that creates no order; if the service is busy, note it in ``answers`` and retry."""
+        """Send a request that creates no order. If the service is busy, note this in ``answers``; retry."""
         times = 0
         while True:
             response, seconds = await self.exchange(request)
@@ -375,7 +375,7 @@ NO_ORDER = FoundOrder("none")
 
 
 def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_ORDER) -> SeenAnswer:
-    """Return the part of a response that a profile keeps, with its seconds and the order found in it."""
+    """Return the part of a response that a profile keeps, with its time and the order found in it."""
     if response.status is None:
         return SeenAnswer(order=found.order)
     document = _decoded(response.body)

@@ -1,4 +1,4 @@
-"""Levels 1 and 2: the plan of orders, the cap on their number and cost, and how they are sent.
+"""Levels 1 and 2 of the probe: plan orders, limit their number and cost, and send them.
 
 The cap limits all runs with one journal together, even if probes are killed. Orders beyond the cap are left
 out before anything is sent. The journal keeps the count across runs: each order has a fixed key, a key has at
@@ -108,12 +108,12 @@ class PlannedOrder:
 
     @property
     def key(self) -> str:
-        """The key in the journal: the same in every run."""
+        """The order's key in the journal, which is the same in every run."""
         return key_of(self.name, self.attempt)
 
     @property
     def amount(self) -> Decimal:
-        """The maximum cost of the order, in the poster's currency; the body never contains more."""
+        """The maximum cost of the order, in the poster's currency. The body never contains a higher one."""
         return self.order.poster_amount if self.counted is None else self.counted
 
     @property
@@ -184,7 +184,7 @@ class Plan:
 
 @frozen(kw_only=True)
 class Cap:
-    """The maximum of all orders of all runs with one journal."""
+    """The maximum number and sum of all orders in all runs with one journal."""
 
     orders: int  # maximum number
     amount: Decimal  # maximum sum, in the poster's currency
@@ -237,7 +237,7 @@ class Ledger:
         return found
 
     async def _was_sent(self, key: str, entry: Entry) -> bool:
-        """Return whether the key was ever recorded as sending; a refused key also counts."""
+        """Return whether the key was ever recorded as sending, even if its order was refused later."""
         if entry.state is KeyState.CREATED or (
             entry.state in AT_WORK and entry.state is not KeyState.CLAIMED
         ):
@@ -279,7 +279,7 @@ def locked(journal: Path) -> Iterator[None]:
     """Lock the journal against other probes. The system releases the lock of a killed process."""
     file = os.open(journal.with_name(journal.name + ".probe"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        if fcntl is not None:  # pragma: no branch - as above
+        if fcntl is not None:  # pragma: no branch - Windows
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -313,7 +313,7 @@ class LevelOrders:
 
     @property
     def wanted(self) -> list[PlannedOrder]:
-        """The orders that are still to send."""
+        """The orders that have not been sent yet."""
         return [item for item in map(self.next, NAMES) if item is not None]
 
     @property
@@ -326,17 +326,17 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer; the order then counts with the amount that the service calculated."""
+        """Record an answer. From now on, the order counts with the amount that the service calculated."""
         self.answers[name] = answer
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Return whether a case can prove anything; a repeated body needs the answer to the first one."""
+        """Return whether it is useful to send a case. A repeated body needs the answer to the first one."""
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
-            return False  # The answer would not show which of the two orders exists.
+            return False  # The response would not show which of the two orders exists.
         return case.repeats is None or case.repeats in self.answers
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""A run of the probe: the requested levels, the requests of level 0, and the proposed settings."""
+"""Run the requested levels of the probe, send the requests of level 0, and propose client settings."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ async def _watch_connection(service: Service, limits: ReadLimits) -> SeenConnect
     connection = service.connection()
     try:
         is_kept = (await connection.send(request)).is_kept and seen.requests != 1
-        for step in limits.steps if is_kept else ():  # A connection that is closed at once was not idle.
+        for step in limits.steps if is_kept else ():  # A connection closed at once was not idle.
             await service.clock.sleep(step - open_after)
             if not connection.is_open:
                 closed_by = step
@@ -274,7 +274,7 @@ def _are_amounts(values: Iterable[object]) -> bool:
 # The client settings that a profile suggests, each with its reason.
 
 
-MAX_WAIT = 300.0  # The proposal ignores a ``Retry-After`` of more seconds.
+MAX_WAIT = 300.0  # The proposal ignores a longer ``Retry-After`` (seconds).
 SLOW = 4.0  # A timeout is this many times the slowest response seen, because some responses are slower.
 
 _DEFAULT = "the default; no response suggests another value"
@@ -282,7 +282,7 @@ _DEFAULT = "the default; no response suggests another value"
 
 @frozen(kw_only=True)
 class Proposal:
-    """Proposed settings, the reason for each by its name, and notes about problems without a setting."""
+    """Proposed settings, reasons by the setting's name, and notes about problems that no setting solves."""
 
     retry: RetryPolicy
     timeouts: Timeouts

@@ -1,4 +1,4 @@
-"""How a command runs and ends: its event loop, its signals and its exit codes.
+"""Run a command: its event loop, its signals and its exit codes.
 
 The event loop is uvloop's where that is installed, and asyncio's own elsewhere.
 """

@@ -54,7 +54,7 @@ MAX_SHOWN = 20
 """The maximum number of printed findings of each kind without ``--json``, and of faults of the export."""
 
 Columns = Mapping[str, Sequence[str]]
-"""The possible columns of each field."""
+"""The columns that may contain each field."""
 
 COLUMNS: Columns = {
     "order_id": ("order_id", "id"),
@@ -141,7 +141,7 @@ def reconcile(
 
 
 def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: str) -> None:
-    """Propose to resolve each match, unless its key has a proposal already or has changed."""
+    """Propose to resolve each match, unless its key already has a proposal or has changed."""
     matches = list(comparison.matches())
 
     async def proposed(operators: Operators) -> int:
@@ -270,7 +270,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[BadLine]:
-    """Add every order of the export; return its faults, each fault once."""
+    """Add every order of the export. Return the export's faults, each kind of fault once."""
     faults: dict[str, tuple[int, int]] = {}
     for row in _rows(path, columns):
         if isinstance(row, BadLine):
@@ -411,7 +411,7 @@ def _time(text: str) -> datetime:
         time = datetime.fromisoformat(text)
         if _DATE_AND_TIME.match(text):
             return time
-        problem = "is a date without a time"  # It would be read as midnight.
+        problem = "is a date without a time"  # Python would read it as midnight.
     except ValueError:
         pass
     raise ValueError(f"posted_at: {problem}; export it as, for example, 2026-01-31T12:00:00.000Z")

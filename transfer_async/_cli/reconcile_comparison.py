@@ -58,7 +58,7 @@ class Sender:
     content: str | None  # see `order_content`; None if it is unknown, so that any order fits
     since: float  # the earliest time at which its order may have been posted, in seconds since 1970
     until: float  # the latest time at which it may have been posted
-    is_in_doubt: bool  # whether the key is in doubt; only then is its order looked for
+    is_in_doubt: bool  # whether the key is in doubt; only then its order is searched
     was_refuted: bool = False  # whether a doubt of the key was refuted
 
 
@@ -237,7 +237,7 @@ class Comparison(TemporaryDatabase):
         where = f"AND since <= ? AND until >= ? AND key <> ? AND {kind} LIMIT ?"
         found: list[str] = []
         for same_content, values in (("content = ?", [content]), ("content IS NULL", [])):
-            sql = f"SELECT DISTINCT key FROM keys WHERE {same_content} {where}"  # noqa: S608 - all of it is in this file
+            sql = f"SELECT DISTINCT key FROM keys WHERE {same_content} {where}"  # noqa: S608 - all parts are in this file
             rows = self.database.execute(sql, (*values, posted_at, posted_at, key, limit))
             found += [found_key for (found_key,) in rows]
         return found[:limit]
@@ -322,7 +322,7 @@ ROUNDING = 1.0  # seconds: an export may show times in whole seconds
 class PostingTime:
     """Calculates the period in which a key's order may have been posted."""
 
-    slack: float  # the maximum difference of the service's clock, in seconds
+    slack: float  # the maximum difference of the service's clock from the journal's, in seconds
     settle_after: float  # seconds after the last possible send during which a request may still take effect
     since_1970: Callable[[float], float]  # converts the journal's seconds to seconds since 1970
 
@@ -399,7 +399,7 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Compare the times of the orders that the service itself returned; return whether there are any."""
+    """Check the times of orders that the service itself returned; return whether there are such orders."""
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""
@@ -437,7 +437,7 @@ async def _add_refuted(comparison: Comparison, journal: ScopedJournal, times: Po
 
 
 async def _add_resolved(comparison: Comparison, journal: ScopedJournal, times: PostingTime) -> None:
-    """Add every key whose order id a person gave, because it may be wrong."""
+    """Add every key whose order id a person gave, because that id may be wrong."""
     async for key, entry in _entries(journal, journal.resolved):
         if entry.is_amendable and entry.order_id is not None:
             sender = evolve(times.sender(key, entry), is_in_doubt=False)
@@ -460,7 +460,7 @@ async def _entries(
 
 
 def _other_senders(key: str, entry: Entry) -> Iterator[Sender]:
-    """Yield a sender for each order of a key that may exist, although the key was not in doubt."""
+    """Yield a sender for each possible order of a key that was not in doubt."""
     intents = [undo.intent for undo in entry.pending_undos]
     if entry.state in (KeyState.SENDING, KeyState.IN_DOUBT) and entry.intent is not None:
         intents.append(entry.intent)

@@ -100,7 +100,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 async def serve_sandbox(sandbox: Sandbox, *, say: Say, log: Say) -> None:
-    """Start the sandbox, serve it until SIGINT or SIGTERM, then close it; ``log`` receives the requests.
+    """Serve the sandbox until SIGINT or SIGTERM, then close it. ``log`` receives a line for each request.
 
     Raises:
         OSError: the server cannot listen on the address.
@@ -185,7 +185,7 @@ class Entrance:
         return f"{why.capitalize()}. {_NEW_ADDRESS}"
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Admit the browser that has the token, once. The token survives a ``HEAD`` request and a prefetch."""
+        """Admit the browser that has the token, once. ``HEAD`` requests and prefetches do not use the token."""
         if request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", ""):
             return web.Response(status=405, headers={"Allow": "GET"})
         given = request.query.get("token", "")

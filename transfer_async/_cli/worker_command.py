@@ -163,7 +163,7 @@ def _try(settings: dict[str, Any]) -> None:
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
-    """Refuse options that --try would ignore; environment variables are ignored silently.
+    """Refuse options that --try would ignore. Environment variables are ignored silently.
 
     Raises:
         ValueError: there are such options; the message names them.
@@ -228,7 +228,7 @@ def commands_in(file: Path) -> list[OrderCommand]:
 
 
 async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSettings) -> None:
-    """Send ``commands`` in the order given; return when the broker has accepted all of them.
+    """Send ``commands`` in sequence; return when the broker has accepted all of them.
 
     Raises:
         ValueError: the address is invalid.
@@ -246,7 +246,7 @@ async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSet
         why = f"the broker at {public(broker)} did not accept all commands ({reason(error)}): send them again"
         raise ConnectionError(why) from error
     finally:
-        with contextlib.suppress(Exception):  # the connection may be lost already
+        with contextlib.suppress(Exception):  # The connection may be lost already.
             await _with_timeout(line.close())
 
 

@@ -185,7 +185,7 @@ async def _client(
     client = client_of(plan.base_url, plan.token, side, journal=journal, observers=observers, **plan.client)
     if telemetry is not None:
         telemetry.watch(client)
-    timeout = 0.0  # If the worker fails, no command is in progress.
+    timeout = 0.0  # If the worker fails, there is no call to wait for.
     try:
         yield client, journal
         timeout = plan.settings.patience
@@ -195,7 +195,7 @@ async def _client(
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry, or None if ``plan`` has none, and the worker's arguments for it.
+    """Return the telemetry (None if ``plan`` has none), and the worker's arguments for it.
 
     Raises:
         ValueError: OpenTelemetry is not installed.
@@ -216,7 +216,7 @@ def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set ``stop`` at the first SIGINT or SIGTERM in the block; cancel the task at the second."""
+    """Set ``stop`` at the first SIGINT or SIGTERM in the block; cancel the current task at the second."""
     task = asyncio.current_task()
 
     def stop_or_cancel(_number: int) -> None:
@@ -239,7 +239,7 @@ async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say
     Raises:
         OSError: the broker or the sandbox could not be started.
     """
-    from transfer_async.sandbox import Sandbox  # 110 ms that no other worker needs
+    from transfer_async.sandbox import Sandbox  # takes 110 ms; other workers do not need it
 
     async with nats_server(nats, home) as broker, Sandbox() as sandbox:
         trial = _Trial(broker, say)
@@ -255,7 +255,7 @@ async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say
 
 
 def program_name() -> str:
-    """Return the shell command of this program, for any directory and without a virtual environment."""
+    """Return the shell command of this program, which works in any directory and environment."""
     program = Path(sys.argv[0]).absolute()
     if program.stem == "transfer-async" and program.is_file():
         return shlex.quote(str(program))
@@ -266,7 +266,7 @@ class _Trial:
     """The bank of ``worker --try``, which sends a command and prints every outcome."""
 
     def __init__(self, broker: str, say: Say) -> None:
-        from transfer_async._cli.demo_bank import Ledger  # imports the sandbox, too
+        from transfer_async._cli.demo_bank import Ledger  # also imports the sandbox
 
         self._broker, self._say = broker, say
         self._ledger = Ledger(lambda source, key, text: say(f"{source}: {key}: {text}"))
@@ -275,7 +275,7 @@ class _Trial:
         return BankSide(hooks=[FundsHold(self._ledger.place, self._ledger.release)])
 
     async def beside(self, worker: OrderWorker) -> None:
-        from transfer_async._cli.demo_bank import usd_order  # imports the sandbox, too
+        from transfer_async._cli.demo_bank import usd_order  # also imports the sandbox
 
         settings = worker.line.settings
         command = OrderCommand(key="payment-1", order=usd_order("ada.eze", "ben.okri", "100.00"))
@@ -301,7 +301,7 @@ class _Trial:
 
     async def _show_next(self, outcomes: Any, settings: WorkerSettings) -> None:
         message = await outcomes.next_msg(timeout=None)
-        await message.ack_sync()  # otherwise the broker delivers it again
+        await message.ack_sync()  # Without this, the broker delivers it again.
         outcome = OrderOutcome.from_json(message.data)
         result = f"{outcome.outcome.value}, {outcome.order_id or outcome.error}"
         self._say(shown(f"outcome: {outcome.key}: {result}"))
@@ -340,7 +340,7 @@ async def nats_server(program: str, directory: Path) -> AsyncIterator[str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C must not reach it before the worker has stopped
+        start_new_session=True,  # Ctrl-C must reach the worker first
     )
     try:
         yield await _address(process, directory)
