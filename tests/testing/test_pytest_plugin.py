@@ -166,7 +166,7 @@ def test_an_unknown_fault_and_a_missing_marker_are_explained(here):
 
     assert "@pytest.mark.transfer_faults: unknown fault 'stauts': use one of close-" in str(one.stdout)
     other.assert_outcomes(errors=1)
-    other.stdout.fnmatch_lines(["*transfer_fault is for tests with @pytest.mark.transfer_faults*"])
+    other.stdout.fnmatch_lines(["*transfer_fault needs a marker: add @pytest.mark.transfer_faults*"])
 
 
 def test_the_marker_on_a_unittest_method_is_explained(here):
@@ -187,8 +187,8 @@ def test_the_marker_on_a_unittest_method_is_explained(here):
     found = result.parseoutcomes()
     assert found.get("passed", 0) == 0
     assert found.get("failed", 0) + found.get("errors", 0) >= 2
-    assert "is for tests with" not in str(result.stdout)
-    assert "cannot run a method of unittest.TestCase once for each fault: make it a function" in str(
+    assert "needs a marker" not in str(result.stdout)
+    assert "cannot run a method of unittest.TestCase once for each fault. Make the test a function" in str(
         result.stdout
     )
 

@@ -27,16 +27,16 @@ from transfer_async.testing.assertions import Held, make_intent, make_new_order,
 from transfer_async.testing.hook_rules import BrokenRule, HookRule
 
 T = TypeVar("T")
-_CANCELLATIONS = 20  # how often a hook that does not end is cancelled
+_CANCELLATIONS = 20  # the maximum cancellations of a hook that does not end
 IN_PROCESS = "a hold hook in a process of its own"
-_STARTS = 60.0  # seconds that a process may take to start
+_STARTS = 60.0  # the maximum seconds in which a process starts
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 200
 Factory = Callable[[], object]
 
 
 class RuleBroken(Exception):
-    """A rule is broken. This exception ends the trial."""
+    """Raised when a hook breaks a rule. It ends the trial."""
 
     def __init__(self, broken: BrokenRule) -> None:
         super().__init__(broken.rule.name)
@@ -44,12 +44,12 @@ class RuleBroken(Exception):
 
 
 class NoSharedLedger(Exception):
-    """A restarted worker finds an empty ledger, because the factory makes a new one each time."""
+    """Raised when a restarted worker finds no holds, because the factory makes a new ledger each time."""
 
 
 @frozen(kw_only=True)
 class BankUnderTest:
-    """The hooks of one worker and the functions that read its ledger, as made by a bank's factory.
+    """The parts that a bank's factory returns: the hooks of a worker, and functions that read its ledger.
 
     Args:
         hold: the hook that places the hold.
@@ -127,19 +127,19 @@ def _exact(found: Any, places: int) -> Any:
     try:
         number = Decimal(found)
     except (TypeError, ValueError, InvalidOperation):
-        return copy.deepcopy(found)  # A copy: the ledger may change its own object later.
+        return copy.deepcopy(found)  # Copied, because the ledger may change the object later.
     if not number.is_finite():
         return number
     if number.adjusted() + 1 + places > getcontext().prec:
         raise ValueError(
             f"balance() returned {_SHORT.repr(found)}: too large for exact arithmetic in the "
-            f"{getcontext().prec} digits of a Decimal. Use smaller balances in the ledger for tests"
+            f"{getcontext().prec} digits of a Decimal. Use smaller balances in your test ledger"
         )
     return number
 
 
 async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
-    """Call the hold hook in a new process, whose modules have no state yet.
+    """Call the hold hook in a new process, in which no module has state from earlier calls.
 
     Args:
         factory: the bank's factory, which the new process imports by name.
@@ -148,7 +148,7 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
     Raises:
         ValueError: the factory cannot be imported by name.
-        RuntimeError: the bank's code failed. The message contains its error.
+        RuntimeError: the bank's code raised an error. The message contains it.
     """
     made, found = inspect.unwrap(factory), None
     module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
@@ -169,9 +169,9 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
 
 def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
-    """Read a call of `call_in_process` from the standard input and carry it out."""
+    """Run a call that `call_in_process` wrote to the standard input, and write its result to the output."""
     module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own process wrote it
-    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # a hook may print
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # Hooks print to stderr.
 
     async def work() -> object:
         bank = await make_bank(operator.attrgetter(name)(importlib.import_module(module)))
@@ -179,7 +179,7 @@ def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
             if method == "held":
                 return [await standing_holds(bank.held, intent_id) for intent_id in given], None
             return await getattr(bank.hold, method)(*given), None
-        except Exception as error:  # noqa: BLE001 - the bank's error, which perhaps cannot be pickled
+        except Exception as error:  # noqa: BLE001 - the bank's error may not be picklable
             return None, summary(error)
         finally:
             await bank.closed()
@@ -189,13 +189,13 @@ def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
 
 @define(eq=False)
 class HookHarness:
-    """Calls the hooks for one trial and records each call. It names the intents by letters.
+    """Calls the hooks for one trial and records each call. In the record, each intent has a letter.
 
     Args:
         bank: the current worker's hooks and ledger.
         trial: the title of the trial.
-        patience: the timeout of a hook in seconds.
-        another: a function that starts another worker, which must find the holds of the intents.
+        patience: the timeout of each call of a hook in seconds.
+        another: a function that starts another worker and checks that it finds the holds of these intents.
 
     Attributes:
         asked: the intents for which ``place`` was called.
@@ -221,7 +221,7 @@ class HookHarness:
         return made
 
     async def new_worker(self) -> None:
-        """Continue as a restarted worker, for which the factory is called again.
+        """Replace the worker with a restarted one.
 
         Raises:
             NoSharedLedger: the factory makes a new ledger each time.
@@ -234,7 +234,7 @@ class HookHarness:
         return chr(ord("A") + self.intents.index(intent))
 
     def broken(self, rule: HookRule, saw: str) -> RuleBroken:
-        """Return the exception that ends the trial."""
+        """Return the exception that reports the broken rule and ends the trial."""
         return RuleBroken(BrokenRule(rule=rule, trial=self.trial, did=tuple(self.did), saw=saw))
 
     # --- calls --------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class HookHarness:
             raise self.broken(rules.REFERENCE, f"it returned {_SHORT.repr(returned)}: {error}") from error
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
-        """Try to place a very large hold. The ledger must agree with the result."""
+        """Try to place a very large hold, and check that the ledger agrees with the result."""
         call = f"place({self.named(intent)}), of a huge amount,"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
         await self.wait_for(task, call)
@@ -282,13 +282,13 @@ class HookHarness:
     async def release(
         self, intent: OrderIntent, reference: str | None, *, rule: HookRule = rules.NOTHING_TO_RELEASE
     ) -> None:
-        """Release a hold, which must succeed. If ``release`` raises, ``rule`` is broken."""
+        """Release a hold, and report ``rule`` as broken if ``release`` raises."""
         call = f"release({self.named(intent)}, {reference!r})"
         await self._must_end(call, self.bank.hold.undo(intent, reference), rule)
         self.did.append(call)
 
     async def place_cut(self, intent: OrderIntent, cut: Cut) -> bool:
-        """Call ``place``, interrupt it at ``cut``, and return whether it reached that await."""
+        """Call ``place`` and interrupt it at ``cut``. Return whether it reached the await of ``cut``."""
         self.asked.append(intent)
         was_cut, task = await self._cut_off(
             f"place({self.named(intent)})", self.bank.hold.before(intent), cut
@@ -297,7 +297,7 @@ class HookHarness:
         return was_cut
 
     async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
-        """Call ``release``, interrupt it at ``cut``, and return whether it reached that await."""
+        """Call ``release`` and interrupt it at ``cut``. Return whether it reached the await of ``cut``."""
         call = f"release({self.named(intent)}, {reference!r})"
         was_cut, task = await self._cut_off(call, self.bank.hold.undo(intent, reference), cut)
         if _error_of(task) is None:
@@ -305,20 +305,20 @@ class HookHarness:
         return was_cut
 
     async def check_passes(self, check: PreflightHook, intent: OrderIntent) -> str | None:
-        """Call a hook other than the hold. It may refuse."""
+        """Call a hook that places no hold, and return its receipt. The hook may refuse."""
         call = f"{check.name}.before({self.named(intent)})"
         receipt = await self._must_end(call, _unless_refused(check.before(intent)), rules.CHECKS)
         self.did.append(call)
         return self._reference(receipt, check) or None
 
     async def check_is_undone(self, check: PreflightHook, intent: OrderIntent, receipt: str | None) -> None:
-        """Undo a hook other than the hold."""
+        """Undo a hook that places no hold."""
         call = f"{check.name}.undo({self.named(intent)}, {receipt!r})"
         await self._must_end(call, check.undo(intent, receipt), rules.CHECKS)
         self.did.append(call)
 
     async def at_once(self, *places: OrderIntent) -> list[str]:
-        """Place holds concurrently."""
+        """Place a hold for each intent concurrently, and return the references."""
         call = f"place({'), place('.join(map(self.named, places))}) concurrently"
         work = asyncio.gather(*(self.bank.hold.before(intent) for intent in places), return_exceptions=True)
         found = await self._must_end(call, work, rules.AT_ONCE)
@@ -357,7 +357,7 @@ class HookHarness:
         task = asyncio.create_task(_run(cuttable))
         await asyncio.wait({task}, timeout=self.patience)
         if cuttable.was_cut and not task.done():
-            task.cancel()  # The hook still retries: end it, as the client's timeout does.
+            task.cancel()  # The hook is still retrying. Cancel it, as the client's timeout does.
         if not task.done():
             await self.wait_for(task, f"{call}, {cut}")
         self._note_end(f"{call}, {cut}," if cuttable.was_cut else call, task)
@@ -414,7 +414,7 @@ def summary(error: BaseException) -> str:
 
 
 # --- cutting -----------------------------------------------------------------------------------------
-# A coroutine is interrupted at an await by a cancellation, or by an error in place of the response.
+# At an await, a coroutine is cancelled, or receives an error instead of the response.
 
 
 @frozen
@@ -426,8 +426,7 @@ class Cut:
         acted: whether the awaited step completes and only its response is lost. If false, the step does not
             run.
         error: the exception that the hook receives instead of the response.
-        again: whether the response is lost each time the hook waits at the same line, so its retries fail
-            too.
+        again: whether every later wait at the same line also loses its response, so that retries fail.
     """
 
     at: int
@@ -449,9 +448,9 @@ KINDS: tuple[tuple[bool, type[BaseException], bool], ...] = tuple(
     for acted in (False, True)
     if not (again and error is asyncio.CancelledError)
 )
-"""The ways to interrupt a hook: its ``acted``, ``error`` and ``again``."""
+"""The ways to interrupt a hook: the ``acted``, ``error`` and ``again`` of a `Cut`."""
 
-_MAX_LOST = 5  # lost responses in one call; otherwise a hook with endless retries would never end
+_MAX_LOST = 5  # the maximum of lost responses in one call, because a hook may retry endlessly
 
 
 class Cuttable(Generic[T]):
@@ -468,11 +467,11 @@ class Cuttable(Generic[T]):
 
     @property
     def was_cut(self) -> bool:
-        """Whether the work reached the await at which to interrupt it."""
+        """Whether ``work`` reached the await of ``cut``."""
         return self.awaits >= self._cut.at
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Yield what the work awaits, and send each result back to it."""
+        """Run ``work`` step by step, and interrupt it at ``cut``."""
         steps = self._work.__await__()
         answer, error = None, None
         while True:
@@ -494,7 +493,7 @@ class Cuttable(Generic[T]):
             except GeneratorExit:
                 steps.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - the work must receive every error, also a cancellation
+            except BaseException as thrown:  # noqa: BLE001 - ``work`` must receive every error, even a cancellation
                 error = thrown
             if here and self._cut.acted and not isinstance(error, asyncio.CancelledError):
                 error = self._cut.error()
@@ -530,5 +529,5 @@ def _give_up(waits_for: object) -> None:
 
 def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine runs in one
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
     return task

@@ -10,11 +10,12 @@ class HookRule:
     """One rule for hooks.
 
     Args:
-        name: a short name, for code.
-        says: the rule.
-        costs: what a broken rule costs the bank.
+        name: a short name for use in code.
+        says: the rule as a sentence.
+        costs: the consequence for the bank if the rule is broken.
         helps: how to fix the hook.
-        after: more basic rules. If one of them is broken, this rule is not reported: the fault is the same.
+        after: more basic rules. If one of these is broken, the same fault most likely breaks this rule, so
+            the report omits it.
     """
 
     name: str
@@ -28,7 +29,7 @@ PLACES = HookRule(
     "places",
     "place holds the funds for an order that the customer can pay.",
     "No order is sent.",
-    "See the error. The ledger for tests must have room for six holds of the factory's `order`.",
+    "See the error. Your test ledger must have room for six holds of the factory's `order`.",
 )
 REFERENCE = HookRule(
     "reference",
@@ -40,14 +41,14 @@ HELD = HookRule(
     "held",
     "When place returns, its hold is in the ledger.",
     "The order is sent without a hold: the customer can spend the money meanwhile.",
-    "Raise HoldFailed if the ledger refused. Commit before you return. Use intent.id as the idempotency key: "
-    "an old key returns an old result. Let held() read what place writes.",
+    "Raise HoldFailed if the ledger refused. Commit before you return. Use intent.id as the idempotency key, "
+    "because an earlier key returns an earlier result. Let held() read what place writes.",
 )
 RELEASED = HookRule(
     "released",
     "When release returns, no hold is left for the intent.id.",
     "The client records the release as done: there is no order, and the customer's money stays held.",
-    "Release every hold of the intent.id. Raise if that failed or was cancelled: the client tries again.",
+    "Release every hold of the intent.id. Raise if that failed or was cancelled, so that the client retries.",
     after=(HELD,),
 )
 ASKED_AGAIN = HookRule(
@@ -55,7 +56,7 @@ ASKED_AGAIN = HookRule(
     "One intent.id has one hold. A second call of place returns the same hold, without an error.",
     "After a crash, a timeout or a lost response, the client calls place again: the money is held twice, or "
     "the payment is stuck.",
-    "Look for a hold with the intent.id first, in the same transaction; or make it a unique key of holds.",
+    "First look for a hold with the intent.id in the same transaction, or make intent.id a unique key.",
     after=(HELD,),
 )
 BY_INTENT = HookRule(
@@ -70,7 +71,7 @@ AT_ONCE = HookRule(
     "Concurrent calls have the same result as calls in sequence: one hold for each intent.id.",
     "A slow worker may still run when another takes over its lease: the money is held twice, or an "
     "order is sent without a hold.",
-    "Use a unique key on intent.id in the ledger: between a read and a write, another call may write.",
+    "Use a unique key on intent.id in the ledger, because another call may write between a read and a write.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT),
 )
 NO_RECEIPT = HookRule(
@@ -99,7 +100,7 @@ PAID_BACK = HookRule(
     "place takes the money once. release pays back the same amount once. Without a hold, release moves no "
     "money.",
     "The customer's balance is too high or too low.",
-    "Move the money in the transaction that adds or removes the hold, and only if it did so.",
+    "Move the money in the transaction that adds or removes the hold, if one was added or removed.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT, AT_ONCE, NO_RECEIPT, OTHERS),
 )
 NEW_WORKER = HookRule(
@@ -161,7 +162,7 @@ class BrokenRule:
         trial: the title of the trial that showed it.
         did: the calls that the trial made, in order.
         saw: the observed result.
-        more: the number of other trials that showed it.
+        more: the number of other trials that broke the rule.
     """
 
     rule: HookRule
@@ -191,7 +192,7 @@ class HookReport:
         broken: the broken rules, each with the shortest trial that shows it. Empty if no rule is broken.
         tried: the number of trials.
         notes: the trials that could not run, and the reasons.
-        seed: the seed with which the same random sequences run again.
+        seed: the seed that repeats the same random sequences.
     """
 
     broken: tuple[BrokenRule, ...] = ()

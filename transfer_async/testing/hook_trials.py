@@ -1,4 +1,4 @@
-"""The trials of a bank's hooks. Each repeats a situation from production and then releases its holds."""
+"""The trials of a bank's hooks. A trial repeats a situation from production and then releases its holds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from transfer_async.testing.hook_harness import (
 from transfer_async.testing.hook_rules import BrokenRule, HookReport, HookRule
 
 CONCURRENT = 6
-"""The number of concurrent calls. The ledger needs funds for as many holds."""
+"""The number of concurrent calls. The ledger needs funds for this number of holds."""
 
 Trial = Callable[[HookHarness], Coroutine[Any, Any, Any]]
 CutTrial = Callable[[Cut, HookHarness], Coroutine[Any, Any, bool]]
@@ -222,8 +222,8 @@ CUT_TRIALS: dict[str, CutTrial] = {
 }
 """The trials with an interruption, by title.
 
-Each runs for every await of the hook and every kind of interruption. It returns whether it reached that
-await.
+Each trial runs once for every await of the hook and every kind of interruption. It returns whether the hook
+reached the await.
 """
 
 
@@ -235,7 +235,7 @@ async def _release(
 
 
 def _huge(order: NewOrder) -> NewOrder:
-    with localcontext(prec=100):  # An exact product, because the bank's order may have rounded amounts.
+    with localcontext(prec=100):  # The product is exact, because the bank's order may have rounded amounts.
         huge = order.matcher_amount * 10**15
         return attrs.evolve(order, poster_amount=huge * order.exchange_rate, matcher_amount=huge)
 
@@ -280,7 +280,7 @@ class _Model:
 
 
 async def play(harness: HookHarness, steps: list[Step]) -> None:
-    """Make the steps that a client could make in this order, check after each, and release all holds.
+    """Run a sequence, check the holds after each step, and then release them. Skip impossible steps.
 
     Raises:
         RuleBroken: the number of holds is wrong.
@@ -349,7 +349,7 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
     Raises:
         ModuleNotFoundError: hypothesis is not installed.
     """
-    import hypothesis  # an extra
+    import hypothesis  # an optional dependency
     from hypothesis import strategies as st
 
     loop = asyncio.get_running_loop()
@@ -395,11 +395,14 @@ MAX_AWAITS = 40
 
 _ALONE = "not tried with a restarted worker: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was interrupted at the first {0}"
-_NO_AWAIT = "{0} has no await, so it was not interrupted. If it blocks, it stops all other calls"
+_NO_AWAIT = (
+    "{0} has no await, so it was not interrupted, and no lost response was tried. If it blocks, it stops all "
+    "other calls"
+)
 _MEMORY = (
     "not tried with state in the memory of your modules: no worker could be started in a new process ({0})"
 )
-_NOT_YET = "not tried until the rules above are kept: {0}"
+_NOT_YET = "not tried, because a rule above is broken: {0}"
 _STOPPED = "no further trial ran after {0!r}"
 _DIRTY = ", which left holds or a wrong balance that the hooks could not release"
 _FOLLOWS = "also broken, most likely by the same fault: {0}"
@@ -412,31 +415,32 @@ async def verify_hooks(
 ) -> HookReport:
     """Test a bank's hooks in situations from production, and report which rules they break.
 
-    The trials call the hooks twice, concurrently, and from a restarted worker. They cancel the hooks at each
-    await, and raise timeouts and lost connections there. They undo without a receipt, twice, and with nothing
-    to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If one fault
-    breaks several rules, the report names only the most basic one.
+    The trials call the hooks twice, concurrently, and from a restarted worker. At each await, they cancel the
+    hook, or raise a timeout or a lost connection. They call the undo without a receipt, twice, and with
+    nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If one
+    fault breaks several rules, the report names only the most basic rule.
 
     Args:
-        factory: makes the hooks of a worker. It returns a mapping or an object with these names:
+        factory: a function that makes the hooks of a worker. It returns a mapping or an object with these
+            names:
 
             - ``hooks``: the hooks; the last one places the hold.
             - ``held(intent_id)``: the holds of an intent.
             - ``balance()``, optional: the balances of all accounts that the hooks change, as a number, a
               string, or a mapping or list of these.
             - ``order``, optional: the order whose funds are held.
-            - ``close()``, optional and async.
+            - ``close()``, optional: closes the resources of the worker.
 
-            The factory, ``held`` and ``balance`` may be async. The factory is called again for each
-            restarted worker, in a new process if it can be imported there, and must find the same ledger.
-            Use a ledger for tests, with funds for six holds, that no other program uses.
+            All these functions may be async. The factory is called again for each restarted worker, in a
+            new process if it can be imported there. It must find the same ledger each time. Use a test
+            ledger with funds for six holds that no other program uses.
         seed: the same seed draws the same random sequences.
         sequences: the number of random sequences; 0 for none.
-        late: the seconds to wait at the end, once, for holds that appear late.
+        late: the seconds to wait for late holds, once, after all trials.
         patience: the timeout of each call of a hook in seconds.
 
     Returns:
-        The report: ``report.check()`` fails a test.
+        The report. Its method ``check()`` raises an `AssertionError` if a rule is broken.
 
     Raises:
         ValueError: the factory returns an invalid object, or a balance is too large to be exact.
@@ -524,13 +528,13 @@ class _Run:
         return may
 
     async def look_again(self, late: float) -> None:
-        """Check again for holds. The hold of an interrupted ``place`` may have appeared by now."""
+        """Check once more that no hold is left, because an interrupted ``place`` may place its hold late."""
         await _run_pending_tasks()
         await asyncio.sleep(late)
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release the holds that appeared after their release. Return whether there were any."""
+        """Report and release the holds that appeared after their release. Return whether there was one."""
         held_before = len(self.ended)
         for harness in [*self.ended]:
             try:
@@ -567,7 +571,7 @@ class _Run:
         except (RuleBroken, NoSharedLedger) as ended:
             rule = ended.broken.rule if isinstance(ended, RuleBroken) else None
             if rule is rules.PAID_BACK and await self._find_late_holds():
-                return await self._made(title, trial)  # The money was moved by a late hold.
+                return await self._made(title, trial)  # A late hold moved the money.
             is_clean = await self._released(harness) and await bank.money() == before
             if not is_clean or rule in (rules.PLACES, rules.COMES_BACK):
                 self.is_stopped = True
@@ -594,7 +598,7 @@ class _Run:
         self, title: str, trial: CutTrial, kind: tuple[bool, type[BaseException], bool]
     ) -> None:
         for at in range(1, MAX_AWAITS + 1):
-            # A trial that broke a rule does not return whether it was interrupted: later awaits are skipped.
+            # If the trial breaks a rule, the result is None, and the trial skips later awaits.
             was_cut = await self._try(title, partial(trial, Cut(at, *kind)))
             if was_cut is False and at == 1:
                 self.notes.append(_NO_AWAIT.format(title.split(maxsplit=1)[0]))
@@ -623,7 +627,7 @@ class _Run:
         self.broken[broken.rule.name] = evolve(shorter, more=known.more + 1)
 
     def report(self, seed: int) -> HookReport:
-        """Return the report. If one fault breaks several rules, it names only the most basic one."""
+        """Return the report. If one fault breaks several rules, name only the most basic rule."""
         seen = [item.rule for item in self.broken.values()]
         follows = [
             item for item in seen if set(item.after) & set(seen) or (item is rules.PLACES and seen[1:])

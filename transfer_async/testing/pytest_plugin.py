@@ -3,7 +3,7 @@
 If the package is installed, pytest finds the plug-in by its entry point. Otherwise write
 `pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
 
-The fixtures are sync. They work in sync tests, and with pytest-asyncio and anyio on any event loop.
+The fixtures work in sync tests. With pytest-asyncio or anyio, they work in async tests on any event loop.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ _NAME = "transfer_sandbox"
 _FAULT = "transfer_fault"
 _MARKER = "transfer_faults"
 _ABOUT = (
-    f"{_MARKER}(*faults): run the test once for each of these faults (or names), by default all; "
-    f"the next order of transfer_sandbox gets it"
+    f"{_MARKER}(*faults): run the test once for each of these faults (objects or names; default: all). "
+    f"The fault applies to the next order of transfer_sandbox"
 )
 
-_UNMARKED = f"{_FAULT} is for tests with @pytest.mark.{_MARKER}"
+_UNMARKED = f"{_FAULT} needs a marker: add @pytest.mark.{_MARKER} to the test"
 _UNITTEST = (
-    f"@pytest.mark.{_MARKER}: pytest cannot run a method of unittest.TestCase once for each fault: "
-    "make it a function, or a method of a class that is not a TestCase; or loop over EACH_FAULT of "
-    "transfer_async.testing with self.subTest() and a new sandbox for each"
+    f"@pytest.mark.{_MARKER}: pytest cannot run a method of unittest.TestCase once for each fault. "
+    "Make the test a function or a method of a plain class; or loop over EACH_FAULT of "
+    "transfer_async.testing with self.subTest(), with a new sandbox for each fault"
 )
 
 
 class _Plugin:
-    """The fixtures and the marker's hooks. They are registered once, even if this module is loaded twice."""
+    """The fixtures, and the pytest hooks that implement the marker.
+
+    They are registered only once, even if this module is loaded twice.
+    """
 
     @pytest.fixture
     def transfer_sandbox(self) -> Iterator[RunningSandbox]:
-        """A new sandbox for the test, listening on loopback, with the default accounts and seed."""
+        """A new sandbox for each test, with the default accounts and seed. It listens on loopback."""
         from transfer_async.testing import (
-            RunningSandbox,  # Imported here, so that other runs of pytest do not import it.
+            RunningSandbox,  # Imported here, so that pytest loads it only for tests that use it.
         )
 
         with RunningSandbox() as sandbox:
@@ -52,20 +55,20 @@ class _Plugin:
     @pytest.fixture
     def transfer_clock(self) -> ManualClock:
         """A clock for a client and its journal. It stands still until `advance` is called."""
-        from transfer_async.testing import ManualClock  # as above
+        from transfer_async.testing import ManualClock
 
         return ManualClock()
 
     @pytest.fixture
     def transfer_holds(self) -> Holds:
         """A ledger of holds in memory. Pass its `hook` to a client."""
-        from transfer_async.testing import Holds  # as above
+        from transfer_async.testing import Holds
 
         return Holds()
 
     @pytest.fixture
     def transfer_fault(self, request: pytest.FixtureRequest, transfer_sandbox: RunningSandbox) -> Fault:
-        """The fault of the next order of `transfer_sandbox`, from the marker `transfer_faults`."""
+        """The fault that the marker `transfer_faults` sets for the next order of `transfer_sandbox`."""
         if not hasattr(request, "param"):
             is_marked = request.node.get_closest_marker(_MARKER) is not None
             pytest.fail(_UNITTEST if is_marked else _UNMARKED, pytrace=False)
@@ -77,20 +80,20 @@ class _Plugin:
         marker = metafunc.definition.get_closest_marker(_MARKER)
         if marker is None:
             return
-        from transfer_async.testing.sandbox_fixture import named_faults  # as above
+        from transfer_async.testing.sandbox_fixture import named_faults
 
         try:
             faults = named_faults(marker.args)
         except ValueError as error:
             pytest.fail(f"@pytest.mark.{_MARKER}: {error}", pytrace=False)
-        if _FAULT not in metafunc.fixturenames:  # The test need not name the fixture.
+        if _FAULT not in metafunc.fixturenames:  # The fixture need not be an argument of the test.
             metafunc.fixturenames.append(_FAULT)
         metafunc.parametrize(_FAULT, faults.values(), ids=faults, indirect=True)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         if not isinstance(item, pytest.Function) or item.get_closest_marker(_MARKER) is None:
             return
-        if _FAULT not in item.fixturenames:  # pytest keeps only the fixtures that the test names.
+        if _FAULT not in item.fixturenames:  # pytest keeps only the fixtures that are arguments.
             item.fixturenames.append(_FAULT)
 
 
@@ -99,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin(_NAME):
         return
     for contract in _CONTRACTS:
-        if contract not in sys.modules:  # pytest rewrites assertions on import only
+        if contract not in sys.modules:  # pytest rewrites a module's assertions on import only
             pytest.register_assert_rewrite(contract)
     config.addinivalue_line("markers", _ABOUT)
     config.pluginmanager.register(_Plugin(), _NAME)
