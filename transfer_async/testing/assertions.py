@@ -1,7 +1,7 @@
 """Assertions for the end of a test: a key has one order, and its hold is placed or released.
 
-They read the journal, the sandbox's orders and the bank's ledger. Each raises an `AssertionError` that lists
-the orders or holds it found.
+They read the journal, the sandbox's orders and the bank's ledger. If an assertion fails, it raises an
+`AssertionError` that lists the orders or holds found.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CreateOr
 
 
 class HasOrders(Protocol):
-    """An object with the existing orders: a `Sandbox`, or the sandbox of a `FakeClient`."""
+    """An object with orders: a `Sandbox`, or the ``sandbox`` of a `FakeClient`."""
 
     @property
     def orders(self) -> Mapping[str, rendering.Order]:
-        """The orders by id."""
+        """The existing orders by id."""
 
 
 async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
     """Assert that the sandbox has exactly one order with the content of ``key``.
 
-    The assertion cannot distinguish two keys with the same content. So give the orders of one test different
-    amounts. To count orders of one payment under several keys and rates, use `assert_one_payment`.
+    Two keys with the same content cannot be distinguished, so give each order of a test another amount. To
+    count the orders of one payment with several keys or rates, use `assert_one_payment`.
 
     Args:
         key: the caller's key.
@@ -59,9 +59,9 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
 
 
 def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
-    """Assert that the sandbox has exactly one order with these fields, whatever its key, rate and time.
+    """Assert that the sandbox has exactly one order with these fields. All other fields may have any value.
 
-    Pass the fields that identify a payment at your bank. Omit those that a new quote changes::
+    Pass the fields that identify a payment at your bank. Omit the fields that a new quote changes::
 
         assert_one_payment(
             sandbox=sandbox,
@@ -75,7 +75,7 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
         fields: fields of `NewOrder` or of its ``external_order``, by name. Amounts may be strings.
 
     Raises:
-        ValueError: there is no field, an unknown field, or an invalid amount.
+        ValueError: no field was passed, a field is unknown, or an amount is invalid.
     """
     known = attrs.fields_dict(CreateOrder)
     if wrong := sorted(set(fields) - set(known)):
@@ -95,7 +95,10 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
 
 
 async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
-    """Assert that the sandbox has no order with the content of ``key``; see `assert_one_order`."""
+    """Assert that the sandbox has no order with the content of ``key``.
+
+    The arguments are the same as those of `assert_one_order`.
+    """
     _, found = await _orders_of(key, client, sandbox)
     _check(not found, key, f"expected no order, found {', '.join(found)}")
 
@@ -115,7 +118,10 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
 
 
 async def assert_hold_released(key: str, *, client: TransferClient, held: Held) -> None:
-    """Assert that no intent of ``key`` has a hold; see `assert_hold_kept`."""
+    """Assert that no intent of ``key`` has a hold.
+
+    The arguments are the same as those of `assert_hold_kept`.
+    """
     await _assert_none(key, await _intents_of(key, client), held, "")
 
 
@@ -174,12 +180,12 @@ def _check(condition: bool, key: str, failure: str) -> None:
 
 
 Standing = Iterable[str] | str | None
-"""References of placed holds: a single one, several, or None."""
+"""The references of placed holds: one string, several strings, or None."""
 
 Held = Callable[[str], Standing | Awaitable[Standing]]
-"""A function, perhaps async, that returns the holds of an ``intent.id`` from the bank's own ledger.
+"""A sync or async function that returns the holds of an ``intent.id`` from the bank's own ledger.
 
-If a hold was placed twice, the function must return both, so that a test can detect it.
+If a hold was placed twice, the function must return both holds, so that a test can detect the fault.
 """
 
 
@@ -194,7 +200,7 @@ async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
 
 
 class Holds:
-    """A ledger of holds in memory, for tests of code that uses the client. It follows the rules for hooks.
+    """A ledger of holds in memory, for tests of code that uses the client. Its hook follows all rules.
 
     Attributes:
         standing: the reference of each placed hold, by ``intent.id``.
@@ -209,16 +215,16 @@ class Holds:
 
     @property
     def hook(self) -> FundsHold:
-        """The hold hook of a client: ``hooks=[holds.hook]``."""
+        """The hook to pass to a client: ``hooks=[holds.hook]``."""
         return FundsHold(self.place, self.release)
 
     async def place(self, intent: OrderIntent) -> str:
-        """Place a hold, or return the existing one of this intent."""
+        """Place a hold for an intent, unless it has one, and return its reference."""
         self.placed.append(intent)
         return self.standing.setdefault(intent.id, f"hold-{intent.id}")
 
     async def release(self, intent: OrderIntent, reference: str | None) -> None:  # noqa: ARG002 - the intent is enough
-        """Release the hold, if there is one."""
+        """Release the hold of an intent. Do nothing if it has none."""
         self.released.append(intent.id)
         self.standing.pop(intent.id, None)
 
@@ -262,10 +268,10 @@ def make_new_order(**changes: Any) -> NewOrder:
 
 
 def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **changes: Any) -> OrderIntent:
-    """Make an intent, as hooks receive it. Each has a new ``id``.
+    """Make an intent with a new ``id``, like the intents that hooks receive.
 
     Args:
-        order: `make_new_order()` by default.
+        order: the order to create; `make_new_order()` by default.
         key: the caller's key.
         changes: further fields of `OrderIntent`.
     """
@@ -277,11 +283,11 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
     """Make the order that the service would return for ``new``, with every field of the specification.
 
     Args:
-        new: `make_new_order()` by default. It may be an order that the sandbox would refuse.
-        changes: fields of the response (specification 2.1), under the specification's own names.
+        new: the requested order; `make_new_order()` by default. The sandbox need not accept it.
+        changes: fields of the response, by their names in section 2.1 of the specification.
 
     Raises:
-        UnreadableOrder: these changes make the response invalid.
+        UnreadableOrder: the changes make the response invalid.
     """
     new = new or make_new_order()
     order = rendering.Order(
@@ -299,11 +305,11 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
 
 
 def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
-    """Make a user as the service returns it. An unknown username results in a new person.
+    """Make a user like those that the service returns. For an unknown username, invent a person.
 
     Args:
         username: an e-mail address.
-        changes: fields of the response (specification 2.2), under the specification's own names.
+        changes: fields of the response, by their names in section 2.2 of the specification.
     """
     return User.from_json(validation.write(rendering.user_object(_person(username)) | changes))
 
@@ -348,15 +354,15 @@ class _ClockState:
 class ManualClock(Clock):
     """A clock that stands still until `advance` is called. A sleep returns at once and advances the clock.
 
-    Pass the same clock to the client and to your own journal; `PostgresJournal` uses the database's time.
-    Retries then take no real time. Every random fraction is 0.5, so delays are the same each time.
-    aiohttp (`Timeouts`) still measures real time.
+    Pass the same clock to the client and to your own journal, so that retries take no real time.
+    `PostgresJournal` uses the database's time instead. Every random fraction is 0.5, so delays are the same
+    in each run. The `Timeouts` of a request are still measured in real time.
 
     Args:
         start: the initial wall-clock time, an aware datetime; noon of 6 May 2024 UTC by default.
 
     Raises:
-        ValueError: ``start`` is not an aware time.
+        ValueError: ``start`` has no time zone.
     """
 
     _state: _ClockState

@@ -1,4 +1,4 @@
-"""A client for unit tests. It is the real client with a sandbox in the same process instead of sockets."""
+"""A client for unit tests: the real client, which calls a sandbox in the same process without sockets."""
 
 from __future__ import annotations
 
@@ -31,25 +31,26 @@ from transfer_async.journal.protocol import KeyRecord
 from transfer_async.sandbox import Account, RequestRecord, Sandbox
 from transfer_async.sandbox.service import Exchange, Reply
 
-TOKEN = "token-of-the-fake"  # noqa: S105 - it opens nothing
+TOKEN = "token-of-the-fake"  # noqa: S105 - not a real secret
 
 
 class FakeClient(TransferClient):
     """A `TransferClient` without sockets, for unit tests: ``async with FakeClient(hooks=[...]) as client:``.
 
-    It is the real client: keys, holds, doubts, the journal, errors and retries work as usual. Only the
-    transport differs: it calls a sandbox in the same process, ``client.sandbox``, with its faults and
-    accounts. Test what only a network does (TLS, proxies, shared connections) against a real `Sandbox`.
+    It is the real client with another transport: keys, holds, doubts, the journal, errors and retries work
+    as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults and
+    accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
         base_url: the service's name in the journal. The client never connects to it.
-        token: as for `TransferClient`. The sandbox accepts it, or ``TOKEN`` if it is a callable.
-        accounts: the registered users; the sandbox's defaults if omitted.
+        token: the API token, or a callable that returns it, as for `TransferClient`. A string is also the
+            token that the sandbox accepts. A callable must return ``TOKEN``.
+        accounts: the registered users; by default those of a `Sandbox`.
         seed: determines the ids of orders and the random faults.
         settings: further arguments of `TransferClient`, except ``session``, ``ssl`` and ``proxy``.
 
     Attributes:
-        sandbox: the service with its orders and faults. It exists as long as the client.
+        sandbox: the service, with its orders and faults.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.
@@ -77,7 +78,7 @@ class FakeClient(TransferClient):
         return self._service
 
     def out_of_reach(self, *, is_so: bool = True) -> None:
-        """Refuse all connections to the service from now on. ``is_so=False`` accepts them again."""
+        """Refuse all further connections to the service, or accept them again if ``is_so`` is false."""
         self._transport.out_of_reach = is_so
 
     def _transport_to(
@@ -94,22 +95,23 @@ class FakeClient(TransferClient):
 
 
 # --- in process --------------------------------------------------------------------------------------
-# The service without sockets: the client receives the sandbox's own responses and faults.
+# The client receives the responses and faults of a sandbox without sockets.
 
 
 class _Exchange(Exchange):
     """An exchange without a connection. It collects the bytes that the sandbox writes.
 
     Attributes:
-        ended: a future that is done when the response has ended, and cancelled when no caller waits for it.
-        status, headers, content: the received parts of the response. The status needs a complete head.
+        ended: a future that is done when the response has ended. It is cancelled if the caller stops waiting.
+        status, headers, content: the received parts of the response. ``status`` is None until the head is
+            complete.
         whole: whether the response is complete.
     """
 
     def __init__(
         self, record: RequestRecord, body: bytes, *, max_bytes: int, sock_read: float, **parts: Any
     ) -> None:
-        super().__init__(request=None, record=record, **parts)  # type: ignore[arg-type] # aiohttp has no request here
+        super().__init__(request=None, record=record, **parts)  # type: ignore[arg-type] # there is no aiohttp request
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status: int | None = None
         self.headers: CIMultiDict[str] = CIMultiDict()
@@ -120,16 +122,16 @@ class _Exchange(Exchange):
         self._raw = b""
 
     async def wait_for_end(self, *, within: float) -> None:
-        """Wait up to ``within`` seconds for the end of the response, and ``sock_read`` seconds for each part.
+        """Wait for the end of the response, for ``within`` seconds in total and ``sock_read`` for each part.
 
         Raises:
-            TimeoutError: it took longer. The parts received until then are kept.
+            TimeoutError: one of the times expired. The parts received so far are kept.
         """
         async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
             await self.ended
 
     async def read_body(self) -> None:
-        """Read the request's body. Its size needs no check: the client's orders are all within the limit."""
+        """Read the request's body. No size check is needed, because the client's orders are small enough."""
         self._body = self.record.body = self._sent
 
     async def send(self, reply: Reply) -> None:
@@ -137,18 +139,18 @@ class _Exchange(Exchange):
         self._take(reply.body)
         self._end(whole=True)
 
-    async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - not checked
+    async def begin(self, reply: Reply, *, length: int | None) -> web.StreamResponse:  # noqa: ARG002 - required by the base class
         self._begin(reply)
         return _Body(self)
 
     def write(self, data: bytes) -> None:
-        """Collect raw bytes, and parse them when they form a response."""
+        """Collect raw bytes, and parse them as soon as the head is complete."""
         if self.ended.done():
-            return  # These bytes would stay on a connection. Here they are dropped.
+            return  # A connection would keep bytes that follow the response. Here they are dropped.
         self._restart_timeout()
         self._raw += data
         head, ended, body = self._raw.partition(b"\r\n\r\n")
-        if b"Transfer-Encoding: chunked" in head:  # Only a fault writes raw chunks, and these are broken.
+        if b"Transfer-Encoding: chunked" in head:  # Only faults write raw chunks, and never valid ones.
             self._end(whole=False)
         if not ended or self.ended.done():
             return
@@ -188,7 +190,7 @@ class _Exchange(Exchange):
 
 
 class _Body(web.StreamResponse):
-    """The methods of aiohttp's response that the sandbox's faults use."""
+    """A response with only those methods of aiohttp's response that the sandbox's faults use."""
 
     def __init__(self, exchange: _Exchange) -> None:
         super().__init__()
@@ -197,12 +199,12 @@ class _Body(web.StreamResponse):
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         self._exchange._take(bytes(data))
 
-    async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:  # noqa: ARG002 - aiohttp's
+    async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:  # noqa: ARG002 - as in aiohttp
         self._exchange._end(whole=True)
 
 
 class _SocketlessSandbox(Sandbox):
-    """The sandbox's service, accounts and faults. It opens no socket and need not be entered."""
+    """A sandbox that opens no socket. Its service, accounts and faults work without entering it."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -234,7 +236,7 @@ class _SocketlessSandbox(Sandbox):
             self._finish(exchange.record)
 
     async def close(self) -> None:
-        """Cancel every stalled request. If it was not processed yet, it never will be."""
+        """Cancel every request in progress. A request that is not processed yet will never be processed."""
         self._waiting.close()
         for task in (playing := [*self._playing]):
             task.cancel()
@@ -242,7 +244,7 @@ class _SocketlessSandbox(Sandbox):
 
 
 class _Transport(Transport):
-    """A transport to a sandbox in this process. It returns the same evidence as sockets would."""
+    """A transport to a sandbox in this process. Its results are like those of a transport with sockets."""
 
     def __init__(
         self,
@@ -267,7 +269,7 @@ class _Transport(Transport):
         self.out_of_reach = False
 
     def open(self) -> None:
-        """Do nothing: there is no connection.
+        """Mark the transport as open. There is no connection to prepare.
 
         Raises:
             TransportClosed: the transport was closed.
@@ -280,7 +282,7 @@ class _Transport(Transport):
         self._closed = True
         await self._sandbox.close()
 
-    def stays_quiet(self, carrier: ConnectionState) -> bool:  # noqa: ARG002 - the base class has it
+    def stays_quiet(self, carrier: ConnectionState) -> bool:  # noqa: ARG002 - as in the base class
         """Return true, because without a connection no bytes can follow a response."""
         return True
 
@@ -309,7 +311,7 @@ class _Transport(Transport):
     ) -> ExchangeResult:
         try:
             self._check_reachable()
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - any error may occur
             return ExchangeResult(sent=False, error=error)
         plain = unquote(path.partition("?")[0])
         evidence = await self._exchange(method, plain, content or b"", headers, left=left)
@@ -325,7 +327,7 @@ class _Transport(Transport):
     async def _exchange(
         self, method: str, path: str, body: bytes, headers: CIMultiDict[str], *, left: float
     ) -> ExchangeResult:
-        """Carry out one exchange. The evidence includes bytes received before a timeout or cancellation."""
+        """Send one request. The result includes the bytes received before a timeout or cancellation."""
         record = RequestRecord(
             method=method, path=path, headers=headers.copy(), received_at=datetime.now(UTC)
         )
@@ -357,15 +359,15 @@ class _Transport(Transport):
             if not of_head:
                 body.take(bytes(got.content))
             if not got.whole:
-                raise cut or aiohttp.ClientPayloadError("the response was cut off")  # noqa: TRY301 - like any other error
+                raise cut or aiohttp.ClientPayloadError("the response was cut off")  # noqa: TRY301 - handled like any error
             body.end()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the caller gets it with the content
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - returned with the content
             return body.content, error
         return body.content, None
 
 
 class _Wire:
-    """The connection that a guarded body checks."""
+    """A connection that is always open, for the checks of a guarded body."""
 
     def is_closing(self) -> bool:
         return False
@@ -380,7 +382,7 @@ class _Wire:
 
 @runtime_checkable
 class AnyClient(Protocol):
-    """The type of every client; `TransferClient` documents each method.
+    """The type of every client. `TransferClient` documents the methods.
 
     Annotate your own code with this type, so that it also accepts a `FakeClient` or a stub::
 
@@ -444,7 +446,7 @@ class AnyClient(Protocol):
     ) -> Any:
         """See `TransferClient.request`."""
 
-    async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the client's own
+    async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - as in `TransferClient`
         """See `TransferClient.close`."""
 
     async def __aenter__(self) -> Self:

@@ -34,12 +34,13 @@ T = TypeVar("T")
 
 
 class RunningSandbox(Sandbox):
-    """A `Sandbox` that runs in a thread of its own: ``with RunningSandbox() as sandbox:``.
+    """A `Sandbox` that runs in its own thread: ``with RunningSandbox() as sandbox:``.
 
-    A test may be sync, or async on any event loop. An async test awaits the methods as usual, such as
-    ``await sandbox.received(1)``. A sync test writes ``sandbox.wait(sandbox.received(1))``.
+    Use it in sync tests, or in async tests on any event loop. An async test awaits the methods, as in
+    ``await sandbox.received(1)``. A sync test passes them to `wait`: ``sandbox.wait(sandbox.received(1))``.
 
-    Read ``requests`` and ``orders`` between calls, not during a call: another thread writes them.
+    Read ``requests`` and ``orders`` only while no request is in progress, because the sandbox's thread
+    changes them.
 
     Args:
         settings: the arguments of `Sandbox`.
@@ -53,7 +54,7 @@ class RunningSandbox(Sandbox):
         self._thread = threading.Thread(target=self._run, name="sandbox", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start the sandbox, and return when it listens.
+        """Start the sandbox and wait until it listens.
 
         Raises:
             OSError: the address is not available.
@@ -63,7 +64,7 @@ class RunningSandbox(Sandbox):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        assert self._loop is not None  # noqa: S101 - it was entered
+        assert self._loop is not None  # noqa: S101 - `__enter__` set it
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
@@ -71,7 +72,7 @@ class RunningSandbox(Sandbox):
         try:
             asyncio.run(self._serve())
         except OSError as error:
-            self._listening.set_exception(error)  # raised in `__enter__`, which waits for it
+            self._listening.set_exception(error)  # `__enter__` raises the error
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -80,10 +81,10 @@ class RunningSandbox(Sandbox):
             await self._ended.wait()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` and return its result, for code without an event loop.
+        """Run a coroutine on the sandbox's event loop and return its result. Use this in sync code.
 
         Args:
-            work: the coroutine that an async method returned.
+            work: the coroutine of an async method, such as ``sandbox.received(1)``.
 
         Raises:
             RuntimeError: the sandbox is not running.
@@ -128,10 +129,10 @@ class RunningSandbox(Sandbox):
 
 
 # --- each fault --------------------------------------------------------------------------------------
-# The quick faults by name, for the marker ``transfer_faults``.
+# The faults that the marker ``transfer_faults`` uses by default.
 
 
-_TOO_MUCH = 3 << 20  # bytes, which is more than a client reads by default
+_TOO_MUCH = 3 << 20  # bytes, more than a client reads by default
 
 EACH_FAULT: Mapping[str, Fault] = MappingProxyType(
     {
@@ -156,21 +157,21 @@ EACH_FAULT: Mapping[str, Fault] = MappingProxyType(
         "unsolicited-reply": UnsolicitedReply(),
     }
 )
-"""The faults of the sandbox that end by themselves, by name.
+"""The sandbox's faults by name, without those that last until the client times out.
 
-The stalls and ``broken-chunk`` last until the client times out. To use them, name them
-(``transfer_faults("stall-after-processing")``) and set short timeouts on the client.
+These are the stalls and ``broken-chunk``. To use one, pass its name to the marker, as in
+``transfer_faults("stall-after-processing")``, and set short timeouts on the client.
 """
 
 
 def named_faults(wanted: Iterable[str | Fault]) -> dict[str, Fault]:
-    """Return the faults that a marker names, in order, or all of `EACH_FAULT` if it names none.
+    """Return the faults in a marker's arguments, in order, or all of `EACH_FAULT` if there are none.
 
     Args:
-        wanted: faults, or names from `EACH_FAULT` or from the sandbox's ``FAULTS``.
+        wanted: the arguments: faults, or names from `EACH_FAULT` or from the sandbox's ``FAULTS``.
 
     Raises:
-        ValueError: no fault has that name.
+        ValueError: no fault has one of the names.
     """
     found = dict(map(_with_name, wanted))
     return found or dict(EACH_FAULT)
