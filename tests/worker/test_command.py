@@ -230,7 +230,7 @@ def without(option):
         (without("--broker"), "--broker, or TRANSFER_BROKER, is required; or use --try, "),
         (without("--journal"), "--journal, or TRANSFER_JOURNAL, is required"),
         (without("--base-url"), "--base-url, or TRANSFER_BASE_URL, is required"),
-        (without("--token"), "--token, or TRANSFER_API_TOKEN, is required"),
+        (without("--token"), "no token: pass --token, set TRANSFER_API_TOKEN, or return a token"),
         ([*NEEDED, "--broker", "amqp://host"], "--broker: must be an address that begins with one of"),
         ([*NEEDED, "--journal", "mysql://host"], "a journal is the path of a file, or a postgresql://"),
         ([*NEEDED, "--journal", "postgresql://me:a-secret/a-secret@host"], "dsn: must be postgresql://user:"),
@@ -251,7 +251,7 @@ def without(option):
         ([*NEEDED, "--burst", "5"], "--burst: needs --rate as well"),
         (
             ["--try", "--broker", "nats://host", "--telemetry", "--health", "127.0.0.1:0"],
-            "--try: starts a broker, a sandbox and a journal: leave out --broker, --health, --telemetry",
+            "--try: starts its own broker, sandbox and journal: leave out --broker, --health, --telemetry",
         ),
     ],
 )

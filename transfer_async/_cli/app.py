@@ -256,7 +256,7 @@ def sandbox(
         run(servers.serve_sandbox(served, say=tell, log=complain))
     except OSError as error:
         fail(
-            f"sandbox: cannot listen on {host}, port {port} ({error.strerror or error}): change --port",
+            f"sandbox: cannot listen on {host}, port {port} ({error.strerror or error}): use another --port",
             FAILED,
         )
 

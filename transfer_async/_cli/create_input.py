@@ -133,7 +133,7 @@ def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
     """Explain a header without known columns, without quoting it: it may be an order with personal data."""
     for separator, plural in _OTHER_SEPARATORS.items():
         if len(set(",".join(header).split(separator)) & set(columns)) > 1:
-            return f"separates the columns with {plural}: use commas, and a point in amounts"
+            return f"separates the columns with {plural}: use commas, and a decimal point in amounts"
     return "names no known column: the first line must be the header"
 
 
@@ -392,13 +392,13 @@ class Checking:
     def _faults(self, record: Record, keys: Keys) -> Iterator[LineFault]:
         yield from record.faults
         if record.key is not None and (first := keys.seen(record.key, record.line)) is not None:
-            yield "key", f"is used on line {first} already: {self.one_each}"
+            yield "key", f"is already used on line {first}: {self.one_each}"
         if self._needs_held and record.command is not None and record.command.held is None:
             yield "held", "is missing: give the hold's reference, or --hooks with a hold hook"
         for name in LIMITS:
             limit = getattr(record.command, name, None)
             if self._now is not None and limit is not None and limit <= self._now:
-                yield name, "has passed: set a later time (a key that has its order already still returns it)"
+                yield name, "has passed: set a later time (a key that already has an order still returns it)"
 
     def _note(self, line: int, faults: list[LineFault]) -> None:
         self.faults += len(faults)

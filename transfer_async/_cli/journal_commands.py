@@ -92,7 +92,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="Make the decisions of a CSV or JSON Lines file: key, decision, order_id, reason, seen.",
+        help="A CSV or JSON Lines file of decisions: key, decision, order_id, reason, seen.",
     ),
 ]
 Results = Annotated[
@@ -457,7 +457,7 @@ def propose(
         tell(journal_output.as_json({"key": key, "proposal": journal_output.proposal_json(proposal)}))
         return
     what = journal_output.proposed(proposal)
-    tell(f"{shown(key)}: proposed: {what}; another person approves it, as {proposal.id}")
+    tell(f"{shown(key)}: proposed: {what}; another person must approve it, as {proposal.id}")
 
 
 def approve(
@@ -554,7 +554,7 @@ def four_eyes(
     tell(f"{shown(scope)}: {'dual control is required' if found.demanded else 'one person is enough'}")
     if waiver is not None:
         by, why = shown(waiver.by), shown(waiver.reason)
-        tell(f"{by} proposes to waive dual control: {why}; another person approves it")
+        tell(f"{by} proposes to waive dual control: {why}; another person must approve it")
 
 
 def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:

@@ -81,9 +81,9 @@ CASES = (
     Case(profile.CUT_AGAIN, ORDERS, "the cut body again, if repeated bodies are recognised", profile.CUT),
     *(Case(name, ORDERS, special.why) for name, special in profile.WITHOUT.items()),
     Case(profile.LEAST, ORDERS, "the least amount of the poster's currency, as who-am-i shows it"),
-    Case(profile.BELOW, ORDERS, "an amount below that least amount"),
+    Case(profile.BELOW, ORDERS, "an amount below the least amount"),
     Case(profile.GREATEST, ORDERS, "the greatest amount"),
-    Case(profile.ABOVE, ORDERS, "an amount above that greatest amount"),
+    Case(profile.ABOVE, ORDERS, "an amount above the greatest amount"),
 )
 """All cases, in their sequence. Amounts depend on a case's position, so never change the sequence."""
 

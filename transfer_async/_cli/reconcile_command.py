@@ -166,7 +166,7 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
 
     with usage():
         reason = checked_text("EXPORT", reason)  # The reason contains the file's name.
-    complain(f"{target.with_journal(proposed):,} proposed: another person may approve each")
+    complain(f"{target.with_journal(proposed):,} proposed: another person must approve each of them")
 
 
 # --- the report --------------------------------------------------------------------------------------

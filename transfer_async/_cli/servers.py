@@ -185,7 +185,7 @@ class Entrance:
         return f"{why.capitalize()}. {_NEW_ADDRESS}"
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Admit the browser that has the token, once. ``HEAD`` requests and prefetches do not use the token."""
+        """Admit the browser that has the token, once. ``HEAD`` requests and prefetches do not use it up."""
         if request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", ""):
             return web.Response(status=405, headers={"Allow": "GET"})
         given = request.query.get("token", "")

@@ -176,7 +176,7 @@ def _refuse_beside_try(context: typer.Context) -> None:
         if (source := context.get_parameter_source(param.name)) and source.name == "COMMANDLINE"
     ]
     if beside:
-        raise ValueError(f"--try: starts a broker, a sandbox and a journal: leave out {', '.join(beside)}")
+        raise ValueError(f"--try: starts its own broker, sandbox and journal: leave out {', '.join(beside)}")
 
 
 def _given(what: str, value: str | None, *, instead: str = "") -> str:

@@ -45,16 +45,16 @@ def test_the_sums_by_currency_are_exact():
 def test_a_duplicate_key_names_the_line_that_used_it_first():
     checking = checked([row(1), row(2), row(1), row(1, poster_amount="x")])
 
-    assert checking.listed[0] == "line 4: key: is used on line 2 already: give each order its own key"
+    assert checking.listed[0] == "line 4: key: is already used on line 2: give each order its own key"
     assert checking.listed[1].startswith("line 5: poster_amount: is not a plain decimal")
-    assert checking.listed[2] == "line 5: key: is used on line 2 already: give each order its own key"
+    assert checking.listed[2] == "line 5: key: is already used on line 2: give each order its own key"
     assert checking.complaint()[-1] == "3 faults in 2 lines. Nothing was sent."
 
 
 def test_the_key_of_a_faulty_line_counts():
     assert (
         checked([row(1, poster_amount="x"), row(1)]).listed[1]
-        == "line 3: key: is used on line 2 already: give each order its own key"
+        == "line 3: key: is already used on line 2: give each order its own key"
     )
 
 

@@ -139,7 +139,7 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         f"line 3: poster_amount: {requests.number_problem('1.5e5')}",
-        "line 4: key: is used on line 2 already: give each order its own key",
+        "line 4: key: is already used on line 2: give each order its own key",
         "line 5: held: is missing: give the hold's reference, or --hooks with a hold hook",
         "3 faults in 3 lines. Nothing was sent.",
     ]
@@ -314,7 +314,7 @@ async def test_a_dry_run_reports_time_limits_that_have_passed(bench):
     dry = await bench.run(file, "--dry-run", code=2)
     real = await bench.run(file, code=4)
 
-    passed = "has passed: set a later time (a key that has its order already still returns it)"
+    passed = "has passed: set a later time (a key that already has an order still returns it)"
     assert dry.stderr.splitlines() == [
         f"line 3: send_before: {passed}",
         f"line 3: deadline: {passed}",

@@ -23,7 +23,7 @@ async def test_one_person_proposes_and_another_approves(world: World, somebody: 
         "journal: four_eyes: this scope requires dual control: propose it, "
         "and let another person approve it\n"
     )
-    assert proposed.stdout.startswith("k: proposed: refute; another person approves it, as ")
+    assert proposed.stdout.startswith("k: proposed: refute; another person must approve it, as ")
     assert "to approve: refute" in listed.stdout
     assert "by: is the proposer, or has a name that looks like" in same.stderr
     assert "k: ada proposes: refute (seen on the statement). Do you approve?" in no.stderr
@@ -107,7 +107,7 @@ async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
     assert without_proposal.stderr == "journal: four-eyes: there is no proposal to waive dual control\n"
     assert waiving.stdout.splitlines() == [
         f"{world.scope}: dual control is required",
-        "ada proposes to waive dual control: seen on the statement; another person approves it",
+        "ada proposes to waive dual control: seen on the statement; another person must approve it",
     ]
     assert (as_json["demanded"], as_json["proposal"]["decision"]) == (True, "waive")
     assert "another person must approve it" in same.stderr

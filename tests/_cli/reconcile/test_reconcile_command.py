@@ -74,7 +74,7 @@ async def test_a_match_is_proposed_once_and_ends_no_doubt(world: World, export: 
 
     output = await reconciled(await write(world, export), "--propose", "--by", "ada", code=3)
 
-    assert "1 proposed: another person may approve each" in output
+    assert "1 proposed: another person must approve each of them" in output
     proposal = (await world.entry("lost")).proposal
     assert proposal is not None
     assert (proposal.by, proposal.order_id) == ("ada", order_id)
