@@ -362,8 +362,7 @@ class Operators:
 
         The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs these
         undos, which release the hold that a hook placed. The bank itself must release a hold that was given
-        as ``held=``. If the order does appear later, the
-        payment may be made twice, or without a hold.
+        as ``held=``. If the order does appear later, the payment may be made twice, or without a hold.
 
         Args:
             key: a key in doubt, at least ``settle_after`` after the last possible send.

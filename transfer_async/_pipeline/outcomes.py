@@ -1,4 +1,4 @@
-"""The end of a call: each outcome is recorded in the journal first, and then published and delivered."""
+"""End a call: record its outcome in the journal, then publish and deliver the outcome."""
 
 from __future__ import annotations
 
@@ -89,10 +89,9 @@ async def settle(
     *,
     is_reported: bool = False,
 ) -> Order:
-    """Record that the order exists, then return it.
+    """Record that the order exists, then return the order.
 
-    ``is_reported`` is true for a retried write, whose order id was logged and published after a journal
-    failure.
+    ``is_reported`` is true if this write is retried: the order's id was already logged and published.
 
     Raises:
         JournalFailed: the journal failed, or its record contradicts the response.
@@ -138,7 +137,7 @@ async def settle(
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
         why = f"the key is recorded with order {entry.order_id}: its doubt was resolved with another id"
-    if verdict.denial is None:  # The free key is bound to the order now. The history has the reason.
+    if verdict.denial is None:  # The key was free, and has the order now.
         _report_suspicion(context, work, why, order.id)
     else:
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
@@ -146,13 +145,13 @@ async def settle(
 
 
 # --- contradicting records ------------------------------------------------------------------------
-# While a sender runs, another process may record a different outcome for the key.
+# While a sender runs, another process may record another outcome for the key.
 
 
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
-    """Return whether another process ended ``intent`` before its worker reported.
+    """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    That process has undone the hooks, but a hook may have acted after that.
+    The other process has undone the hooks, but a hook may have acted after its undo.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -167,11 +166,13 @@ async def _record_suspicion(
     order_id: str | None = None,
     is_reported: bool = False,
 ) -> None:
-    """Record and report that the key's record contradicts the sender's result.
+    """Record and publish that the key's record contradicts the result of its sender.
 
     A free key is bound again, and its pending undos are cancelled. But after a refutation, the hold may have
-    been released already. ``order`` and ``order_id`` come from the service's response; an unreadable response
-    may have only an id. ``is_reported`` is as for `settle`.
+    been released already.
+
+    ``order`` and ``order_id`` come from the service's response; an unreadable response may have only an id.
+    ``is_reported`` is true if this write is retried: the contradiction was already logged and published.
 
     Raises:
         JournalFailed: the journal could not be written. The write is retried later.
@@ -217,9 +218,10 @@ async def went_in_doubt(
     *,
     is_reported: bool = False,
 ) -> Order:
-    """Record the doubt and call ``resolve``. Undo nothing. ``is_reported`` is as for `settle`.
+    """Record the doubt, call ``resolve``, and return the order if ``resolve`` or an operator knows it.
 
-    Return the order if ``resolve`` or an operator knows it.
+    Nothing is undone while the doubt remains. ``is_reported`` is true if this write is retried: the order's
+    id was already logged and published.
 
     Raises:
         TransferError: the doubt remains, or ended without an order, or the journal failed.
@@ -259,7 +261,7 @@ async def went_in_doubt(
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Return the cause of the doubt. The operator who resolves the doubt reads it."""
+    """Return the cause of the doubt, for the operator who resolves it."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__
@@ -273,7 +275,7 @@ def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> 
 
 
 # --- definite failure --------------------------------------------------------------------------------
-# First the definite failure is recorded. Then the hooks are undone, and the error is delivered.
+# The definite failure is recorded first. Then the hooks are undone, and the error is delivered.
 
 
 async def definite_failure(
@@ -321,7 +323,7 @@ async def definite_failure(
 
 
 def _beneficiary_reason(failure: BaseException) -> str | None:
-    """Return a line for the key's history if the beneficiary is not verified, else None."""
+    """Return the reason for the key's history if the beneficiary is not verified, else None."""
     if not isinstance(failure, BeneficiaryNotVerified) or failure.reason is None:
         return None
     result, reason = (item.value.replace("_", " ") for item in (failure.result, failure.reason))
@@ -329,11 +331,11 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 
 
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
-    """Read the key again just before a definite failure is delivered, to set its ``order_may_exist``.
+    """Set ``order_may_exist`` of a definite failure just before the error is delivered.
 
-    The key became free when the failure was recorded. While the undos ran, or while the result waited to be
-    read, another call may have created an order. ``order_may_exist`` is false only if the key is still free,
-    or if the client generated the key and the journal no longer has it.
+    The key became free when the failure was recorded. While the undos ran, or until the caller read the
+    result, another call may have created an order. ``order_may_exist`` is false only if the key is still
+    free, or if the client generated the key and the journal no longer has it.
     """
     if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
         return
@@ -347,14 +349,14 @@ async def check_key(context: ClientCore, error: TransferError, *, client_made: b
 async def _undo_late(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, undos: tuple[PendingUndo, ...]
 ) -> None:
-    """Undo a hook that acted after its intent had been ended. First try to record the undo as pending."""
+    """Record undos as pending and run them, for hooks that acted after another process ended the intent."""
     is_recorded = True
     try:
         add = AddPendingUndos(pending_undos=undos, lease=context.lease)
         verdict = await context.journal.write(work.intent.key, add, certain=Outcome.NOT_SENT)
         undos = tuple(recorded(verdict.entry, undos))
-    except JournalFailed:  # The traceback is not logged, because it would show the store's own text.
-        log.warning("a late undo could not be recorded as pending: it is tried only once")
+    except JournalFailed:  # The traceback is not logged, because it contains texts of the store.
+        log.warning("a late undo could not be recorded as pending, so it is tried only once")
         is_recorded = False
     await undo(context, work, cancellation, undos, is_recorded=is_recorded)
 
@@ -375,11 +377,11 @@ def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
 
 
 # --- undo --------------------------------------------------------------------------------------------
-# Once it is certain that no order exists, the hooks are undone. Each undo is recorded as pending first.
+# If the order certainly does not exist, the hooks are undone. Each undo is recorded as pending first.
 
 
 def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
-    """Return the undos of every hook that ran under the claim, last first."""
+    """Return the undos of all hooks that may have acted under the claim, last first."""
     own = (name for name in context.undoable if name in claimed.entered or name in work.receipts)
     # A worker that crashed may have entered any of the inherited hooks.
     names = claimed.inherited or own
@@ -389,7 +391,7 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
 
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
-    """Return the ``undos`` that are recorded in ``entry``, with the recorded lease."""
+    """Return the given ``undos`` that ``entry`` has as pending, with their recorded lease."""
     on_record = {(item.intent.id, item.hook): item for item in entry.pending_undos}
     found = (on_record.get((pending.intent.id, pending.hook)) for pending in undos)
     return [item for item in found if item is not None]
@@ -403,12 +405,13 @@ async def undo(
     *,
     is_recorded: bool = True,
 ) -> None:
-    """Run the recorded undos of one intent, and record the finished ones.
+    """Run the pending undos of one intent, and record which of them succeeded.
 
-    An undo that fails stays pending. Its error does not replace the error of the call.
+    An undo that fails stays pending. Its error does not replace the error of the call. ``is_recorded`` is
+    false if the journal could not record the undos as pending.
 
     Raises:
-        asyncio.CancelledError: `recover` was cancelled. A finished undo may be run again.
+        asyncio.CancelledError: `recover` was cancelled. Undos that succeeded may be run again.
     """
     if not undos:
         return
@@ -422,13 +425,13 @@ async def undo(
         undone = MarkUndone(intent_id=undos[0].intent.id, hooks=tuple(done), lease_until=undos[0].lease_until)
         await context.journal.write(work.intent.key, undone, certain=Outcome.NOT_SENT)
     except JournalFailed:
-        log.warning("finished undos could not be recorded: they will be run again")
+        log.warning("undos succeeded but could not be recorded, so they will be run again")
     work.undone += len(done)
     work.undos_pending += len(undos) - len(done)
 
 
 async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
-    """Return whether an undo is still pending. A late report of the sender may have cancelled it."""
+    """Return whether an undo is still pending. A sender that reports late may have cancelled it."""
     try:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
@@ -439,7 +442,7 @@ async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
 async def undo_earlier(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, claimed: ClaimedKey
 ) -> None:
-    """Undo the hooks of earlier intents of the key: before this intent's hooks run, or when it ends."""
+    """Run the pending undos of the key's earlier intents, once per call."""
     earlier, claimed.earlier = claimed.earlier, ()
     for intent_id in dict.fromkeys(item.intent.id for item in earlier):
         await undo(context, work, cancellation, [item for item in earlier if item.intent.id == intent_id])
@@ -467,8 +470,8 @@ async def _undo_one(
 
 
 # --- doubt -------------------------------------------------------------------------------------------
-# For a doubt, the bank's own ``resolve`` is called. `NO_ORDER` is accepted only ``settle_after`` seconds
-# after the last possible send.
+# If a key is in doubt, the bank's ``resolve`` is called. `NO_ORDER` is accepted only ``settle_after``
+# seconds after the last possible send, or ``abandoned_settle_after`` if the sender never reported.
 
 
 def replay_created(entry: Entry, work: OrderProgress) -> Order:
@@ -484,7 +487,7 @@ def replay_created(entry: Entry, work: OrderProgress) -> Order:
 
 
 def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
-    """Create the error for the doubt of an earlier call, with the order's id if a response had one."""
+    """Create the error for a recorded doubt, with the candidate order id if there is one."""
     if not entry.candidates:
         return OutcomeUnknown(text)
     return UnreadableOrder(text, order_id=entry.candidates[-1])
@@ -494,7 +497,7 @@ def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
     """Create the error for the recorded refusal of the same order."""
     _restore_progress(entry, work)
     ending = entry.ending
-    assert ending is not None  # noqa: S101 - it was refused
+    assert ending is not None  # noqa: S101 - a refused key has an ending
     text = "the service refused this order before; it was not sent again"
     error: TransferError
     if ending.outcome is Outcome.NOT_SENT:
@@ -518,7 +521,7 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Call ``resolve`` for an entry in doubt that was just read, and return the order that it returns.
+    """Call ``resolve`` about an entry in doubt that was just read, and return the order that it finds.
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order's id.
@@ -527,7 +530,7 @@ async def settle_doubt(
         JournalFailed: the journal could not be written.
     """
     entry = found.entry
-    work.intent = entry.intent or work.intent  # The intent of the doubt, which may differ from the caller's.
+    work.intent = entry.intent or work.intent  # The recorded intent may differ from the caller's.
     work.receipts, work.attempt_id = entry.all_receipts, entry.attempt
     annotate_error(doubt, work, order_may_exist=True)
     answer = await _call_resolve(context, work, cancellation, entry, doubt)
@@ -535,7 +538,7 @@ async def settle_doubt(
         return await _resolved(context, work, entry, doubt, answer)
     settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
     if answer is NO_ORDER and found.now >= settled_at:
-        # The time before the call counts: ``resolve`` cannot know about later events.
+        # The time before the call of ``resolve`` counts, because it cannot know about later events.
         await _refuted(context, work, cancellation, entry, doubt)
     raise doubt
 
@@ -544,7 +547,7 @@ async def _call_resolve(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
 ) -> object:
     if context.resolve is None or entry.intent is None or is_over(context.clock, work.deadline):
-        return None  # `recover` asks later.
+        return None  # `recover` calls ``resolve`` later, if there is one.
     work.resolve_failed = True
     try:
         with cancellation:
@@ -566,7 +569,8 @@ async def _call_resolve(
     return None
 
 
-_LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")  # less strict than the specification, for ids typed by people
+# This is less strict than the specification, because people type ids.
+_LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 
 
 def order_id_of(text: object) -> str | None:
@@ -579,7 +583,7 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
     """Return ``answer`` if it is a valid result of ``resolve`` for ``intent``.
 
     Raises:
-        ValueError: ``answer`` is not a readable order, is another order, or is not an order's id.
+        ValueError: ``answer`` is an unreadable order, another order, or not a result at all.
     """
     if isinstance(answer, Order):
         read = read_answer(answer.to_json())
@@ -615,10 +619,10 @@ async def _resolved(
 async def _refuted(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
 ) -> None:
-    """Free the key and undo the hooks, if no request can take effect any more.
+    """Free the key and undo the hooks, if the journal accepts the refutation.
 
     Raises:
-        Refuted: the key was freed.
+        Refuted: the journal accepted it.
         JournalFailed: the journal could not be written.
     """
     pending = undos_on_failure(entry)
@@ -657,11 +661,15 @@ async def _write(
 # If the journal cannot record a response, the order's id is logged and published at once, and the write is
 # retried later.
 #
-# Other processes find the key in doubt. The response is known only to this process, and is lost with it.
+# Until then, other processes find the key in doubt. Only this process has the response, which is lost if the
+# process ends.
 
 
 MAX_UNRECORDED = 1000
-"""The maximum number of unrecorded responses. A doubt without an order id never displaces another one."""
+"""The maximum number of unrecorded responses that a client keeps.
+
+If it is reached, a response with an order's id replaces the oldest one, and other responses are not kept.
+"""
 
 
 def could_not_record(
@@ -673,7 +681,7 @@ def could_not_record(
     order_id: str | None,
     is_reported: bool,
 ) -> None:
-    """Keep ``again``, which retries the write. Log and publish the order's id unless ``is_reported``."""
+    """Keep ``again``, which retries the write. Log and publish the order's id, unless ``is_reported``."""
     key, unrecorded = work.intent.key, context.unrecorded
     if key not in unrecorded and len(unrecorded) >= MAX_UNRECORDED:
         if order_id is None:
@@ -684,16 +692,16 @@ def could_not_record(
         return
     what = "was created" if outcome is Outcome.CREATED else "may exist: the response cannot be read"
     log.error(
-        "order %s of the key %r %s; the journal could not record it: record the id", order_id, key, what
+        "order %s of the key %r %s; the journal could not record it: write down the id", order_id, key, what
     )
     context.publish(OrderUnrecorded, work, outcome=outcome, order_id=order_id)
 
 
 async def flush_unjournaled(context: ClientCore, key: str) -> bool:
-    """Retry to record an unrecorded response for ``key``, if any. Return whether an order was recorded.
+    """Try again to record the unrecorded response of ``key``. Return whether an order was recorded.
 
     Raises:
-        JournalFailed: the journal still cannot record it.
+        JournalFailed: the journal still cannot record the response.
     """
     again = context.unrecorded.pop(key, None)
     if again is None:
