@@ -1,11 +1,11 @@
 """Traces and metrics for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
 
-This package may import the client and everything below it.
+This package may import the client and the layers below it.
 """
 
 try:
     import opentelemetry.metrics
-    import opentelemetry.trace  # noqa: F401 - imported only here, so that a missing package is one clear error
+    import opentelemetry.trace  # noqa: F401 - imported here, so that a missing package raises one clear error
 except ModuleNotFoundError as _error:
     if not (_error.name or "").startswith("opentelemetry"):
         raise  # The package is installed, but one of its own dependencies is missing.

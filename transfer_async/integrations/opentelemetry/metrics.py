@@ -1,4 +1,4 @@
-"""The metrics of the client, with their names and units."""
+"""The metrics of the client and of workers, with their names and units."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, str | int]
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Histogram boundaries in seconds for an HTTP request, from the semantic conventions."""
+"""Histogram boundaries for the duration of an HTTP request, in seconds, from the semantic conventions."""
 
 ORDER_SECONDS = (*REQUEST_SECONDS, 15.0, 30.0, 60.0, 120.0)
-"""Histogram boundaries in seconds for an order. Its hooks and retries take longer than a request."""
+"""Histogram boundaries for the duration of an order, in seconds. An order includes hooks and retries."""
 
 JOURNAL_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-"""Histogram boundaries in seconds for the journal: the conventions' for databases, plus finer ones."""
+"""Histogram boundaries for the duration of a journal operation, in seconds.
+
+They are the semantic conventions' boundaries for databases, with some lower ones added.
+"""
 
 
 # The names of the counters and histograms.
@@ -68,7 +71,7 @@ HISTOGRAMS = {
     REQUEST_DURATION: ("Duration of HTTP client requests.", REQUEST_SECONDS),
     OPERATION_DURATION: ("Duration of database client operations.", JOURNAL_SECONDS),
 }
-"""The description and the boundaries of each histogram, in seconds."""
+"""The description of each histogram, and its boundaries in seconds."""
 
 _WAITING = {
     "doubt": "order in doubt",
@@ -82,12 +85,12 @@ class Instruments:
 
     Args:
         meter: the meter that creates the instruments.
-        where: the service's address, which is an attribute of every metric but those of the journal.
+        where: the service's address, as attributes of every metric except the duration of journal operations.
 
     Attributes:
-        in_doubt: the number of orders in doubt, once it is known.
+        in_doubt: the number of orders in doubt, or None until it is known.
         ages: the ages of the oldest doubt, pending undo and pending notification, in seconds.
-        clients: the clients whose retry budgets are observed, as long as they exist.
+        clients: the clients whose retry budgets are observed. The set does not keep them alive.
     """
 
     def __init__(self, meter: Meter, where: Attributes) -> None:
@@ -105,7 +108,7 @@ class Instruments:
             )
             for name, (description, boundaries) in HISTOGRAMS.items()
         }
-        # Observable gauges, because some versions export a value once only.
+        # These are observable gauges because some versions export the value of other gauges only once.
         meter.create_observable_gauge(
             "transfer_async.orders.in_doubt",
             [self._observe_doubts],
@@ -135,7 +138,7 @@ class Instruments:
         self._histograms[name].record(seconds, {**self._where, **(attributes or {})})
 
     def operation(self, seconds: float, done: Attributes) -> None:
-        """Record the duration of a journal operation, which has no service."""
+        """Record the duration of a journal operation, without the service's address."""
         self._histograms[OPERATION_DURATION].record(seconds, done)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
@@ -153,18 +156,18 @@ class Instruments:
         return [Observation(self.ages[waiting], self._where)] if waiting in self.ages else []
 
     def _observe_budgets(self, _: CallbackOptions) -> Iterable[Observation]:
-        # The exporter's thread calls this, so iterate over a copy.
+        # The exporter's thread calls this method, so iterate over a copy.
         left = [client.retry_budget for client in list(self.clients)]
         return [Observation(min(left), self._where)] if left else []
 
 
 # --- names -------------------------------------------------------------------------------------------
-# The names of attributes. They are those of the semantic conventions, if these have a name. They are strings
-# because the conventions' own package has been in beta for years.
+# The names of attributes. Where the semantic conventions define a name, it is used. The names are repeated
+# here because the conventions' own package has been in beta for years.
 
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.33.0"
-"""The version of the semantic conventions. It is the first with stable names for databases."""
+"""The version of the semantic conventions, which is the first one with stable names for databases."""
 
 ERROR_TYPE: Final = "error.type"
 METHOD: Final = "http.request.method"
@@ -189,12 +192,18 @@ PAUSE: Final = "transfer_async.retry.pause"
 WAITED: Final = "transfer_async.rate.waited"
 
 UNRECORDED: Final = "unrecorded"
-"""The outcome of a call that recorded no outcome: its journal failed, or another call recorded one first."""
+"""The outcome attribute of a call without a recorded outcome.
+
+The call's journal failed, or another call recorded the outcome first.
+"""
 
 OTHER: Final = "_OTHER"
-"""The conventions' ``error.type`` for an error without a class name."""
+"""The semantic conventions' ``error.type`` for an error without a known name."""
 
 
 def error_type(name: str) -> str:
-    """Return ``name`` if it is a class name, else `OTHER`. Free text would create too many metric series."""
+    """Return ``name`` if it may be a class name, otherwise `OTHER`.
+
+    Free text as an attribute would create too many metric series.
+    """
     return name if name.isidentifier() else OTHER

@@ -1,8 +1,9 @@
 """Traces and metrics of the client for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
 
-An order is a span in its caller's trace, and its HTTP attempts are child spans. The names come from
-OpenTelemetry's semantic conventions. Other names begin with ``transfer_async``. Attributes contain keys, ids,
-statuses, and names of hooks and errors. They never contain personal data, an error's text or its traceback.
+An order is a span in its caller's trace, and its HTTP attempts are child spans. Names of metrics and
+attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes contain
+keys, ids, statuses, and the names of hooks and errors. They never contain personal data, an error's text or
+its traceback.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ if TYPE_CHECKING:
 
 
 SCOPE = "transfer_async"
-"""The name of OpenTelemetry's instrumentation scope."""
+"""The name of the instrumentation scope of all spans and metrics."""
 
 
 class Telemetry:
-    """An observer that creates traces and metrics for the clients of one service::
+    """An observer that records traces and metrics for the clients of one service::
 
         telemetry = Telemetry(base_url=base_url)
         journal = telemetry.journal(SQLiteJournal("orders.db"))
@@ -57,13 +58,14 @@ class Telemetry:
     A process needs one `Telemetry` for each service.
 
     Args:
-        base_url: the client's base URL. Without it, no span or metric names the server.
+        base_url: the client's base URL. Without it, spans and metrics do not contain the server's address.
         tracer_provider: the provider that receives the spans, by default the global one.
         meter_provider: the provider that receives the metrics, by default the global one.
-        trace_requests: whether the client's requests carry the trace context, as the global propagator of
-            ``opentelemetry.propagate`` writes it (``traceparent``). Baggage is never sent to the service.
-        span_events: whether hooks, retries, undos and doubts are events of the spans. OpenTelemetry plans
-            to replace span events by logs: without them, pass ``log_events`` as an observer after this one.
+        trace_requests: whether the client's requests contain the trace context as headers (``traceparent``),
+            from the global propagator of ``opentelemetry.propagate``. Baggage is never sent to the service.
+        span_events: whether hooks, retries, undos and doubts are recorded as span events. OpenTelemetry plans
+            to replace span events by logs. To use logs instead, pass false, and add the observer
+            ``log_events`` after this one.
 
     Raises:
         ValueError: ``base_url`` is not valid for a client.
@@ -80,13 +82,16 @@ class Telemetry:
     ) -> None:
         where, full = _server(base_url)
         tracer = (tracer_provider or get_tracer_provider()).get_tracer(SCOPE, VERSION, metrics.SCHEMA)
-        # The address makes the meters differ. If two meters are equal, only the first one's gauges are
-        # observed.
+        # The address distinguishes the meters of two services. If two meters were equal, only the gauges of
+        # the first one would be observed.
         meter = (meter_provider or get_meter_provider()).get_meter(SCOPE, VERSION, metrics.SCHEMA, where)
         self._instruments = Instruments(meter, where)
         self._orders = Orders(tracer, self._instruments, {**where, **full}, span_events=span_events)
         self.request_headers: HeaderSource | None = self._orders.headers_for if trace_requests else None
-        """Returns the trace context for a request; the client calls it. None unless ``trace_requests``."""
+        """The function that returns the headers with a request's trace context; None by default.
+
+        The client calls it for each request if ``trace_requests`` is true.
+        """
 
     def __call__(self, event: Event) -> None:
         """Record one event of a client."""
@@ -98,18 +103,19 @@ class Telemetry:
         return len(self._orders)
 
     def journal(self, journal: Journal) -> Journal:
-        """Return a journal that measures the operations of ``journal``.
+        """Return a journal that passes all calls to ``journal`` and measures their duration.
 
-        Open and close it in place of ``journal``. Each ``recover`` also counts the orders in doubt.
+        Open and close the returned journal instead of ``journal``. Each ``recover`` of a client with it also
+        updates the number of orders in doubt.
         """
         return cast("Journal", TimedJournal(journal, self._instruments))
 
     def watch(self, client: TransferClient) -> None:
-        """Observe ``client``'s retry budget, without keeping the client alive."""
+        """Observe the retry budget of ``client``. This does not keep the client alive."""
         self._instruments.clients.add(client)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
-        """Record a delivery that a worker has processed: pass this method as the worker's ``measure``."""
+        """Record a delivery that a worker has processed. Pass this method to a worker as ``measure``."""
         self._instruments.command(disposition=disposition, deliveries=deliveries, seconds=seconds)
 
     def report(self, report: RecoveryReport) -> None:
@@ -118,7 +124,7 @@ class Telemetry:
 
 
 def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str | int]]:
-    """Return the attributes with the server's address, and those with the request's URL for spans."""
+    """Return the server's address as attributes, and the request's URL as an attribute for spans."""
     if base_url is None:
         return {}, {}
     address = normalised(base_url)
@@ -130,18 +136,18 @@ def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str |
 
 
 # --- timed journal -----------------------------------------------------------------------------------
-# A journal that measures the operations of another one.
+# A journal that measures the operations of another journal.
 
 
 SYSTEMS = {"SQLiteJournal": "sqlite", "PostgresJournal": "postgresql", "MemoryJournal": "memory"}
-"""``db.system.name`` for each journal class; a bank's own journal is ``other``."""
+"""The value of ``db.system.name`` for each journal class. It is ``other`` for all other journals."""
 
 _OPERATIONS = {"takeover": "take_over", "layaside": "lay_aside"}
-"""``db.operation.name`` of transitions whose name in the journal differs."""
+"""The value of ``db.operation.name`` for transitions whose name in the journal differs from it."""
 
 
 class TimedJournal:
-    """A journal that measures the transitions of another journal, and passes all other calls on to it.
+    """A journal that passes all calls to another journal and measures the duration of transitions.
 
     Args:
         journal: the journal to measure.
@@ -168,7 +174,7 @@ class TimedJournal:
         await self._journal.__aexit__(kind, error, traceback)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Apply the transition ``move`` and measure its duration."""
+        """Apply the transition ``move`` in the other journal, and record its duration."""
         began = perf_counter()
         try:
             verdict = await self._journal.move(scope, key, move)
@@ -179,7 +185,7 @@ class TimedJournal:
         return verdict
 
     async def count_in_doubt(self, scope: str) -> int:
-        """Return the number of keys in doubt, and update the gauge. Every ``recover`` calls this."""
+        """Return the number of keys in doubt, and update the metrics. Every ``recover`` calls this."""
         count = await self._journal.count_in_doubt(scope)
         oldest = self._read_by.pop(_this_task(), None)
         self._instruments.in_doubt = count
@@ -191,7 +197,10 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return pending keys and note the oldest. Every ``recover`` reads all pending keys through this."""
+        """Return a page of pending keys, and note the oldest pending work for the metrics.
+
+        Every ``recover`` reads all pending keys with this method.
+        """
         found = await self._journal.work(scope, limit=limit, after=after)
         oldest = self._read_by.setdefault(_this_task(), Oldest()) if after else Oldest()
         self._read_by[_this_task()] = oldest
@@ -207,7 +216,7 @@ class TimedJournal:
             done[metrics.ERROR_TYPE] = type(error).__name__
         try:
             self._instruments.operation(seconds, done)
-        except Exception as raised:  # noqa: BLE001 - the journal was written: a metric must not fail the call
+        except Exception as raised:  # noqa: BLE001 - the journal was written: the call must not fail now
             _log_failure(raised)
 
 
@@ -222,14 +231,14 @@ def _log_failure(raised: Exception) -> None:
 
 
 # --- ages --------------------------------------------------------------------------------------------
-# The ages of the oldest pending work, which are noted while `recover` reads it.
+# The ages of the oldest pending work, computed while `recover` reads the pending keys.
 
 
 @define
 class Oldest:
-    """The start times of the oldest doubt, pending undo and pending notification; None where there is none.
+    """The start times of the oldest doubt, pending undo and pending notification.
 
-    They are in seconds on the journal's clock.
+    The times are seconds by the journal's clock, or None if no such work is pending.
     """
 
     doubt: float | None = None
@@ -237,7 +246,7 @@ class Oldest:
     notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Include ``entry``. Work that was recorded without a time counts from the time of its claim."""
+        """Include the pending work of ``entry``. For work without a time, use the time of the key's claim."""
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
         self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.pending_undos])
@@ -246,7 +255,7 @@ class Oldest:
         )
 
     def ages(self, now: float) -> dict[str, float]:
-        """Return the ages in seconds, or 0 if no work is pending."""
+        """Return the age of the oldest work of each kind, in seconds; 0 if no work is pending."""
         since = {"doubt": self.doubt, "undo": self.undo, "notification": self.notification}
         return {name: 0.0 if time is None else max(0.0, now - time) for name, time in since.items()}
 
@@ -261,21 +270,21 @@ def _earlier(known: float | None, times: Iterable[float]) -> float | None:
 
 
 # --- propagation -------------------------------------------------------------------------------------
-# The trace context in message headers: read from the command, and written to the outcome.
+# The trace context in message headers. A worker reads it from the command and writes it to the outcome.
 
 
 @contextmanager
 def context_from(headers: Mapping[str, str]) -> Iterator[None]:
-    """Return a context in which spans become part of the trace in a message's headers.
+    """Return a context manager in which new spans belong to the trace in a message's headers.
 
-    Headers without a valid trace have no effect.
+    Headers without a valid trace context have no effect.
 
     Args:
-        headers: the message's headers, with names in any case.
+        headers: the message's headers. The case of their names does not matter.
     """
     # Proxies and brokers change the case of names, and propagators expect lower case.
     carrier = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
-    # Pass the current context: otherwise headers without a trace would end the current trace.
+    # Without the current context, headers without a trace would end the current trace.
     token = context.attach(propagate.extract(carrier, context.get_current()))
     try:
         yield
@@ -284,7 +293,7 @@ def context_from(headers: Mapping[str, str]) -> Iterator[None]:
 
 
 def headers_of_context() -> dict[str, str]:
-    """Return headers with the current trace context, for a message of the same trace."""
+    """Return the current trace context as headers of a message."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier
@@ -293,10 +302,10 @@ def headers_of_context() -> dict[str, str]:
 # --- spans --------------------------------------------------------------------------------------------
 # The spans of orders and their attempts, built from the client's events.
 #
-# An order's span begins with `Claimed` and lasts until the task of its call ends. So it includes the undos
+# An order's span begins with the event `Claimed` and ends with the task of the call. So it includes the undos
 # after a definite failure, and ``resolve`` after a doubt. If the order was created, nothing follows, and the
-# span ends at once. Every task ends, so no span stays open. A call without a recorded outcome gets the
-# outcome `UNRECORDED`. If a call has no span here, as in ``recover``, its events are added to the current
+# span ends immediately. Every task ends, so no span stays open. A call without a recorded outcome gets the
+# outcome `UNRECORDED`. If an event belongs to no order span, as in ``recover``, it is added to the current
 # span.
 
 
@@ -307,7 +316,7 @@ _REQUEST: Attributes = {metrics.METHOD: "POST", metrics.TEMPLATE: CREATE_ORDER}
 
 @define(eq=False, kw_only=True)
 class OpenAttempt:
-    """An HTTP attempt in progress. It has its start in nanoseconds since 1970 and on a monotonic clock."""
+    """An HTTP attempt in progress, with its start in nanoseconds since 1970 and by a monotonic clock."""
 
     span: Span
     began_at: int = field(factory=time.time_ns)
@@ -316,7 +325,7 @@ class OpenAttempt:
 
 @define(eq=False, kw_only=True)
 class OpenOrder:
-    """An order whose call is in progress, with the part of its outcome that is known so far."""
+    """An order whose call is in progress, with what is known of its outcome."""
 
     span: Span
     context: Context
@@ -328,13 +337,13 @@ class OpenOrder:
 
 
 class Orders:
-    """Creates spans from events and updates the metrics.
+    """Creates spans and updates metrics from the client's events.
 
     Args:
         tracer: the tracer that creates the spans.
-        instruments: the metrics.
-        server: the service's address, for the spans of attempts.
-        span_events: whether spans have events.
+        instruments: the metrics to update.
+        server: the service's address, as attributes of the spans of attempts.
+        span_events: whether span events are recorded.
     """
 
     def __init__(
@@ -367,13 +376,13 @@ class Orders:
         return len(self._open)
 
     def record(self, event: events.Event) -> None:
-        """Record one event."""
+        """Record one event of a client."""
         record = self._recorders.get(type(event))
         if record is not None:
             record(event)
 
     def headers_for(self, intent_id: str | None) -> dict[str, str]:
-        """Return the trace context of an order's attempt, or else of the current span, as headers."""
+        """Return headers with the trace context of the order's attempt, or of the current span."""
         where = context.get_current()
         order = None if intent_id is None else self._open.get(intent_id)
         if order is not None and order.attempt is not None:
@@ -400,8 +409,8 @@ class Orders:
         order = OpenOrder(span=span, context=trace.set_span_in_context(span), seconds=event.seconds)
         self._open[event.intent_id] = order
         task.add_done_callback(partial(self._call_is_over, event.intent_id, order))
-        # The spans of hooks belong to the order. The context ends with the call's task, so it is not
-        # detached.
+        # Attach the context, so that spans of hooks become children of the order's span. It ends with the
+        # call's task, so it need not be detached.
         context.attach(order.context)
 
     def _call_is_over(self, intent_id: str, order: OpenOrder, _: asyncio.Task[Any]) -> None:
@@ -423,7 +432,7 @@ class Orders:
         self._instruments.measure(metrics.ORDER_DURATION, order.seconds, ended)
 
     def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
-        """Note the order's outcome, as far as it is known now."""
+        """Note the outcome of the order of ``event``. Return the order, or None if it has no open span."""
         order = self._open.get(event.intent_id)
         if order is not None:
             order.outcome, order.seconds = outcome.value, event.seconds
@@ -434,7 +443,7 @@ class Orders:
         order = self._ended(event, Outcome.CREATED, None)
         if order is not None:
             order.span.set_attribute(metrics.ORDER_ID, event.order_id)
-            # The response arrived before it was recorded.
+            # The event has the attempt's duration. The time until now also includes writing the journal.
             self._end_attempt(order, outcome=order.outcome, error=None, status=event.status, took=event.took)
             self._end(event.intent_id, order)
 
@@ -448,7 +457,7 @@ class Orders:
         error = metrics.error_type(event.error)
         order = self._ended(event, Outcome.UNKNOWN, error)
         if order is not None:
-            # The attempt is still open if its response was an order that belongs to another key.
+            # The attempt is still open if the service responded with an order of another key.
             self._end_attempt(order, outcome=Outcome.UNKNOWN.value, error=error)
         self._note(event, "order_in_doubt", {metrics.ERROR_TYPE: error})
         self._instruments.count(metrics.DOUBTS_BEGUN, {metrics.ERROR_TYPE: error})
