@@ -1184,7 +1184,7 @@ async def test_a_journal_that_lost_the_key_raises_journal_failed(world: World):
         world.journal.journal._entries.clear()
 
     world.journal.before[transitions.MarkSending] = forget
-    await world.fails(JournalFailed, match="lost the key")
+    await world.fails(JournalFailed, match="no record of the key any more")
 
     assert not world.sandbox.requests
 

@@ -85,9 +85,9 @@ def test_an_invalid_key_file_is_refused(tmp_path: Path, text: str):
     path = tmp_path / "keys.json"
     path.write_text(text, encoding="utf-8")
 
-    with pytest.raises(ValueError, match="the file of keys must be"):
+    with pytest.raises(ValueError, match="the key file must be"):
         KeySeal.from_file(path)
-    with pytest.raises(ValueError, match="the file of keys cannot be read"):
+    with pytest.raises(ValueError, match="the key file cannot be read"):
         KeySeal.from_file(tmp_path / "gone")
 
 
@@ -104,11 +104,11 @@ def test_from_env_uses_the_seal_of_the_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TRANSFER_JOURNAL", str(tmp_path / "journal.db"))
     monkeypatch.setenv("TRANSFER_BASE_URL", "https://orders.example")
     monkeypatch.setenv("TRANSFER_API_TOKEN", "t")
-    with pytest.raises(ValueError, match="TRANSFER_SEAL: the file of keys must be"):
+    with pytest.raises(ValueError, match="TRANSFER_SEAL: the key file must be"):
         TransferClient.from_env(hooks=[])
     (tmp_path / "journal.db").touch()
     ended = commands.invoke("journal", "list")
-    assert (ended.exit_code, "TRANSFER_SEAL: the file of keys must be" in ended.output) == (2, True)
+    assert (ended.exit_code, "TRANSFER_SEAL: the key file must be" in ended.output) == (2, True)
 
 
 @pytest.mark.parametrize("given", ["a key", KeySeal])

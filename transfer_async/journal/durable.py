@@ -134,7 +134,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Delete up to `PRUNE_BATCH` keys that ended before that time, and return their number."""
+        """Delete up to `PRUNE_BATCH` keys of a scope that ended before ``before``; return their number."""
 
     @property
     @abc.abstractmethod

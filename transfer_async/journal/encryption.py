@@ -89,9 +89,9 @@ class KeySeal:
             keys = {name: base64.b64decode(text, validate=True) for name, text in read["keys"].items()}
             current = read["current"]
         except OSError as error:
-            raise ValueError(f"the file of keys cannot be read ({error.strerror or error})") from None
+            raise ValueError(f"the key file cannot be read ({error.strerror or error})") from None
         except (ValueError, TypeError, KeyError, AttributeError):
-            why = """the file of keys must be {"current": "ID", "keys": {"ID": "32 bytes in base64"}}"""
+            why = """the key file must be {"current": "ID", "keys": {"ID": "32 bytes in base64"}}"""
             raise ValueError(why) from None
         return cls(keys, current=current)
 
@@ -196,7 +196,7 @@ def sealed_reply(seal: Seal, reply: bytes, order_id: str | None, place: RecordId
 def opened_reply(
     seal: Seal | None, reply: bytes | None, order_id: str | None, place: RecordId | None
 ) -> bytes | None:
-    """Decrypt a reply that may be encrypted.
+    """Decrypt a reply; return an unencrypted reply unchanged.
 
     Raises:
         DoesNotOpen: it cannot be decrypted, or there is no seal.

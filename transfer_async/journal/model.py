@@ -73,7 +73,7 @@ class Rejection(enum.Enum):
     LOST = "the key's claim or attempt has changed since"
     TOO_EARLY = "a request may still take effect"
     FOREIGN = "the order's id is bound to another key"
-    REFUSED = "the same order was refused before, and would be again"
+    REFUSED = "the same order was refused before, and would be refused again"
     UNREAD = "the key's record is corrupt or cannot be decrypted"
     MOVED = "the key has changed since it was read"
     VOID = "the proposal is void: the key has changed since, or another proposal has replaced it"

@@ -196,7 +196,7 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
         return self.order_id
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Replace the id; if the outcome was published as unknown, the right id is to be published."""
+        """Replace the id, and add a pending notification of it if the outcome was published as unknown."""
         amended = replace(
             entry, order_id=self.order_id, pending_notifications=_notifications_without(entry, self.wrong)
         )
@@ -209,7 +209,7 @@ class TakeBack(_OfWrongId, frozen=True, kw_only=True):
     name: ClassVar[str] = "takeback"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the id. The wait before a refutation does not start again, so ``sent_until`` stays."""
+        """Remove the id. ``sent_until`` stays, so that the wait before a refutation does not start again."""
         cause = Cause(kind=CauseKind.TAKEN_BACK, attempts=() if entry.cause is None else entry.cause.attempts)
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause

@@ -70,7 +70,7 @@ PROGRAM = f"transfer_async {RELEASE} format {VERSION}"
 """The name of the connections in `pg_stat_activity`, unless the DSN sets `application_name`."""
 
 MAX_CLOCK_ERROR = 1.0
-"""The maximum error, in seconds, of the estimated server time. A write with a larger error is not stored."""
+"""The maximum error, in seconds, of the estimated server time in an optimistic write."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -296,7 +296,7 @@ class PostgresJournal(DurableJournal):
             await session.execute("COMMIT")
 
     async def _committed_tokens(self, session: Session, transaction: Transaction) -> list[str]:
-        """Return the tokens of the transitions that a commit with a lost reply did commit."""
+        """Return the tokens of the transitions that were committed although the reply was lost."""
         # A commit that is found must be durable, too. This write makes our own commit wait for it.
         await session.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)

@@ -277,7 +277,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def write(
         self, key: str, move: Move, *, certain: Outcome, order: Order | None = None
     ) -> TransitionResult:
-        """Make a transition.
+        """Make a transition and return its result.
 
         Args:
             key: the key.
@@ -294,7 +294,9 @@ class ScopedJournal(FrozenStruct, frozen=True):
             error.outcome, error.order, error.key = certain, order, key  # The store cannot know these.
             raise error
         if verdict is None:
-            raise KeyForgotten("the journal has lost the key", outcome=certain, order=order, key=key)
+            raise KeyForgotten(
+                "the journal has no record of the key any more", outcome=certain, order=order, key=key
+            )
         if verdict.denial is Rejection.UNREAD:
             unread = verdict.entry.unread
             why = "the journal's record of the key cannot be read: an operator must first resolve the key"
@@ -330,7 +332,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return () if self.scope in found else tuple(found)
 
     async def orders(self, *, limit: int, after: str = "") -> list[tuple[str, str, float | None]]:
-        """Return the orders that keys are bound to; see `Journal`.
+        """Return one page of the orders that keys are bound to; see `Journal`.
 
         Raises:
             ValueError: the journal cannot list its orders.
@@ -341,7 +343,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(orders, self.scope, limit=limit, after=after))
 
     async def refuted(self, *, after: str = "") -> tuple[list[str], str]:
-        """Return keys that had a doubt refuted; see `Journal`.
+        """Return one page of the keys whose doubt was ever refuted; see `Journal`.
 
         Raises:
             ValueError: the journal cannot list its refuted keys.
@@ -352,9 +354,9 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(refuted, self.scope, after=after))
 
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
-        """Return keys that had a doubt resolved; see `Journal`.
+        """Return one page of the keys whose doubt was ever resolved; see `Journal`.
 
-        If the journal cannot list these, return all keys that have an order.
+        If the journal cannot list these keys, the pages contain all keys that have an order.
         """
         resolved = getattr(self.store, "resolved", None)
         if resolved is not None:
@@ -369,7 +371,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def audit(
         self, *, limit: int, after: str, by: str | None, since: float | None, until: float | None
     ) -> tuple[list[AuditLine], str]:
-        """Return what people did, newest first; see `Journal`.
+        """Return one page of the history lines that name a person, newest first; see `Journal`.
 
         Raises:
             ValueError: the journal cannot list the histories of all keys.

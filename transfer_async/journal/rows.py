@@ -438,7 +438,7 @@ _STATES = frozenset(item.value for item in KeyState)
 
 
 def _state_of(row: EntryRow) -> KeyState:
-    """Return the state: created if there is an order's id, in doubt if the stored state cannot be true."""
+    """Return the state: created if there is an order's id, in doubt if the stored state is not credible."""
     if row.order_id is not None:
         return KeyState.CREATED
     is_known = row.state in _STATES and row.state != KeyState.CREATED.value
@@ -667,12 +667,12 @@ async def _counted(store: Upgradable, found: int) -> Upgrade:
 
 
 def table_of(version: int) -> str:
-    """Return the name of the table of entries in a journal of that version."""
+    """Return the name of the table of entries in a journal of this ``version``."""
     return "keys" if version == 1 else f"keys_{version}"
 
 
 def statements_from(version: int, schema: str) -> list[str]:
-    """Return all statements that upgrade that version to this program's version."""
+    """Return all statements that upgrade a journal of this ``version`` to `VERSION`."""
     return [item.format(schema=schema) for step in range(version, VERSION) for item in STEPS[step]]
 
 

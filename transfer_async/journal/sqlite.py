@@ -176,7 +176,7 @@ class SQLiteJournal(DurableJournal):
             self._file = None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the journal's thread; a cancelled caller waits until it has ended."""
+        """Run ``work`` in the journal's thread; even a cancelled caller waits until ``work`` has ended."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer_async-journal")
         done = asyncio.get_running_loop().run_in_executor(self._thread, _outcome_of, work)

@@ -206,7 +206,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
     reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Also reject it if an order of an earlier intent may exist: a second order would pay twice."""
+        """Also reject the transition if an earlier intent's order may exist: a second one would pay twice."""
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
