@@ -49,7 +49,7 @@ REFUSED = OrderOutcome(key="k", intent_id="i", outcome=Outcome.REFUSED, order_ma
 FREE = OrderOutcome(key="k", intent_id="i", outcome=Outcome.REFUSED, order_may_exist=False)
 
 Away = Callable[[], AbstractAsyncContextManager[object]]
-"""Returns a context manager that makes the broker unreachable while it is open."""
+"""A function that returns a context manager. The broker is unreachable while the context is open."""
 
 Work = Callable[[Workplace, Connection], None]
 """The function that a process runs until it is killed."""
@@ -101,7 +101,7 @@ class BrokerContract:
 
     @pytest_asyncio.fixture
     async def harness(self, new_line: NewBroker) -> AsyncIterator[BrokerHarness]:
-        """A harness with new subjects, to send and take messages."""
+        """A harness that sends and takes messages on new subjects."""
         async with BrokerHarness(new_line, ack_wait=self.ack_wait) as harness:
             yield harness
 
@@ -114,7 +114,7 @@ class BrokerContract:
     # --- delivery -------------------------------------------------------------------------------
 
     async def test_a_message_is_delivered_as_it_was_sent(self, harness: BrokerHarness) -> None:
-        """Messages may contain any bytes: one that cannot be decoded must be dead-lettered unchanged."""
+        """A message may contain any bytes, because a message that is not valid is dead-lettered unchanged."""
         bodies = {b"{}", b"", b"\xff\x00\r\n" * 40, "ü№".encode(), b"x" * 100_000}
         for body in bodies:
             await harness.send(body, HEADERS)
@@ -135,9 +135,9 @@ class BrokerContract:
         assert HEADERS.items() <= taken.headers.items()
 
     async def test_no_message_is_fetched_ahead(self, harness: BrokerHarness) -> None:
-        """Such a message would wait in a busy worker, without a heartbeat, while other workers are idle.
+        """A message fetched ahead waits in a busy worker, without heartbeats, while other workers are idle.
 
-        Nor is a message delivered to two workers.
+        The test also checks that no message is delivered to two workers.
         """
         bodies = {b"%d" % number for number in range(4)}
         for body in bodies:
@@ -149,7 +149,7 @@ class BrokerContract:
         assert [item.deliveries for item in taken] == [1] * 4
 
     async def test_waiting_without_a_message_ends_at_its_timeout(self, harness: BrokerHarness) -> None:
-        """If the call returns at once, a worker concludes that the connection is closed."""
+        """If a broker returns no message at once, the worker concludes that the connection is closed."""
         subscriber = await (await harness.consumer()).subscriber()
         began = time.monotonic()
 
@@ -251,7 +251,7 @@ class BrokerContract:
         assert (again.body, again.deliveries) == (b"retried", 2)
 
     async def test_deliveries_are_counted_and_not_limited(self, harness: BrokerHarness) -> None:
-        """The worker decides when to give up. A broker that gives up by itself loses an order."""
+        """Only the worker decides when to give up. A broker with its own limit loses an order."""
         await harness.send(b"again and again")
         consumer, counted = await harness.consumer(), []
         for _ in range(8):
@@ -283,7 +283,7 @@ class BrokerContract:
         assert await harness.redelivered(consumer) == []
 
     async def test_a_message_is_dead_lettered_whatever_the_reason(self, harness: BrokerHarness) -> None:
-        """The reason contains the name of a field of the message, which may be any text."""
+        """The reason may contain any text, because it quotes the name of a field of the message."""
         await harness.send(b"odd")
         consumer = await harness.consumer()
         await (await consumer.take()).dead_letter("not valid: nä\r\nme\x00: " + "№" * 5000)
@@ -296,7 +296,7 @@ class BrokerContract:
     async def test_a_message_survives_a_cancelled_dead_letter_or_retry(
         self, harness: BrokerHarness, answer: str
     ) -> None:
-        """The message must be in the queue, the dead letters or both. Otherwise its order is never paid."""
+        """Afterwards, the queue or the dead letters must contain the message. Otherwise its order is lost."""
 
         def answered(taken: TakenMessage) -> Coroutine[Any, Any, None]:
             if answer == "retry":
@@ -307,11 +307,11 @@ class BrokerContract:
         consumer = await harness.consumer()
         taken, began = await consumer.take(), time.monotonic()
         await soon(answered(taken), "the broker confirmed")
-        took = time.monotonic() - began  # a distant broker needs longer than a few iterations
+        took = time.monotonic() - began  # Measured, because a distant broker takes longer.
         bodies = [b"cancelled after %d of %d" % (part, CUTS) for part in range(CUTS)]
         for part, body in enumerate(bodies):
             await harness.send(body)
-            taken = await consumer.take()  # It may also be an earlier message that was delivered again.
+            taken = await consumer.take()  # This may also be an earlier message, delivered again.
             answering = asyncio.create_task(answered(taken))
             await asyncio.sleep(0)
             await asyncio.wait([answering], timeout=took * part / CUTS)
@@ -353,7 +353,7 @@ class BrokerContract:
             await harness.send(body)
         consumer = await harness.consumer()
         taken: dict[bytes, TakenMessage] = {}
-        while len(taken) < 2:  # On a busy machine the first may be delivered again before the second.
+        while len(taken) < 2:  # On a busy machine, the first message may be redelivered before the second.
             item = await consumer.take()
             taken[item.body] = item
         async with away():
@@ -362,7 +362,7 @@ class BrokerContract:
                 "send": consumer.broker.send(harness.settings.outcomes, CREATED.to_json(), {}),
                 "ack": taken[b"done"].delivery.ack(),
                 "dead_letter": taken[b"no command"].delivery.dead_letter("not valid"),
-                "ping": consumer.broker.broker.ping(timeout=1.0),  # it may return False, too
+                "ping": consumer.broker.broker.ping(timeout=1.0),  # It may also return False.
             }
             everything = asyncio.gather(*wanted.values(), return_exceptions=True)
             ended = await soon(everything, "unconfirmed calls have ended")
@@ -499,7 +499,7 @@ class BrokerContract:
     async def test_the_messages_of_a_killed_worker_are_carried_out_by_another(
         self, workers: WorkerGroup
     ) -> None:
-        """Workers are killed in the hook, before publishing, before acknowledging, and after a retry."""
+        """A worker is killed in the hook, before publishing, before acknowledging, or after a retry."""
         if not self.kills:
             pytest.skip("kills = 0")
         wanted = {f"{point}-{number}" for number in range(self.kills) for point in POINTS}
@@ -522,7 +522,7 @@ class BrokerContract:
     async def test_a_message_survives_a_worker_killed_while_dead_lettering_it(
         self, workers: WorkerGroup
     ) -> None:
-        """The message must be in the queue or the dead letters: it is copied before it is acknowledged."""
+        """The queue or the dead letters must contain the message: copy it before you acknowledge it."""
         if not self.kills:
             pytest.skip("kills = 0")
         place = _workplace(workers, [DEAD_LETTERING])
@@ -542,7 +542,7 @@ def given(broker_away: Away | None) -> Away:
 
 
 def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
-    """Set the event when opening a broker fails or is cancelled."""
+    """Return a function that changes a broker: if ``open`` fails or is cancelled, the event is set."""
 
     def change(broker: Broker) -> None:
         opened = broker.open
@@ -563,7 +563,7 @@ def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
 
 
 def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
-    """Return the settings of a worker process, which stops at the points of these ``keys``."""
+    """Return the settings of a worker process that stops at the points of these ``keys``."""
     keys = frozenset(keys)
     place = Workplace(
         new_line=workers.harness.new_line,
@@ -576,7 +576,7 @@ def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
     try:
         pickle.dumps(place)
     except Exception as error:
-        why = "new_line must return a broker maker that can be pickled, such as a partial; or set kills = 0"
+        why = "new_line must return a function that can be pickled, such as a partial; or set kills = 0"
         raise AssertionError(why) from error
     return place
 

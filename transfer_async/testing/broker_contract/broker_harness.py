@@ -23,7 +23,10 @@ from transfer_async.worker import Delays, Delivery, Handled, Handler
 T = TypeVar("T")
 
 NewBroker = Callable[[WorkerSettings], Broker]
-"""Creates a broker from settings, without opening it. Each belongs to another worker; all use one server."""
+"""A function that creates a broker from settings without opening it.
+
+Each broker belongs to another worker, and all brokers use the same server.
+"""
 
 TIMEOUT = 60.0
 """The timeout of one step in seconds: ten times as long as a busy machine needs."""
@@ -32,10 +35,10 @@ UNACKNOWLEDGED, LAST = b"left unacknowledged", b"sent last"
 
 
 async def soon(work: Awaitable[T], what: str) -> T:
-    """Await ``work``.
+    """Await ``work`` for at most `TIMEOUT` seconds.
 
     Raises:
-        AssertionError: it took longer than `TIMEOUT`. The message names the missing event, ``what``.
+        AssertionError: the timeout expired. The message names ``what``, the expected event.
     """
     scope = asyncio.timeout(TIMEOUT)
     try:
@@ -61,7 +64,7 @@ class TakenMessage:
         await self._settle(self.delivery.ack())
 
     async def retry(self, after: float) -> None:
-        """Return the message, so that it is delivered again after ``seconds``."""
+        """Return the message to the queue, to be delivered again in ``after`` seconds."""
         await self._settle(self.delivery.retry(after))
 
     async def dead_letter(self, reason: str) -> None:
@@ -104,7 +107,7 @@ class Consumer:
         return subscriber
 
     async def take(self) -> TakenMessage:
-        """Take the next message. Each has a new subscriber, so that none is fetched ahead."""
+        """Take the next message with a new subscriber, so that no other message is fetched ahead."""
         subscriber = await self.subscriber()
         message = await soon(self._next(subscriber), "a message was delivered")
         return TakenMessage(self.broker.delivery(message), subscriber)
@@ -114,10 +117,10 @@ class Consumer:
             message = await subscriber.get_one(timeout=self.broker.settings.poll)
             if message is not None:
                 return message
-            await asyncio.sleep(0)  # It may have raised an error before it waited.
+            await asyncio.sleep(0)  # The subscriber may return at once after an error.
 
     async def close(self) -> None:
-        """End as a worker does. Messages that were taken stay unacknowledged."""
+        """Close the broker as a worker does. Messages that were taken stay unacknowledged."""
         await _cancel(self._tasks)
         subscribers, self._subscribers, self._tasks = self._subscribers, [], []
         for end in (*(subscriber.stop for subscriber in subscribers), self.broker.close):
@@ -129,8 +132,8 @@ class BrokerHarness:
     """Sends messages to a broker and takes them from it.
 
     Args:
-        new_line: see `NewBroker`.
-        ack_wait: see `WorkerSettings`.
+        new_line: a function that creates a broker; see `NewBroker`.
+        ack_wait: the seconds after which an unacknowledged message is delivered again.
 
     Attributes:
         settings: the settings of all brokers, with subjects that no other test uses.
@@ -178,7 +181,7 @@ class BrokerHarness:
             await broker.close()
 
     async def published(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the next outcome, as JSON, and its headers."""
+        """Return the decoded JSON and the headers of the next outcome."""
         taken = await self._read(self.settings.outcomes)
         return json.loads(taken.body), taken.headers
 
@@ -189,7 +192,7 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message of a subject. A consumer reads the subject as if it had commands."""
+        """Take the next message of a subject, with a consumer that treats the subject as its commands."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
@@ -204,10 +207,10 @@ class BrokerHarness:
             await reader.close()
 
     async def redelivered(self, consumer: Consumer) -> list[bytes]:
-        """Return every redelivered message, up to a last message that this method sends as a mark.
+        """Return the bodies of all redelivered messages. This method sends two messages to find the last one.
 
         Args:
-            consumer: the consumer, which leaves the last message unacknowledged.
+            consumer: a consumer that takes the first of these two messages and leaves it unacknowledged.
         """
         found: list[bytes] = []
         await self.send(UNACKNOWLEDGED)
@@ -224,9 +227,9 @@ class BrokerHarness:
         return found
 
     async def lost(self, bodies: Iterable[bytes]) -> set[bytes]:
-        """Return the bodies that are neither redelivered nor dead-lettered. No consumer may have messages."""
+        """Return the bodies that are neither redelivered nor dead-lettered. Close all consumers first."""
         left = set(bodies).difference(await self.redelivered(await self.consumer()))
-        with contextlib.suppress(AssertionError):  # No more dead letters.
+        with contextlib.suppress(AssertionError):  # There are no more dead letters.
             while left:
                 left.discard((await self.dead_lettered()).body)
         return left
@@ -243,7 +246,7 @@ async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
 async def _repeat(every: float, do: Callable[[], Awaitable[object]]) -> None:
     while True:
         await asyncio.sleep(every)
-        with contextlib.suppress(Exception):  # As in a worker, the next attempt may succeed.
+        with contextlib.suppress(Exception):  # The next call may succeed.
             await do()
 
 
@@ -253,7 +256,7 @@ async def _repeat(every: float, do: Callable[[], Awaitable[object]]) -> None:
 DELAYS = Delays(first=0.05, longest=0.1)
 LEASE = 15.0
 RETRY = RetryPolicy(attempts=1, deadline=10.0)
-"""Long enough for a busy machine: a call that reaches its deadline would cause one more delivery."""
+"""One attempt with a long deadline, because a call that reaches its deadline causes another delivery."""
 
 
 class SlowHolds(Holds):
@@ -271,7 +274,7 @@ class SlowHolds(Holds):
         self._open.set()
 
     async def requested(self, count: int = 1) -> None:
-        """Wait until this number of further holds was requested."""
+        """Wait until ``count`` more holds were requested."""
         for _ in range(count):
             await soon(self._requests.acquire(), "a hold was requested")
 
@@ -295,7 +298,7 @@ class _RecordingHandler(Handler):
 
 
 class RunningWorker:
-    """One worker. A supervisor restarts it when its connection is closed for good."""
+    """One worker. It is restarted when its connection is closed for good."""
 
     def __init__(self, group: WorkerGroup, make: Callable[[], Broker]) -> None:
         self._group, self._make = group, make
@@ -370,7 +373,7 @@ class WorkerGroup:
         await self._stack.aclose()
 
     def client(self) -> TransferClient:
-        """Create a client like those of the workers."""
+        """Create a client with the settings and the journal of the workers."""
         return TransferClient(
             self.sandbox.base_url,
             self.sandbox.token,
@@ -390,7 +393,8 @@ class WorkerGroup:
         """Start another worker.
 
         Args:
-            slots: the number of messages that it takes at once; by default that of the harness's settings.
+            slots: the number of messages that the worker processes at once; by default ``concurrency`` of the
+                harness's settings.
             change: a function that changes the worker's broker before the start.
             is_awaited: whether to wait until the worker takes messages.
         """

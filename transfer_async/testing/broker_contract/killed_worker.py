@@ -25,25 +25,28 @@ from transfer_async.testing.broker_contract.broker_harness import Consumer, NewB
 from transfer_async.worker import Delays, Delivery, Handler
 
 POINTS = ("holding", "created", "published", "retried")
-"""The points at which a worker stops: in the bank's hook, before it publishes the outcome, before it
-acknowledges the message, and after a retry. The key of a command begins with the point for that command."""
+"""The points at which a worker stops. The key of a command begins with the point for this command.
+
+The worker stops in the bank's hook, before it publishes the outcome, before it acknowledges the message, or
+after it has returned the message for a retry.
+"""
 
 DEADLINE, LEASE = 2.0, 3.0
-"""Seconds. A busy machine needs this long, and another worker waits this long for a killed worker's lease."""
+"""The deadline of a call and the lease of a claim, in seconds. A busy machine needs such long times."""
 
 DEAD_LETTERING = "dead-lettering"
 """The key that a worker reports when it dead-letters messages."""
 
 PAUSES = (1.0, 0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.0)
-"""The pauses between the starts of dead-lettering, as shares of the time that the first one takes.
+"""The pauses between the calls that dead-letter messages, as fractions of the duration of the first call.
 
-So each message has progressed less than the one before, even if the broker is distant.
+At the kill, each call has therefore made less progress than the previous one, even with a distant broker.
 """
 
 
 @frozen(kw_only=True)
 class Workplace:
-    """The settings of a worker process, which stops at the points of the commands with these ``keys``."""
+    """The settings of a worker process that stops at the points of the commands with these ``keys``."""
 
     new_line: NewBroker
     settings: WorkerSettings
@@ -54,7 +57,7 @@ class Workplace:
 
 
 def work(place: Workplace, reached: Connection) -> None:
-    """Work until killed. Report the key of each point that is reached."""
+    """Process commands until killed. Report the key of a command when the worker stops at its point."""
     asyncio.run(_KilledWorker(place, reached).run())
 
 
@@ -66,13 +69,13 @@ def dead_letter_until_killed(place: Workplace, reached: Connection) -> None:
 async def _dead_letter(place: Workplace, reached: Connection) -> None:
     """Take a few messages, begin to dead-letter all of them, and block.
 
-    If the broker's ``send`` sends the copy, it blocks before the copy is sent; otherwise at some point of
-    dead-lettering. The first message is dead-lettered completely, to measure how long that takes.
+    The first message is dead-lettered completely, to measure the duration. If the broker sends dead letters
+    with ``send``, the process blocks before the next one is sent. Otherwise, it blocks at any point.
     """
     broker = place.new_line(place.settings)
     send = broker.send
 
-    is_sent = False  # whether ``send`` sends the copy
+    is_sent = False  # whether the broker sends dead letters with ``send``
 
     async def observed(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         nonlocal is_sent
@@ -81,7 +84,7 @@ async def _dead_letter(place: Workplace, reached: Connection) -> None:
 
     def block() -> None:
         reached.send(DEAD_LETTERING)
-        threading.Event().wait()  # This blocks the whole event loop, as a kill does.
+        threading.Event().wait()  # This blocks the event loop, so that nothing else is sent.
 
     async def blocking(subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         if subject == place.settings.dead_letters:
@@ -90,7 +93,7 @@ async def _dead_letter(place: Workplace, reached: Connection) -> None:
 
     async with Consumer(broker) as consumer:
         first, *taken = [await consumer.take() for _ in PAUSES]
-        broker.send = observed  # type: ignore[method-assign] # there is no other way in between
+        broker.send = observed  # type: ignore[method-assign] # the only way to observe it
         began = time.monotonic()
         await first.delivery.dead_letter("not valid")
         took = time.monotonic() - began

@@ -66,13 +66,13 @@ SIMILAR = (
 """Keys that a store may confuse, by truncation, case folding, stripping, number parsing or patterns."""
 
 HEAD_STARTS = range(9)
-"""The head starts of one of two calls, in iterations of the event loop."""
+"""The head starts of the first of two concurrent calls, in iterations of the event loop."""
 
 TICKS = (*range(1, 17), 24, 32, 64, 128, 256, 512, 1024)
-"""The iterations of the event loop after which a caller is cancelled. Some stores need many."""
+"""The numbers of event-loop iterations after which a caller is cancelled. A slow store needs many."""
 
 TIMEOUT = 30.0
-"""The maximum seconds in which a transition that has begun must be finished."""
+"""The maximum seconds that a transition may take after its caller was cancelled."""
 
 RIVALS: dict[str, tuple[tuple[Move, ...], list[Move]]] = {
     "claims": ((), [claim(number) for number in range(50)]),
@@ -85,13 +85,13 @@ RIVALS: dict[str, tuple[tuple[Move, ...], list[Move]]] = {
         [*(resolve(by=by, proposal="proposal-1") for by in ("ben", "cleo")), create(order_id="tx-own")],
     ),
 }
-"""The races by title: the transitions that lead to each, and those that compete."""
+"""The races by title: the transitions that prepare the race, and the transitions that compete."""
 
 RACES: dict[str, tuple[tuple[Move, ...], Move, Move, Rejection]] = {
     "claim": ((), claim(1), claim(2), Rejection.BUSY),
     "mark": ((claim(),), mark("a"), mark("b"), Rejection.LOST),
 }
-"""The races of two workers: the preparation, each worker's transition, and the second one's rejection."""
+"""The races of two workers by title: the preparation, the two transitions, and the loser's rejection."""
 
 
 @pytest.mark.asyncio
@@ -131,7 +131,7 @@ class JournalContract:
 
     @pytest.fixture
     def another_journal(self) -> Journal:
-        """A second journal of yours on the store and clock of ``new_journal``, not open yet."""
+        """Your second journal, not open yet, with the store and the clock of ``new_journal``."""
         pytest.skip("this test needs a fixture: define another_journal, a second journal on the same store")
 
     @pytest_asyncio.fixture
@@ -156,7 +156,7 @@ class JournalContract:
     async def test_every_scenario_ends_as_decide_says(self, journal: Journal, pass_time: LetPass) -> None:
         """Compare all results, entries, histories and lists, because a lost field could change a decision.
 
-        Play every scenario, and then raise all failures together. The note of a failure names its scenario.
+        All scenarios are played, and then all failures are raised together. A note names each scenario.
         """
         failures: list[Exception] = []
         for title, scenario in SCENARIOS.items():
@@ -171,9 +171,9 @@ class JournalContract:
             raise ExceptionGroup(f"{len(failures)} of {len(SCENARIOS)} scenarios failed", failures)
 
     async def test_random_runs_end_as_decide_says(self, new_journal: Journal, pass_time: LetPass) -> None:
-        """The journal is closed and opened after each run. A failure shows the seed and the last steps."""
+        """Close and reopen the journal after each run. A failure shows the seed and the last steps."""
         for seed in range(self.stories):
-            chance, steps = Random(seed), [f"seed {seed}"]  # noqa: S311 - a run can be repeated
+            chance, steps = Random(seed), [f"seed {seed}"]  # noqa: S311 - a seed repeats a run
             model, scopes = Model(new_journal), (f"{SCOPE}/{seed}", f"{OTHER_SCOPE}/{seed}")
             try:
                 async with new_journal:
@@ -240,7 +240,7 @@ class JournalContract:
     # --- keys and scopes ------------------------------------------------------------------------
 
     async def test_similar_keys_and_order_ids_are_not_confused(self, journal: Journal) -> None:
-        """If a journal confuses two keys, a payment gets the order of another and is never made."""
+        """If a journal confuses two keys, one payment gets the order of the other and is never made."""
 
         async def use(number: int, key: str) -> list[Rejection | None]:
             moves = (claim(number), mark(number=number), create(order_id=f"tx-{key}"))
@@ -296,17 +296,18 @@ class JournalContract:
         while page := await journal.work(SCOPE, limit=2, after=found[-1] if found else ""):
             found += [key for key, _ in page]
             assert len(page) <= 2
-            assert len(found) <= 5, "a page begins where the last one did"
+            assert len(found) <= 5, "a page repeats the keys of an earlier page"
 
         assert sorted(found) == ["a", "b", "c", "d", "e"]
 
     async def test_lists_are_complete_among_many_other_keys_and_while_others_work(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """`recover` reads pages until one is empty, so it never processes a key that the pages leave out."""
+        """`recover` reads pages until one is empty. It never processes a key that is missing in the pages."""
         waiting = [f"k{number:03}" for number in range(110)]
         idle = [*(f"a{number:03}" for number in range(30)), "k050-", "z"]
-        leases = {key: claim(lease=10.0 - number / 20) for number, key in enumerate(waiting)}  # last first
+        # The lease of the last key ends first.
+        leases = {key: claim(lease=10.0 - number / 20) for number, key in enumerate(waiting)}
         leases |= {f"{key}-": claim() for key in idle}
         await asyncio.gather(*(made(journal, move, key=key) for key, move in leases.items()))
         for key in idle:
@@ -345,7 +346,7 @@ class JournalContract:
     async def test_orders_are_listed_by_their_ids_page_by_page(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """The journal's method ``orders`` is optional; `journal reconcile` needs it."""
+        """The journal's method ``orders`` is optional, but `journal reconcile` needs it."""
         orders = getattr(journal, "orders", None)
         if orders is None:
             pytest.skip("the journal has no orders(), so its records cannot be reconciled with the service's")
@@ -484,7 +485,7 @@ class JournalContract:
     async def test_pruning_keeps_a_key_from_its_last_end_and_while_it_is_in_use_again(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """A key that is deleted while its order is sent, or just after it was created, may be paid again."""
+        """If a key is deleted while its order is sent or soon after its creation, it may be paid again."""
         again: dict[str, tuple[Move, ...]] = {
             "claimed": (claim(2),),
             "sending": (claim(2), mark(number=2)),
@@ -512,7 +513,7 @@ class JournalContract:
     async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """Without this rule, a wrong date deletes the keys of recent payments, which could be made again."""
+        """Without this rule, a wrong date deletes keys of recent payments, and they may be paid again."""
         await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
         await made(journal, claim(), release(None), key="today")
@@ -531,7 +532,7 @@ class JournalContract:
     # --- cancelled callers ----------------------------------------------------------------------
 
     async def test_a_transition_is_finished_whenever_its_caller_is_cancelled(self, journal: Journal) -> None:
-        """If a transition can be cut off, a stopped worker loses the record of an order just created."""
+        """If a cancellation stops a transition, a worker may lose the record of an order just created."""
         for state in WAYS:
             for ticks in TICKS:
                 if await _finished_after_cancellation(journal, state, ticks):
@@ -554,7 +555,7 @@ class JournalContract:
     async def test_what_one_worker_wrote_another_reads_at_once(
         self, journal: Journal, beside: Journal
     ) -> None:
-        """A record that another worker cannot read yet may not be durable: it is lost if the process dies."""
+        """If another worker cannot read a record at once, the record may be lost when the process dies."""
         for state, way in WAYS.items():
             assert await beside.read(SCOPE, state.value) is None
             entry = await made(journal, *way, key=state.value)
@@ -653,9 +654,9 @@ async def _finished_after_cancellation(journal: Journal, state: KeyState, ticks:
     await other
     wanted, found = (state, [move.name for move in moves]), None
     try:
-        async with asyncio.timeout(TIMEOUT):  # another connection may read before the write ends
+        async with asyncio.timeout(TIMEOUT):  # The read may come before the write ends.
             while found != wanted:
-                await asyncio.sleep(0)  # a journal publishes no events
+                await asyncio.sleep(0)  # A journal has no event to wait for.
                 entry = await journal.read(SCOPE, key)
                 steps = await journal.history(SCOPE, key)
                 found = (entry and entry.state, [step.move for step in steps])

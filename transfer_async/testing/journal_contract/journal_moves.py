@@ -1,4 +1,4 @@
-"""Transitions and entries for the tests of a journal, and short functions that create them."""
+"""Short functions that create transitions and entries for the tests of a journal."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def acquire_lease(lease: float = LEASE) -> AcquireLease:
 
 
 RECORDED_LEASE = -1.0
-"""Stands for the end of the lease that the record shows; see `Model.apply`."""
+"""A placeholder for the recorded end of an undo's lease. `Model.apply` replaces it."""
 
 
 def mark_undone(*hooks: str, number: int = 1, lease_until: float = 0.0) -> MarkUndone:
@@ -237,7 +237,7 @@ def add_undos(*hooks: str, number: int = 1) -> AddPendingUndos:
 
 
 def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
-    """Report a possible order of a sender whose doubt was ended before it responded."""
+    """Return a transition that reports a possible order of a response that came after the doubt had ended."""
     wish, attempt = intent(number), Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN)
     return Suspect(
         order_id=order_id,
@@ -299,7 +299,7 @@ async def judged(journal: Journal, move: Move, *, key: str = "k", scope: str = S
 
 
 def of_key(move: Move, key: str) -> Move:
-    """Return a copy of ``move`` with ``key`` in all its intents, because a journal rejects another key."""
+    """Return a copy of ``move`` with ``key`` in its intents. A journal rejects the intents of other keys."""
     if isinstance(move, (Claim, Suspect)):
         return msgspec.structs.replace(move, intent=attrs.evolve(move.intent, key=key))
     pending_undos = tuple(
@@ -314,7 +314,7 @@ def of_key(move: Move, key: str) -> Move:
 
 
 LetPass = Callable[[float], None]
-"""Advances the journal's time by seconds."""
+"""A function that advances the journal's time by seconds."""
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
@@ -331,11 +331,11 @@ class JournalTime:
         self.clock: Clock = Clock(now=self.now, utc=self.utc)
 
     def now(self) -> float:
-        """Seconds on a monotonic clock."""
+        """Return the time of a monotonic clock in seconds."""
         return 1000.0 + self._passed
 
     def utc(self) -> datetime:
-        """The wall-clock time, an aware datetime."""
+        """Return the wall-clock time as an aware datetime."""
         return NOON + timedelta(seconds=self._passed)
 
     def pass_(self, seconds: float) -> None:

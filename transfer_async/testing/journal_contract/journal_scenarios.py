@@ -1,4 +1,4 @@
-"""Scenarios for a journal, and the model with which each of their steps is compared."""
+"""Scenarios for a journal, and the model that checks each step of a scenario."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ from transfer_async.testing.journal_contract.journal_moves import (
 )
 
 ANY_NUMBER = 10_000
-"""More keys than a test creates."""
+"""A limit of lists that no test reaches."""
 
 R = Rejection
 
@@ -83,7 +83,7 @@ class Step:
     Args:
         move: the transition.
         denial: the expected rejection; None if the transition must succeed.
-        key: the key.
+        key: the key to which the transition applies.
     """
 
     move: Move
@@ -108,7 +108,7 @@ class Model:
         self._history: dict[tuple[str, str], list[HistoryEvent]] = {}
 
     async def play(self, scenario: Scenario, pass_time: LetPass, *, scope: str) -> None:
-        """Make every step of a scenario in this scope."""
+        """Apply every step of a scenario in this scope."""
         for item in scenario:
             if isinstance(item, tuple):
                 await self.play(item, pass_time, scope=scope)
@@ -119,7 +119,7 @@ class Model:
                 assert await self.apply(step.move, scope=scope, key=step.key) is step.denial, step
 
     async def apply(self, move: Move, *, scope: str = SCOPE, key: str = "k") -> Rejection | None:
-        """Make one transition, compare its result and the key's entry, and return the rejection or None."""
+        """Apply one transition, check its result and the key's entry, and return the rejection or None."""
         place, move = (scope, key), of_key(move, key)
         before = self._entries.get(place)
         if isinstance(move, MarkUndone) and move.lease_until == RECORDED_LEASE:
@@ -170,7 +170,7 @@ class Model:
 
 
 def _since(entry: Entry) -> list[float | None]:
-    """Return the fields in which equal entries may differ."""
+    """Return the fields that a comparison of two entries ignores."""
     return [undo.since for undo in entry.pending_undos] + [
         pending.since for pending in entry.pending_notifications
     ]
