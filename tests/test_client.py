@@ -499,6 +499,16 @@ async def test_after_closing_every_call_is_refused(service, call):
     assert service.came == []
 
 
+async def test_after_closing_orders_of_a_batch_are_not_sent(service):
+    async with TransferClient(service.base_url, "abc") as client:
+        pass
+    with pytest.raises(ClientClosed):
+        async for result in client.create_orders([OrderRequest(new_order())]):
+            raise result.error
+
+    assert service.came == []
+
+
 async def test_an_invalid_timeout_does_not_close_the_client(service):
     async with TransferClient(service.base_url, "abc") as client:
         with pytest.raises(ValueError, match=r"^timeout: is not a number of seconds"):

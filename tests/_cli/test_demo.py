@@ -105,6 +105,10 @@ def test_each_line_is_printed_when_its_event_happens(story):
     assert created == (1, 1)
 
 
+def test_no_line_contains_the_token(story):
+    assert not any(story.sandbox.token in line for line in story.lines)
+
+
 # --- false claims ---------------------------------------------------------------------------------
 
 

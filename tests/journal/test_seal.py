@@ -268,6 +268,19 @@ def test_data_encrypted_for_one_key_cannot_be_decrypted_under_another(at: tuple[
         assert rows.entry_of(other, one, place=at).unread is not None
 
 
+def test_data_encrypted_for_one_intent_cannot_be_decrypted_in_another():
+    """Otherwise a record could show the data of another call with its key."""
+    one, place = seal(a=OLD), ("live", "k")
+    row = rows.row_of(replace(_persons(), pending_undos=()), token="t", now=0.0, seal=one, place=place)
+    assert row.intent is not None
+    other = row.intent.replace("intent-1", "intent-2")
+    moved = msgspec.structs.replace(
+        row, intent=other, body=row.body.replace("intent-1", "intent-2"), reply=None
+    )
+
+    assert rows.entry_of(moved, one, place=place).unread is not None
+
+
 def test_data_encrypted_by_earlier_versions_can_be_decrypted():
     one = seal(a=OLD)
     row = rows.row_of(_persons(), token="t", now=0.0, seal=one)

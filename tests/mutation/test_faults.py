@@ -1,5 +1,6 @@
 """The list of faults: every fault fits its file, and the named tests exist."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -55,6 +56,13 @@ def test_the_named_tests_exist():
     paths = sorted({test.partition("::")[0] for test in tests})
 
     assert [path for path in paths if not (HERE / path).exists()] == []
+    directories = (HERE / "tests", HERE / "transfer_async/testing")  # Contracts are in the second.
+    sources = "".join(
+        path.read_text(encoding="utf-8") for directory in directories for path in directory.rglob("*.py")
+    )
+    defined = set(re.findall(r"def (test_\w+)\(", sources))
+    names = {test.partition("[")[0].rpartition("::")[2] for test in tests if "::" in test}
+    assert sorted(names - defined) == []
 
 
 def test_a_fault_that_does_not_match_the_source_is_reported():

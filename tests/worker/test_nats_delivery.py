@@ -138,3 +138,10 @@ async def test_a_command_without_correlation_id_gets_a_new_one():
 
     assert first
     assert first != second
+
+
+def test_delayed_messages_of_nats_do_not_block_others():
+    """NATS counts them as pending. By default, it delivers nothing else beyond a thousand."""
+    consumer = JetStreamBroker(None, WorkerSettings())._consumer()
+
+    assert (consumer.max_deliver, consumer.max_ack_pending) == (-1, -1)

@@ -1,6 +1,7 @@
 """The command `create`: its options, its messages, its files and its exit codes."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
 from transfer_async._cli import create_command, create_input, create_run
+from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._cli.create_run import Stopping
 from transfer_async._models import requests
 from transfer_async.sandbox import (
@@ -225,6 +227,23 @@ async def test_a_missing_file_a_directory_and_a_pipe_are_refused(bench, what):
     result = await bench.run(path, code=2)
 
     assert result.stderr.startswith("create: FILE: ")
+
+
+@each("arguments", [["--concurrency", "0"], ["--concurrency", "1001"], ["--format", "xml"], []])
+async def test_an_argument_that_typer_rejects_exits_with_2(bench, arguments):
+    file = await bench.orders(row(1))
+    result = await asked("create", *([file, *arguments] if arguments else []), code=2)
+
+    assert "Usage: transfer-async create" in result.stderr
+    assert len(bench.sandbox.requests) == 0
+
+
+async def test_a_second_run_with_the_same_outcome_file_exits_with_2_and_sends_nothing(bench):
+    with contextlib.closing(await asyncio.to_thread(OutcomeFile, bench.outcomes)):
+        result = await bench.run(await bench.orders(row(1)), code=2)
+
+    assert "--outcomes: another run is writing" in result.stderr
+    assert len(bench.sandbox.requests) == 0
 
 
 async def test_the_file_and_the_journal_are_not_overwritten(bench):

@@ -218,6 +218,16 @@ async def test_a_stopped_run_does_not_wait_for_a_lease(desk):
     assert (await desk.told()) == {}
 
 
+async def test_a_run_stopped_while_busy_lines_are_retried_starts_no_further_line(desk):
+    for number in (1, 2, 3):
+        await killed_at(desk, row(number)["key"], transitions.MarkSending)
+    desk.progress.on_show = lambda: desk.stopping.by or desk.stopping.ask(signal.SIGINT)  # only one signal
+    await desk.run(1, 2, 3, concurrency=1)
+
+    assert 1 <= len(await desk.told()) == len(desk.world.sandbox.orders) < 3
+    assert not desk.made.is_complete
+
+
 # --- giving up ------------------------------------------------------------------------------------
 
 

@@ -198,6 +198,24 @@ async def test_a_token_revoked_during_a_run_is_no_answer_to_an_order(sandbox, tm
     assert again.profile.answers["not-json"].status == 400
 
 
+@pytest.mark.parametrize(
+    ("service", "why"),
+    [
+        ({"token": "another"}, "rejected the token"),
+        ({"base_url": "http://127.0.0.1:1"}, "no connection could be opened"),
+    ],
+)
+async def test_no_order_is_sent_with_a_wrong_token_or_base_url(sandbox, tmp_path, watch, service, why):
+    """Otherwise each attempt would use up a part of the cap."""
+    run = probe_run(sandbox, tmp_path / "a", watch, lines := [], levels=(1,), orders=3)
+    for _ in range(2):
+        with pytest.raises(Stopped, match=why):
+            await evolve(run, service=evolve(run.service, **service)).run()
+
+    assert number_sent(sandbox) == 0
+    assert lines.count("  sent before: 0 orders, 0 NGN") == 2
+
+
 async def test_a_service_that_goes_down_during_a_run_gets_no_order(sandbox, tmp_path, watch, monkeypatch):
     async def refuse(*_, **__):
         return Response(sent=False)
