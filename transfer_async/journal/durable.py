@@ -84,7 +84,7 @@ class Queries(Protocol):
 
 
 class DurableJournal(abc.ABC):
-    """Base class of the journals that survive their process.
+    """Base class of the journals that keep their contents when the process ends.
 
     Args:
         concurrent_commits: the maximum number of concurrent commits.
@@ -475,8 +475,8 @@ class PendingMove(msgspec.Struct, eq=False):
     Args:
         place: the scope and key.
         move: the transition.
-        token: the unique token that is stored with what it writes.
-        result: the result that its caller waits for.
+        token: the unique token that is stored with the transition.
+        result: the future result, for which the caller waits.
         commit_unknown: whether an earlier commit of the transition may have succeeded. If so, its token is
             looked up first.
         is_settled: whether its commit is durable and its caller received the result.
@@ -537,7 +537,7 @@ class WriteCache:
 
 
 class Transaction:
-    """The transitions of one commit, in their order.
+    """The transitions that share one commit, in the order in which they were requested.
 
     Attributes:
         places: the keys to load, in this order, including the scope's own entry if one person decides.

@@ -50,7 +50,7 @@ class MemoryJournal:
         self._clock = clock or Clock()
         self._lock = Lock()
         self._entries: dict[_Place, Entry] = {}
-        self._steps: dict[_Place, list[HistoryEvent]] = {}  # with the clock's times
+        self._steps: dict[_Place, list[HistoryEvent]] = {}  # their times are the clock's
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # ended keys, oldest first
         self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
         # the history lines that name a person, numbered
@@ -184,11 +184,11 @@ class MemoryJournal:
         ]
         return heapq.nsmallest(limit, known)
 
-    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:  # noqa: ARG002 - all at once
+    async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:  # noqa: ARG002 - there is only one page
         """See `Journal`."""
         return self._with_move(scope, Refute.name), ""
 
-    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:  # noqa: ARG002 - the same
+    async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:  # noqa: ARG002 - as above
         """See `Journal`."""
         return self._with_move(scope, Resolve.name), ""
 

@@ -215,12 +215,12 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         client_made: whether the client generated the key.
         epoch: the number of claims of this intent; a take-over adds one.
         hooks: the hooks to undo if this intent ends in a definite failure, in this order.
-        claimed_at: when this intent was first claimed.
-        lease_until: when the lease of the worker that uses the key expires.
+        claimed_at: the time at which this intent was first claimed.
+        lease_until: the time at which the lease of the worker that uses the key expires.
         receipts: the receipts that the hooks returned, by hook name.
         held: the reference of a hold that the bank placed itself.
         attempt: the token of the attempt that may send, or may have sent, requests.
-        sent_until: the time after which that call sends no request. A process that is stopped (SIGSTOP, a
+        sent_until: the time after which this attempt sends no request. A process that is stopped (SIGSTOP, a
             paused machine) between its last check and the write is an exception: see `sender_reported`.
         order_id: the order's id, once the order exists.
         reply: the service's response with the order, if there was one.
@@ -235,7 +235,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         unread: set if the record is corrupt; the other fields then hold only the readable part. The key is
             bound, whatever ``state`` is.
         quarantined: corrupt records that were put into quarantine, unchanged.
-        version: the number of changes of the key; look-ups, notes and leases do not count.
+        version: the number of the key's transitions, not counting look-ups, notes and `AcquireLease`.
         proposal: a person's proposal that waits for approval.
         watcher: the person who last said that they look at the key. It is only valid for one version of the
             entry: use `watched_by`.
@@ -282,8 +282,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     def sender_reported(self) -> bool:
         """Whether the sender itself reported its doubt; it sends nothing after that.
 
-        Without a report its process may be gone, or only stopped. A stopped process may still send when it
-        continues.
+        Without a report, the sender's process may be gone or only stopped. If it is stopped, it may still send
+        when it continues.
         """
         return self.cause is not None and self.cause.is_from_sender
 
@@ -457,8 +457,8 @@ makes equal are left out.
 def is_same_person(name: str, other: str) -> bool:
     """Return whether two names are equal, or look the same to a reader.
 
-    A wrong "false" would let one person with two names approve their own proposal. A wrong "true" only
-    keeps two people from approving each other's proposals.
+    If this is wrongly false, one person with two names can approve their own proposal. If it is wrongly
+    true, two people merely cannot approve each other's proposals.
     """
     return not _comparable_forms(name).isdisjoint(_comparable_forms(other))
 

@@ -270,7 +270,7 @@ def is_retryable(error: Exception) -> bool:
         error,
         (
             Conflict,
-            OSError,  # TimeoutError among them
+            OSError,  # includes TimeoutError
             asyncpg.InterfaceError,
             asyncpg.PostgresConnectionError,
             asyncpg.OperatorInterventionError,

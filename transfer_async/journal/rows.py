@@ -553,8 +553,8 @@ def step_of(values: tuple[Any, ...]) -> HistoryEvent:
 # Two releases of one version may run side by side, so a change without a new version must be harmless to
 # the older release. It may add a member to `_Body`, with a default: an older program stores the member again
 # unchanged, while it changes the rest (expand). If the member is only true for one state of the key, store
-# `Entry.version` in it and ignore it once the key has another one. Rely on the member in all records, or
-# stop writing what it replaces, only with a new version (contract). Everything else needs a new version:
+# `Entry.version` in it, and ignore it once the key has another version. Only a new version may rely on the
+# member in all records, or stop writing what it replaces (contract). All other changes need a new version:
 # members of nested objects, new values of enums, and rules that an older program would break.
 #
 # To raise `VERSION`, add the statements to `STEPS`, and test data of the new version to
@@ -647,7 +647,8 @@ async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrad
     plan = plan or await planned(store, what)
     if plan.found != VERSION and await store.carry_out(plan):
         return plan
-    refuse_another_version(what, await store.version())  # Unless another program has just upgraded it.
+    # This raises unless another program has just upgraded the journal.
+    refuse_another_version(what, await store.version())
     return NOTHING
 
 

@@ -309,7 +309,7 @@ def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
 class Release(_OfClaim, frozen=True, kw_only=True):
     """Free the key after a definite failure.
 
-    Before `MarkSending`, the claim's epoch must match; afterwards, the attempt's token.
+    Before `MarkSending`, the claim's epoch must match; afterwards, the attempt's token must match.
 
     Args:
         attempt: the attempt's token; None before `MarkSending`.
@@ -599,7 +599,7 @@ class Suspect(Move, frozen=True, kw_only=True):
         order_id: the id of the order that the sender received or that a response contains; None if unknown.
         reason: the contradiction between the recorded result and the sender's.
         intent: the sender's intent.
-        fingerprint: the digest of its order.
+        fingerprint: the digest of the order of that intent.
         attempt: the sender's attempt token.
         hooks: the hooks to undo if the doubt is refuted again, in this order.
         receipts: the receipts that the sender's hooks returned.
@@ -700,7 +700,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Move the record to ``quarantined``; an unknown time of the last possible send counts as now."""
-        assert entry.unread is not None  # noqa: S101 - or it was denied
+        assert entry.unread is not None  # noqa: S101 - otherwise it was rejected
         readable = replace(
             entry, unread=None, quarantined=(*entry.quarantined, entry.unread.kept), intent=None
         )

@@ -52,7 +52,7 @@ async def test_prune_asks_first(world: World, answer: str, code: int):
         (["--yes", "--older-than", "90"], "--older-than: must be a number of"),
         (["--yes", "--older-than", "90y"], "--older-than: must be a number of"),
         (["--yes", "--older-than", "-1d"], "--older-than: must be a number of"),
-        (["--yes", "--before", "2999-01-01"], "--before: must not lie ahead"),
+        (["--yes", "--before", "2999-01-01"], "--before: must not be in the future"),
     ],
 )
 async def test_a_usage_error_deletes_nothing(world: World, when: list[str], line: str):
