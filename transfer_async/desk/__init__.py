@@ -1,14 +1,14 @@
 """The operators' page for orders in doubt; the extra is ``transfer_async[desk]``.
 
-It imports the client and lower layers. It reads the journal and writes decisions to it; it never calls the
-service.
+This package may import the client and the layers below it. It reads the journal and writes operators'
+decisions to it. It never calls the transfer service.
 """
 
 try:
-    import jinja2  # noqa: F401 - imported first, so that its absence gives one clear line
+    import jinja2  # noqa: F401 - imported here, so that a missing package raises one clear error
 except ModuleNotFoundError as _error:
     if (_error.name or "").partition(".")[0] not in ("jinja2", "markupsafe"):
-        raise  # it is there, and something that it needs is not
+        raise  # The package is installed, but one of its own dependencies is missing.
     raise ImportError("transfer_async.desk needs Jinja2: pip install 'transfer_async[desk]'") from _error
 
 from transfer_async.desk.application import desk

@@ -1,4 +1,4 @@
-"""The operators of the page, their roles, and the forms that a page offers them."""
+"""The operators of the desk, their roles, and the forms that a key's page offers them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from transfer_async._support.clock import MAX_TIME
 from transfer_async._support.util import refuse_class
 
 LONGEST_NAME = 200
-"""The maximum length of a name, in characters: it stands in a column of every key's history."""
+"""The maximum length of an operator's name, in characters. The name is part of every history line."""
 
 
 class Role(enum.Enum):
-    """What an operator may do besides seeing the list and the keys."""
+    """The permissions of an operator. Every operator may also see the list and the keys' pages."""
 
     PARTIES = "parties"
-    """See the parties of an order; each look-up is recorded."""
+    """See the names of an order's parties. The history records each access."""
 
     CHANGE = "change"
-    """Make decisions; under dual control, propose them."""
+    """Make decisions. Under dual control, only propose them."""
 
     APPROVE = "approve"
-    """Approve another person's proposal."""
+    """Approve proposals of other people."""
 
 
 def _checked_roles(given: Iterable[Role | str]) -> frozenset[Role]:
@@ -52,14 +52,15 @@ def _checked_roles(given: Iterable[Role | str]) -> frozenset[Role]:
 
 @frozen
 class Operator:
-    """A person who uses the page.
+    """A person who uses the desk.
 
     Args:
-        name: the name that the history records: one line of at most 200 characters.
-        roles: what they may do, as `Role` or as its value; by default they only see the list and the keys.
+        name: the name that the history records, a single line of at most 200 characters.
+        roles: the person's roles, as `Role` or as its value. By default the person has no role, and only sees
+            the list and the keys' pages.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     name: str = field()
@@ -71,20 +72,20 @@ class Operator:
             raise ValueError(f"name: must be a line of 1 to {LONGEST_NAME} characters, not ending in a blank")
 
     def may(self, role: Role) -> bool:
-        """Return whether they have ``role``."""
+        """Return whether the operator has ``role``."""
         return role in self.roles
 
 
 Who = Callable[[web.Request], Operator | Awaitable[Operator | None] | None]
-"""Returns the operator of a request, or None for an unknown person. It may be async.
+"""A plain or async function that returns the operator of a request, or None for an unknown person.
 
-It may raise one of aiohttp's HTTP exceptions, such as ``HTTPFound`` to a sign-in page, or
-``HTTPUnauthorized`` with ``WWW-Authenticate``. Its headers and cookies are kept.
+It may raise an HTTP exception of aiohttp, such as ``HTTPFound`` to a sign-in page, or ``HTTPUnauthorized``
+with the header ``WWW-Authenticate``. The response has the headers and cookies of the exception.
 """
 
 
 def checked_who(who: object) -> Who:
-    """Return ``who`` if it is a function.
+    """Return ``who`` unchanged, after checking that it is a function.
 
     Raises:
         ValueError: ``who`` is not a function.
@@ -96,7 +97,7 @@ def checked_who(who: object) -> Who:
 
 
 async def operator_of(who: Who, request: web.Request) -> Operator | None:
-    """Return the operator of a request.
+    """Return the operator of a request, or None for an unknown person.
 
     Raises:
         TypeError: ``who`` returned neither an `Operator` nor None.
@@ -105,24 +106,24 @@ async def operator_of(who: Who, request: web.Request) -> Operator | None:
     if inspect.isawaitable(found):
         found = await found
     if found is not None and not isinstance(found, Operator):
-        raise TypeError(f"who returned a {type(found).__name__}, and must return an Operator, or None")
+        raise TypeError(f"who returned a {type(found).__name__}: it must return an Operator or None")
     return found
 
 
 # --- forms and their token --------------------------------------------------------------------------
-# The forms that a key's page offers, and the token that binds each to what the page showed.
+# The forms that a key's page offers, and the token that ensures that a form does only what its page showed.
 
 
 @frozen(kw_only=True)
 class DecisionForm:
-    """A form of a key's page, for one decision."""
+    """A form of a key's page that makes or proposes one decision."""
 
     row: DecisionRow
     button: str  # the text of its button
-    effects: tuple[Sentence, ...]  # what it will cause
-    not_before: datetime | None = None  # the earliest time for it, if that is in the future
-    asks_undone: bool = False  # whether hooks must be undone manually first
-    is_reviewed: bool = False  # whether it leads to a review, where the decision is confirmed
+    effects: tuple[Sentence, ...]  # the effects of the decision
+    not_before: datetime | None = None  # the earliest time of the decision, if that is in the future
+    asks_undone: bool = False  # whether hooks must first be undone manually
+    is_reviewed: bool = False  # whether the operator must confirm the decision on a review page
 
     @property
     def name(self) -> str:
@@ -131,9 +132,13 @@ class DecisionForm:
 
 
 def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime) -> list[DecisionForm]:
-    """Return the forms for the decisions that can be made about the key now; none if only a recovery helps.
+    """Return the forms for all decisions that an operator can make about the key now.
 
-    ``holds`` are the names of hooks that place the hold.
+    Args:
+        view: the key's record.
+        four_eyes: whether dual control is required.
+        holds: the names of the hooks that place a hold.
+        now: the current time.
     """
     if view.proposal is not None or view.is_sealed:
         return []
@@ -147,7 +152,7 @@ def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: dat
 def form_for(
     row: DecisionRow, view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime
 ) -> DecisionForm:
-    """Return the form for a decision about the key; it proposes the decision under dual control."""
+    """Return the form for a decision about the key. Under dual control, the form proposes the decision."""
     button = row.propose if four_eyes else row.button
     at = view.refutable_at if row.frees_key else None
     return DecisionForm(
@@ -161,9 +166,10 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """Return the decision that the form ``name`` makes, if it cannot be undone; otherwise None.
+    """Return the decision that the form ``name`` makes if it needs a review, otherwise None.
 
-    A refutation releases holds. A proposal to refute can be withdrawn, so its approval is reviewed instead.
+    A decision that no order exists needs a review, because it releases holds and cannot be undone. Under dual
+    control, the proposal can be withdrawn, so the approval is reviewed instead.
     """
     if name == "approve":
         row = None if view.proposal is None else proposed_row(view.proposal)
@@ -173,14 +179,14 @@ def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | 
 
 
 def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
-    """Return the form token of a page that shows ``view`` to the operator of that name.
+    """Return the form token of a page that shows ``view`` to the operator ``name``.
 
-    It covers what the page's forms promise: whether they propose or decide, and all their effects. So a form
-    never does anything else than what its page showed. The earliest time of a decision is not part of it, so
-    that a page does not become out of date because time passes.
+    The token is a hash of everything that the page's forms promise: whether they propose or decide, and all
+    their effects. So a form never does anything that its page did not show. The token does not depend on the
+    earliest time of a decision, so that a page does not become out of date only because time passes.
 
-    The token cannot be guessed without the page, because the ids of intents and attempts are random. It holds
-    no secret of this process, so that any of several processes behind one address can check it.
+    The token cannot be guessed, because the ids of intents and attempts are random. It contains no secret of
+    this process, so that each of several processes behind one address can check it.
     """
     entry = view.entry
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)
@@ -196,6 +202,6 @@ def _read(effects: Sequence[Sentence]) -> list[str]:
 
 
 def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> bool:
-    """Return whether a page that is made now would promise the same as the page with ``token``."""
+    """Return whether a new page of the key would promise exactly what the page with ``token`` promised."""
     current = token_of(view, name, four_eyes=four_eyes, holds=holds)
     return hmac.compare_digest(token.encode(), current.encode())

@@ -1,6 +1,6 @@
-"""Proposals for several keys of the list at once: that their orders exist. Another person approves each.
+"""Proposals for several keys of the list at once. Each proposal says that the key's order exists.
 
-Nothing is decided here, and nothing is refuted.
+Another person must approve each proposal. These pages never make a decision themselves.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ _RESOLVE = row_of(Decision.RESOLVE, "")
 
 @frozen
 class BulkProposals:
-    """The two steps: an order id for each selected key, then the proposals."""
+    """The two steps of proposing several orders: enter an order id for each key, then propose them all."""
 
     _shared: Shared
 
     async def select(self, request: web.Request) -> web.Response:
-        """Show the selected keys, with a field for the order id of each, filled in from a pasted text."""
+        """Show the selected keys with a field for the order id of each.
+
+        If the form contains a pasted text with order ids, fill in these ids.
+        """
         operator, form = _may_propose(request), await form_of(request)
         found = dict(_pasted(form.get("found", "")))
         typed = dict(zip(form.getall("key", []), form.getall("order_id", []), strict=False))
@@ -41,7 +44,7 @@ class BulkProposals:
         return await self._page(operator, ids, reason=form.get("reason", ""))
 
     async def propose(self, request: web.Request) -> web.Response:
-        """Propose each order id that was given; show the keys again for which that was refused."""
+        """Propose each order id that was entered. If some proposals are refused, show their keys again."""
         operator, form = _may_propose(request), await form_of(request)
         columns = [form.getall(name, []) for name in ("key", "stamp", "order_id")]
         reason = form.get("reason", "")
@@ -58,7 +61,7 @@ class BulkProposals:
         for key, stamp, order_id in rows:
             try:
                 if order_id in twice and order_id:
-                    raise ValueError("order_id: is given for two keys")  # noqa: TRY301 - as `propose` refuses it
+                    raise ValueError("order_id: is given for several keys")  # noqa: TRY301 - as `propose` refuses it
                 if order_id:
                     await self._propose(operator, key, stamp, order_id, reason)
             except JournalFailed as error:
@@ -75,7 +78,7 @@ class BulkProposals:
         operators, holds = self._shared.operators, self._shared.holds
         view, four_eyes = await operators.view(key), (await operators.four_eyes()).demanded
         if not is_current(stamp, view, operator.name, four_eyes=four_eyes, holds=holds):
-            raise ValueError("key: has changed meanwhile, so nothing was proposed")
+            raise ValueError("key: has changed since this page was made, so nothing was proposed")
         by, seen = operator.name, view.version
         await operators.propose(key, Decision.RESOLVE, order_id=order_id, by=by, reason=reason, seen=seen)
         with contextlib.suppress(JournalFailed, ValueError):  # the proposal is on record, even if this fails
@@ -112,7 +115,7 @@ def _may_propose(request: web.Request) -> Operator:
 
 
 def _pasted(text: str) -> Iterable[tuple[str, str]]:
-    """Yield the keys and order ids in lines such as ``payment-1,tx-1``, also with other columns."""
+    """Yield the keys and order ids in lines such as ``payment-1,tx-1``. Lines may have other columns."""
     for row in csv.reader(text.replace("\t", ",").splitlines()):
         cells = [cell.strip() for cell in row]
         order_id = next((cell for cell in cells[1:] if cell.startswith("tx-")), None)
