@@ -227,7 +227,7 @@ of 11 letters allows only one edit. A swap of two neighbouring letters is one ed
 """
 
 INITIAL_SCORE = 0.8
-"""The score of an initial or a short form. Then the names are close only if the other halves are the same."""
+"""The score of an initial or a short form. A close match then needs other halves that are nearly the same."""
 
 MIN_SHORT_FORM = 4
 """The minimum length of a short form (Tunde, Emeka, Alex), which is the start or the end of the full name."""
@@ -245,10 +245,10 @@ MIN_SKELETON = (5, 3)
 """The minimum number of sounds, and of consonants, in two words that may differ in one vowel."""
 
 MISSING_NAME_FACTOR = 0.9
-"""The factor of a half's score if one side has a name that the other lacks, such as a second surname."""
+"""The factor for a half in which one side has a name that the other lacks, such as a second surname."""
 
 MINOR_FACTOR = 0.95
-"""The factor of a half's score for a missing particle, a changed order of words, or contradicting accents.
+"""The factor for a half with a missing particle, a changed order of words, or contradicting accents.
 
 If both sides have middle names and these differ, the whole score is also multiplied by this factor.
 """

@@ -46,7 +46,7 @@ _NO_MATCH = {
     *(Reason.OTHER_NAME, Reason.DECEPTIVE_NAME, Reason.NOT_PAYABLE),
     *(Reason.NOT_REGISTERED, Reason.OTHER_USERNAME),
 }
-"""The reasons with the result ``NO_MATCH``. Other reasons have ``NOT_POSSIBLE``, unless a result is given."""
+"""The reasons whose default result is ``NO_MATCH``. The default of all others is ``NOT_POSSIBLE``."""
 
 _CURRENCY_PATH = re.compile(r"\$\.currencies(\[\d+\](\.currency_code|\.payment_types)?)?")
 
@@ -180,7 +180,7 @@ class BeneficiaryVerification:
         name: str = "beneficiary_verification",
     ) -> None:
         try:
-            from transfer_async._beneficiary import name_matching  # needs an extra
+            from transfer_async._beneficiary import name_matching  # needs the extra ``names``
         except ImportError as error:
             raise ImportError(
                 "BeneficiaryVerification compares names with rapidfuzz: pip install 'transfer_async[names]'"
@@ -210,10 +210,10 @@ class BeneficiaryVerification:
             bind(client)
 
     async def before(self, intent: OrderIntent) -> str:
-        """Verify the beneficiary, and return the receipt; see the table of the class.
+        """Verify the beneficiary, and return the receipt; see the table in `BeneficiaryVerification`.
 
         Raises:
-            BeneficiaryNotVerified: the beneficiary is not verified; see the table of the class.
+            BeneficiaryNotVerified: the beneficiary is not verified; see the same table.
         """
         try:
             return await self._verified(intent)

@@ -63,7 +63,7 @@ def plain(value: Decimal) -> str:
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:
-    """Decode JSON of any shape: whole numbers as ``int``, all others as exact `Decimal`.
+    """Decode JSON of any shape: whole numbers as ``int``, all other numbers as exact `Decimal`.
 
     Raises:
         Unreadable: the bytes are not JSON, are nested too deeply, or contain a number that is too large.
@@ -134,7 +134,7 @@ def _no_constant(name: str) -> None:
 
 
 def as_decoded(written: Any, *, levels: int = MAX_DEPTH) -> Any:
-    """Convert a part of the result of `as_written` to what `decode` returns.
+    """Convert a part of the result of `as_written` in the way in which `decode` converts values.
 
     Raises:
         ValueError: `decode` would refuse the part.
@@ -242,7 +242,7 @@ def fields_of(cls: type) -> tuple[WireField, ...]:
             is_strict=field.default is attrs.NOTHING,
         )
         for field in attrs.fields(cls)
-        if field.name != "unread"  # The service never sends it.
+        if field.name != "unread"  # The service never sends this field.
     )
 
 
@@ -291,7 +291,7 @@ def read_time(value: Any) -> datetime:
     """Read a time with an offset, and return it in UTC."""
     try:
         return msgspec.convert(value, responses.Timestamp).astimezone(UTC)
-    except msgspec.ValidationError:  # In older versions it is not a ValueError.
+    except msgspec.ValidationError:  # not a ValueError in older versions of msgspec
         raise ValueError("is not an ISO 8601 time with an offset") from None
     except OverflowError:
         raise ValueError("is a time outside the years 1 to 9999 (UTC)") from None

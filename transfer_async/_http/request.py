@@ -256,7 +256,7 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
     except BaseException as error:  # The caller's own model may raise any error.
         if must_propagate(error):
             raise
-        problem = name_of(error)  # Its text would show parts of the body.
+        problem = name_of(error)  # The error's text could show parts of the body.
     why = f"the response cannot be read: {problem}"
     if request.safe:
         raise ServiceFailed(why, body=result.body, **common) from result.error
@@ -264,7 +264,7 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
 
 
 def _expired(state: _RequestState | None) -> TransferError:
-    """Return the error to raise after the deadline: the last attempt's error, or `Expired` without one."""
+    """Return the error to raise after the deadline: the last attempt's error, or else `Expired`."""
     last = None if state is None else state.last_failure
     return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
 
@@ -361,11 +361,11 @@ Token = str | Callable[[], Awaitable[str]]
 
 
 def checked(token: object) -> str:
-    """Return ``token`` if it can be sent in a header. The error's text does not show it."""
+    """Return ``token`` if it can be sent in a header. The error's text does not show the token."""
     if not isinstance(token, str) or not token:
-        why = "token: is not a non-empty string"
+        why = "token: must be a non-empty string"
     elif not token.isascii() or not token.isprintable() or " " in token:
-        why = "token: contains a space, a control character or a character beyond ASCII"
+        why = "token: must not contain a space, a control character or a character beyond ASCII"
     else:
         return token
     del token  # Error trackers record the variables of each frame.
@@ -426,7 +426,7 @@ class TokenSource:
             self.current = None
 
     def close(self) -> None:
-        """Cancel the call of the token callable. The callers that wait for it get an error."""
+        """Cancel a running call of the token callable. The requests that wait for the token get an error."""
         if self._asking is not None:
             self._asking.cancel()
 

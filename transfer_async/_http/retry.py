@@ -30,7 +30,7 @@ REFUSED = frozenset({*range(400, 408), *range(410, 418), 421, 422, 426, 428, 431
 """The statuses that count as a refusal by default. See the table in `classify`."""
 
 AT_START = 3
-"""The minimum number of retries that a new client's budget allows. One call has as many by default."""
+"""The minimum number of retries that a new client's budget allows. This is one call's default maximum."""
 
 CAPACITY = 500
 """The default maximum number of tokens of a `RetryBudget`."""
@@ -50,7 +50,7 @@ def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozens
 def _as_a_set(value: Iterable[int]) -> frozenset[int]:
     try:
         return frozenset(value)
-    except TypeError:  # The validator reports it.
+    except TypeError:  # The validator reports the wrong type.
         return cast("frozenset[int]", value)
 
 
@@ -140,7 +140,7 @@ class TokenBucket:
 
     def take(self, error: BaseException) -> bool:
         """Take the tokens for a retry after ``error``. Return false and take none if too few are left."""
-        if isinstance(error, Unauthorized):  # It is retried only once per call, with a new token.
+        if isinstance(error, Unauthorized):  # Each call retries it only once, with a new token.
             return True
         throttled = isinstance(error, RateLimited)
         cost = self._settings.throttle_cost if throttled else self._settings.cost

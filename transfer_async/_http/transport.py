@@ -285,7 +285,7 @@ class Transport:
                     if is_end(error):
                         raise
                     result = ExchangeResult(sent=guard.handed_over, error=error)
-                    # A read timeout starts after the write. If it ends before, it is an earlier request's.
+                    # A read timeout starts after the write. An earlier one belongs to another request.
                     guard.stale = guard.stale or is_a(error, aiohttp.SocketTimeoutError)
                 else:
                     if guard.handed_over or not guard.adopted:
@@ -336,7 +336,7 @@ class Transport:
     async def _heard(
         self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``, and check that it belongs to the request unless its contents show that."""
+        """Read ``response``. Check whether it belongs to the request if its contents cannot show that."""
         content, error = await self._read(response)
         # After HEAD, an older aiohttp waits for a body that never comes, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD

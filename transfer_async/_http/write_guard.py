@@ -100,7 +100,7 @@ class SessionBody(aiohttp.BytesPayload):
         """Check the connection, and write the body to it."""
         trace = getattr(writer, "_on_chunk_sent", None)  # This calls `on_request_chunk_sent` of all traces.
         if trace is not None:
-            writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp names no public way
+            writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp has no public way
             await trace(self._value)
         await self._guard.take(writer.transport, getattr(writer, "protocol", None))
         await super().write_with_length(writer, content_length)
@@ -278,7 +278,8 @@ class ConnectionState:
 
 
 _STATUS_LINE = re.compile(r"HTTP/\d(\.\d)? \d{3}")
-_HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")  # a body may quote a status line
+# A body may quote a status line, so this pattern also requires a header after it.
+_HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")
 
 
 def is_of_two(response: Any, content: bytes) -> bool:

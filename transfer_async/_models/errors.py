@@ -541,8 +541,8 @@ def _with_facts(what: str, status: int | None, request_id: str | None) -> str:
 # aiohttp or asyncpg in its chain.
 #
 # A bank's error may be of any class. It may refuse attributes, raise an error when it is read, compared or
-# printed, or report a false class. So the code here never calls a method or reads an attribute that the class
-# can override. `name_of`, `is_a`, `text_of` and `sanitize_exception` work for every error and every chain.
+# printed, or report a false class. So the code here uses accessors that the class cannot override, or catches
+# what the class raises. `name_of`, `is_a`, `text_of` and `sanitize_exception` work for every error and chain.
 
 
 E = TypeVar("E", bound=BaseException)

@@ -46,7 +46,7 @@ scripts. Other checks refuse the characters that Python does not call printable.
 
 
 def to_text(value: str) -> str:
-    """Convert a subclass of ``str`` to a plain ``str``. Those of numpy and lxml cannot be written as JSON.
+    """Convert a subclass of ``str``, such as those of numpy and lxml, to a plain ``str`` for JSON.
 
     Any other value is returned unchanged, so that a later check can report it.
     """
@@ -92,7 +92,7 @@ def is_clean(text: str) -> bool:
 
 
 def checked_scope(given: str) -> str:
-    """Return ``given`` as a plain string if it can be a scope, the name of a service in a journal.
+    """Return ``given`` as a plain string if it can be a scope, which names a service in a journal.
 
     Raises:
         ValueError: ``given`` is not a string, is empty, or contains a control character.
@@ -236,7 +236,7 @@ def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
 
 
 def differ(a: Decimal, b: Decimal, *, by_more_than: Decimal) -> bool:
-    """Return whether ``a`` and ``b`` differ by more than ``by_more_than``, exactly."""
+    """Return whether the exact difference of ``a`` and ``b`` is more than ``by_more_than``."""
     # The digits of the exact difference could take gigabytes.
     if abs(a.adjusted() - b.adjusted()) > 4 * DIGITS:
         return a != b and max(a.copy_abs(), b.copy_abs()) > by_more_than
@@ -281,7 +281,7 @@ _COUNTRY = _text_rule(r"[A-Z]{2}", "two letters, upper case")
 _METHOD = _text_rule(None, "a payment method type's name")
 _PRICE = {"problem": _price_problem, "is_number": True}
 _FEE = {"problem": _fee_problem, "is_number": True}
-# The value may change before a redelivery.
+# The balance may change before a redelivery.
 _BALANCE = {"problem": number_problem, "is_number": True, "is_reread": True}
 
 

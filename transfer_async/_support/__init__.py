@@ -1,1 +1,1 @@
-"""Helpers that do not depend on orders: time, tasks, callables, the log. Imports no other package of ours."""
+"""Helpers that do not depend on orders: time, tasks, callables, the log. It imports no other layer."""

@@ -113,9 +113,9 @@ class Clock:
 
 
 # --- deadlines ---------------------------------------------------------------------------------------
-# A caller's deadline is a wall-clock time. It is converted to the client's clock, which nobody can set.
+# A caller's deadline is a wall-clock time. It is converted to the client's clock, which cannot be set.
 #
-# A deadline only shortens other limits. Without one, these functions do not read the clock.
+# A deadline only shortens other limits. Without a deadline, these functions do not read the clock.
 
 
 NEVER: Final = float("inf")

@@ -86,7 +86,7 @@ def checked_database(dsn: str) -> str:
 def public(address: str) -> str:
     """Return ``address`` without user names, passwords or other secrets. It may be a comma-separated list."""
     if not _SCHEME.match(address.strip()):
-        return "..." if _LIKE_A_LOGIN.search(address) else address  # a file
+        return "..." if _LIKE_A_LOGIN.search(address) else address  # The address is a file.
     first, *others = (item.strip() for item in address.split(","))
     # Of several addresses, only the first one needs a scheme.
     return ",".join(
@@ -222,7 +222,7 @@ def refuse_class(given: object, *, name: str) -> None:
 
 
 def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
-    """Return ``given`` if it is async.
+    """Return ``given`` if it is an async callable.
 
     Args:
         given: a callable.
@@ -256,7 +256,7 @@ POSITIVE = "must be more than 0 seconds, and finite"
 
 
 def is_positive(seconds: object) -> bool:
-    """Return whether ``seconds`` is a float, more than 0 and finite."""
+    """Return whether ``seconds`` is a finite float, more than 0."""
     return isinstance(seconds, float) and 0 < seconds < math.inf
 
 
@@ -283,7 +283,7 @@ def check_count(name: str, value: object, *, least: int = 1) -> None:
 
 
 def positive(rule: str = POSITIVE) -> Validator:
-    """Return a validator for seconds, more than 0 and finite; its error shows ``rule``."""
+    """Return a validator that requires a finite float, more than 0. Its error shows ``rule``."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not is_positive(value):
@@ -293,7 +293,7 @@ def positive(rule: str = POSITIVE) -> Validator:
 
 
 def at_least(low: float) -> Validator:
-    """Return a validator for seconds, ``low`` or more and finite."""
+    """Return a validator that requires a finite number of seconds, ``low`` or more."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not (isinstance(value, float) and low <= value < math.inf):
@@ -308,7 +308,7 @@ def a_duration(_: object, attribute: Attribute[Any], value: Duration) -> None:
 
 
 def count(least: int = 1) -> Validator:
-    """Return a validator for a whole number, ``least`` or more."""
+    """Return a validator that requires a whole number, ``least`` or more."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         check_count(attribute.name, value, least=least)
@@ -317,7 +317,7 @@ def count(least: int = 1) -> Validator:
 
 
 def instance_of(kind: type) -> Validator:
-    """Return a validator for an instance of ``kind``."""
+    """Return a validator that requires an instance of ``kind``."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not isinstance(value, kind):
