@@ -1,7 +1,7 @@
-"""`recover`: processes abandoned claims, doubts and pending undos.
+"""Process abandoned claims, doubts and pending undos with ``recover``.
 
-Many workers may run `recover` concurrently: each key is leased, and every step is a compare-and-set. No
-transaction of the journal is open while the bank's own code runs.
+Many workers may run ``recover`` concurrently, because each key is leased and every step is a compare-and-set.
+No transaction of the journal is open while the bank's own code runs.
 """
 
 from __future__ import annotations
@@ -46,29 +46,30 @@ from transfer_async.journal.model import (
 from transfer_async.journal.transitions import AcquireLease, Expire, Release, TakeOver
 
 BATCH = 100
-"""The number of keys that are read from the journal at once."""
+"""The number of keys that one read of the journal returns."""
 
 IN_A_ROW = 3
-"""The number of consecutive failures after which a run stops.
+"""The number of consecutive failures after which a run gives up.
 
-If the journal fails, the whole run stops. If ``resolve`` fails, the run does not call it again.
+After that many failures of the journal, the whole run stops. After that many failures of ``resolve``, the run
+does not call it again.
 """
 
 ALWAYS_ASKED = 300.0
-"""The age in seconds up to which every run calls ``resolve`` about a doubt."""
+"""The age of a doubt, in seconds, until which every run calls ``resolve`` about it."""
 
 LONGEST_PAUSE = 3600.0
 """The longest time in seconds between two calls of ``resolve`` about a doubt."""
 
 _DOUBLED = 4800.0
-"""The age in seconds up to which each pause doubles: 300, 600, 1,200 and 2,400 s."""
+"""The age of a doubt, in seconds, until which the pauses double: 300, 600, 1,200 and 2,400 s."""
 
 
 def questions_due(age: float) -> float:
-    """Return how many calls of ``resolve`` were due since the doubt was `ALWAYS_ASKED` seconds old.
+    """Return the number of calls of ``resolve`` due since the doubt was `ALWAYS_ASKED` seconds old.
 
-    After each call comes a pause as long as the doubt is old, but at most an hour. A run calls ``resolve`` if
-    a call became due since the last run. So the journal need not record the calls.
+    The pause after each call is as long as the age of the doubt, but at most an hour. A run calls ``resolve``
+    if a call became due since the last run. So the journal need not record the calls.
 
     Args:
         age: the seconds since the last possible send, at least `ALWAYS_ASKED`.
@@ -79,16 +80,16 @@ def questions_due(age: float) -> float:
 
 @frozen(kw_only=True)
 class RecoveryReport:
-    """The results of one run of ``recover``, as counts.
+    """The results of one run of ``recover``. Each field is a number.
 
     Args:
         taken_over: abandoned claims that were undone.
         in_doubt: keys that are still in doubt.
         resolved: doubts that ended with an order.
         refuted: doubts that ended because no order exists and none can appear.
-        released: pending undos that were done.
-        undos_pending: undos that are still pending.
-        unreadable: keys with a corrupt record; an operator must resolve them.
+        released: pending undos that succeeded.
+        undos_pending: undos that failed and are still pending.
+        unreadable: keys with a corrupt record. An operator must end their doubts.
     """
 
     taken_over: int = 0
@@ -101,13 +102,16 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One run of ``recover``. Pending undos and calls of ``resolve`` do not wait for each other.
+    """One run of ``recover``, in two concurrent passes.
 
-    One pass runs the undos, one key at a time. Another calls ``resolve`` about the doubts, several at a time.
-    Both read the journal page by page, so the memory used does not grow with the number of keys. For a doubt
-    with pending undos, ``resolve`` is called after the undos; until then only its key is kept.
+    One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` about doubts, several
+    at a time. Both passes read the journal page by page, so the memory used does not grow with the number of
+    keys. For a doubt with pending undos, ``resolve`` is called after the undos. Until then, only the key of
+    this doubt is kept in memory.
 
-    ``stop`` is called before each key. When it returns true, the run ends.
+    Args:
+        context: the client's parts and settings.
+        stop: a function that is called before each key. When it returns true, the run ends.
     """
 
     def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
@@ -117,7 +121,7 @@ class Recovery:
         self._failure: JournalFailed | None = None
         self._failed_in_a_row = 0
         self._is_down = False
-        self._to_ask: list[str] = []  # doubts with undos, for which ``resolve`` is called after the undos
+        self._to_ask: list[str] = []  # doubts with pending undos: ``resolve`` is called after them
         self._handled: set[str] = set()  # keys that the other pass must skip in this run
         self._asking = self._unanswered = 0
         self._gave_up = False
@@ -133,7 +137,7 @@ class Recovery:
             JournalFailed: the journal could not be read or written.
         """
         context = self._context
-        try:  # First record the responses that only this process knows.
+        try:  # First record the responses that only this process has.
             for key in list(context.unrecorded):
                 self._resolved += await flush_unjournaled(context, key)
         except JournalFailed as error:
@@ -159,7 +163,7 @@ class Recovery:
         )
 
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
-        """Process one key. If its journal writes fail, the run continues with the next key."""
+        """Process one key. If the journal fails, note the failure, so that the run can continue."""
         try:
             await work
             self._failed_in_a_row = 0
@@ -178,7 +182,7 @@ class Recovery:
     # --- undos ------------------------------------------------------------------------------------
 
     async def _process_all(self) -> None:
-        """Process every waiting key, but leave doubts without a pending undo to the other pass."""
+        """Process every waiting key, except doubts without pending undos: the other pass processes those."""
         after = ""
         while keys := await self._waiting(after):
             for key, entry in keys:
@@ -249,13 +253,13 @@ class Recovery:
             await self._leave(key, attended)
 
     async def _attend(self, key: str, certain: Outcome) -> TransitionResult | None:
-        """Acquire the lease on the key's undos and doubt; return None if another worker has it."""
+        """Acquire the lease on the key's undos and doubt. Return None if another worker has the lease."""
         lease = AcquireLease(lease=self._context.lease)
         attended = await self._context.journal.write(key, lease, certain=certain)
         return attended if attended.denial is None else None
 
     async def _leave(self, key: str, attended: TransitionResult) -> None:
-        """Release the lease, unless it has expired: another worker may hold a later one."""
+        """Release this worker's lease, expired or not. A later lease of another worker stays."""
         release = AcquireLease(lease=0.0, ends=attended.now + self._context.lease)
         await self._context.journal.write(key, release, certain=Outcome.UNKNOWN)
 
@@ -272,7 +276,7 @@ class Recovery:
     # --- doubts -----------------------------------------------------------------------------------
 
     async def _ask_about_doubts(self) -> None:
-        """Call ``resolve`` about every due doubt, beginning where an earlier run gave up."""
+        """Call ``resolve`` about every due doubt, starting after the key where an earlier run gave up."""
         rounds = self._context.doubt_rounds
         first = last = after = rounds.after
         try:
@@ -304,10 +308,10 @@ class Recovery:
         return asked_at < settled_at <= self._now or questions_due(age) > questions_due(before)
 
     async def _start_asking(self, key: str) -> bool:
-        """Wait for a free slot, then call ``resolve`` about ``key`` in a task.
+        """Wait for a free slot, then start a task that calls ``resolve`` about ``key``.
 
-        After an unusable result, no new call starts until those in progress have ended. So a ``resolve`` that
-        hangs costs the run one timeout, however many doubts there are.
+        After an unusable result, no new call starts until the calls in progress have ended. So a ``resolve``
+        that hangs delays the run by only one timeout, however many doubts there are.
 
         Returns:
             False if the run is over, or if it no longer calls ``resolve``.
@@ -335,7 +339,7 @@ class Recovery:
             self._may_have_changed.set()
 
     async def _settle(self, key: str) -> None:
-        """Call ``resolve`` about a doubt, and record its result."""
+        """Call ``resolve`` about a doubt, and record the result."""
         attended = await self._attend(key, Outcome.UNKNOWN)
         if attended is None:
             return
@@ -354,7 +358,7 @@ class Recovery:
                 pass
             finally:
                 self._unanswered = self._unanswered + 1 if work.resolve_failed else 0
-                if work.undos_pending:  # This run has tried them.
+                if work.undos_pending:  # This run has already tried these undos.
                     self._handled.add(key)
                 self._count(work)
         await self._leave(key, attended)
@@ -368,13 +372,15 @@ class Recovery:
 
 
 # --- recovery runs -----------------------------------------------------------------------------------
-# A client tracks its runs of ``recover``: those that callers requested, and its own periodic runs.
+# A client keeps track of the runs that callers requested, and of its own periodic runs.
 
 
 class Recoveries:
-    """Runs of ``recover``, each in a separate task, so that closing can wait for it.
+    """The runs of ``recover`` of one client. Each run has its own task, so that ``close`` can wait for it.
 
-    ``every`` is the number of seconds between two periodic runs; None for no periodic runs.
+    Args:
+        context: the client's parts and settings.
+        every: the seconds between two periodic runs; None for no periodic runs.
     """
 
     def __init__(self, context: ClientCore, *, every: float | None) -> None:
@@ -389,14 +395,14 @@ class Recoveries:
                 clock=context.clock,
             )
         self.is_due = every is not None
-        """Whether the periodic runs are still to be started."""
+        """Whether periodic runs are configured and have not started yet."""
         self._requested: set[asyncio.Task[RecoveryReport]] = set()
         self._background: asyncio.Task[None] | None = None
         self._ending = False
         self._cut = False
 
     def begin(self) -> None:
-        """Start the periodic runs, if they are configured and not started yet."""
+        """Start the periodic runs, if they are configured and have not started yet."""
         if self._periodic is not None and self._background is None and not self._ending:
             loop = asyncio.get_running_loop()
             # The task gets empty context variables instead of those of the first caller.
@@ -406,11 +412,11 @@ class Recoveries:
 
     @property
     def begun(self) -> bool:
-        """Whether the periodic runs were started and have not ended."""
+        """Whether the periodic runs have started and not ended."""
         return self._background is not None and not self._background.done()
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether ``task`` is one of the runs."""
+        """Return whether ``task`` belongs to one of the runs."""
         asking = self._context.doubt_rounds.tasks
         return task is not None and (task in self._requested or task is self._background or task in asking)
 
@@ -433,9 +439,10 @@ class Recoveries:
             raise
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait ``wait`` seconds for the runs. Then cancel the rest; they get ``grace`` seconds to end.
+        """Wait up to ``wait`` seconds for the runs, then cancel those that are left.
 
-        A periodic run stops after its current keys.
+        After that, wait up to ``grace`` seconds until those have ended. A periodic run stops after the keys
+        that it is processing.
         """
         self._ending = True
         if self._background is not None and self._periodic is not None and self._periodic.resting:
@@ -449,7 +456,7 @@ class Recoveries:
             task.cancel()
 
     def abandon(self) -> None:
-        """Stop the periodic runs, if their event loop is not closed."""
+        """Stop the periodic runs, unless their event loop is closed."""
         self._ending = True
         if self._background is not None and not self._background.get_loop().is_closed():
             self._background.cancel()
