@@ -75,7 +75,7 @@ class Account:
 
 
 class Accounts:
-    """The accounts by username; exactly one is the bank. The case of ASCII letters does not matter.
+    """The accounts by username. Exactly one account is the bank. The case of ASCII letters does not matter.
 
     Raises:
         ValueError: there is no bank or more than one, or two accounts have the same username.
@@ -125,11 +125,11 @@ def ascii_lower(username: str) -> str:
 def load_accounts(path: str | Path) -> tuple[Account, ...]:
     """Read accounts from a JSON file: an array of objects with the fields of `Account`.
 
-    Amounts are numbers, read exactly, or decimal strings.
+    Amounts are decimal strings, or JSON numbers, which are read without rounding.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file has no such array. The message names the path and the rule.
+        ValueError: the file does not contain such an array. The message says what is wrong.
     """
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=tuple[Account, ...])

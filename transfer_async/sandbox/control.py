@@ -1,18 +1,18 @@
-"""The paths under `/sandbox/`, by which a person or a test controls the sandbox itself.
+"""The paths under `/sandbox/`, with which a person or a test controls the sandbox.
 
-They are not part of the specification. All but the first show personal data, so they need the token that the
-sandbox prints.
+They are not part of the specification. All paths except the first show personal data, so they require the
+token that the sandbox prints.
 
 | method and path | response |
 | --- | --- |
 | `GET /sandbox/openapi.json` | the two specified operations as an OpenAPI 3.1 document |
 | `GET /sandbox/users/{username}` | the user object (specification, section 2.2), or 404 |
 | `GET /sandbox/orders` | `{"orders": [...]}`, a few fields of each order, oldest first |
-| `GET /sandbox/orders.jsonl` | every order object, one a line: an export for `journal reconcile` |
+| `GET /sandbox/orders.jsonl` | every order object, one per line, as an export for `journal reconcile` |
 | `GET /sandbox/orders/{id}` | the order object as it is now, or 404 |
 | `POST /sandbox/match` | run the matcher bot: `{"matched": [ids]}` |
-| `GET /sandbox/faults` | `{"faults": [...], "mix": [...]}`: the queue of faults, and the shares |
-| `POST /sandbox/faults` | add a fault, as in `FaultRequest`; 422 if it is not valid |
+| `GET /sandbox/faults` | `{"faults": [...], "mix": [...]}`: the queued faults, and the faults with a share |
+| `POST /sandbox/faults` | add the fault of a `FaultRequest`, or 422 if it is not valid |
 | `DELETE /sandbox/faults` | remove all faults |
 | `POST /sandbox/release` | release the stalled requests: `{"released": n}` |
 
@@ -57,7 +57,7 @@ OPENAPI = "/sandbox/openapi.json"
 
 
 def _openapi() -> bytes:
-    """Add the request fields, the example and the who-am-i response to the OpenAPI document."""
+    """Return the OpenAPI document, with the request fields, the example and the who-am-i response added."""
     document = msgspec.json.decode(Path(__file__).with_name("openapi.json").read_bytes())
     schemas = document["components"]["schemas"]
     for name, inside in (("NewOrder", ""), ("NewExternalOrder", "external_order")):
@@ -122,7 +122,7 @@ class Control:
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
-        """Answer one request to the service or to the sandbox. Raise nothing."""
+        """Return the response to a request to the service or to the sandbox. Never raise."""
         if not call.path.startswith(PREFIX):
             return self._service.answer(call)
         if self._page.answers(call.path):
@@ -279,7 +279,7 @@ FORMS = "/sandbox/page/"
 NEEDS_JINJA = "The sandbox's page needs Jinja2: pip install 'transfer_async[desk]'"
 
 MAX_ROWS = 100
-"""The maximum number of orders, and of requests, that the page shows. It shows the newest."""
+"""The number of orders, and of requests, that the page shows at most. It shows the newest."""
 
 MAX_BODY_CHARACTERS = 2_000
 """The maximum length of a request's body on the page."""
@@ -319,7 +319,7 @@ class Page:
     Args:
         service: the service whose orders the page shows.
         faults: the faults to show and change.
-        requests: what the sandbox received, oldest first.
+        requests: the received requests, oldest first.
         token: the token that a person enters to open the page.
         match: a function that runs the matcher bot.
     """
@@ -350,7 +350,7 @@ class Page:
         return path in (HOME, LIVE, STYLE, ENTER) or path.startswith(FORMS)
 
     def answer(self, call: Call) -> Reply:
-        """Answer one request for the page. Raise nothing."""
+        """Return the response to a request for the page. Never raise."""
         if call.path == STYLE:
             return Reply(status=200, body=_STYLE_BYTES, headers={**HEADERS, "Content-Type": "text/css"})
         method = "GET" if call.path in (HOME, LIVE) else "POST"
@@ -396,7 +396,7 @@ class Page:
         return _see(HOME, {"Set-Cookie": cookie})
 
     def _has_session(self, call: Call) -> bool:
-        # Parsed here: http.cookies rejects a header in which another program's cookie breaks its rules.
+        # http.cookies would reject the whole header if another program's cookie is invalid.
         pairs = (item.strip().partition("=") for item in call.headers.get("Cookie", "").split(";"))
         sent = next((value for name, _, value in pairs if name == self._cookie), "")
         return hmac.compare_digest(sent.encode("utf-8", "replace"), self._session.encode())

@@ -1,8 +1,8 @@
-"""The faults, one class for each, and the queue that decides which request gets which fault.
+"""The fault classes, and the queue that selects the fault for each request.
 
-Each docstring begins with whether the fault creates the order of a valid request. A fault is called with an
-`Exchange`. It raises `ConnectionError` if the client closes the connection first. `FAULTS` lists all faults
-by name.
+A fault's docstring first says whether the fault creates the order of a valid request. A fault is called with
+an `Exchange`. It raises `ConnectionError` if the client closes the connection first. `FAULTS` lists all
+faults by name.
 """
 
 # ruff: noqa: D102 - the class docstring describes the call
@@ -39,7 +39,7 @@ def http_response(reply: Reply, *, keep_alive: bool = False) -> bytes:
 
 
 def padded(document: bytes, size: int) -> Iterator[bytes]:
-    """Yield the parts of a JSON object with a field of padding, about `size` bytes in total."""
+    """Yield the parts of a JSON object, with a padding field that increases it to about `size` bytes."""
     yield document[:-1] + b',"padding":"'
     for _ in range(size // len(_BLOCK)):
         yield _BLOCK
@@ -62,7 +62,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @frozen
 class CloseBeforeReading(Fault):
-    """Create no order: close the connection after the head, before the body is read."""
+    """Create no order. Close the connection after the head, before the body is read."""
 
     name: ClassVar[str] = "close-before-reading"
     before_body: ClassVar[bool] = True
@@ -97,7 +97,8 @@ class ResetAfterProcessing(Fault):
 class StallBeforeProcessing(Fault):
     """Stall, then create the order and respond, even if the client has closed the connection.
 
-    The stall lasts `seconds`, or until released if None. If the sandbox closes first, no order is created.
+    The stall lasts `seconds`. If None, it lasts until `Faults.release`. If the sandbox closes first, no order
+    is created.
     """
 
     name: ClassVar[str] = "stall-before-processing"
@@ -110,7 +111,7 @@ class StallBeforeProcessing(Fault):
 
 @frozen
 class StallAfterProcessing(Fault):
-    """Create the order, then respond after `seconds`, or when released if None."""
+    """Create the order, then respond after `seconds`. If None, respond after `Faults.release`."""
 
     name: ClassVar[str] = "stall-after-processing"
     seconds: float | None = None
@@ -123,7 +124,7 @@ class StallAfterProcessing(Fault):
 
 @frozen
 class Status(Fault):
-    """Create no order: respond with this status.
+    """Create no order. Respond with this status.
 
     `body` is sent as UTF-8; a surrogate escape (`"\\udcff"`) is sent as one byte.
     """
@@ -149,7 +150,7 @@ class Status(Fault):
 
 @frozen
 class StatusAfterProcessing(Status):
-    """Create the order, then respond with this status all the same (503, 408, 500, ...)."""
+    """Create the order, then respond with this error status, such as 408, 500 or 503."""
 
     name: ClassVar[str] = "status-after-processing"
 
@@ -160,7 +161,7 @@ class StatusAfterProcessing(Status):
 
 @frozen
 class Redirect(Fault):
-    """Create no order: redirect to `location` with `status` 301, 302, 303, 307 or 308."""
+    """Create no order. Redirect to `location` with `status` 301, 302, 303, 307 or 308."""
 
     name: ClassVar[str] = "redirect"
     location: str = "/elsewhere"
@@ -191,7 +192,8 @@ class TruncatedHead(Fault):
 class TruncatedBody(Fault):
     """Create the order, then end the response (FIN) after `keep` bytes of its body.
 
-    The head announces the full length. If `chunked`, only the last chunk is missing.
+    The head announces a longer body. If `chunked` is true, the head announces chunks, and the last chunk is
+    missing.
     """
 
     name: ClassVar[str] = "truncated-body"
@@ -215,7 +217,7 @@ class TruncatedBody(Fault):
 class BrokenChunk(Fault):
     """Create the order, then send a first chunk with an invalid size and leave the connection open.
 
-    When released, the fault closes the connection.
+    The connection is closed after `Faults.release`.
     """
 
     name: ClassVar[str] = "broken-chunk"
@@ -233,7 +235,10 @@ class BrokenChunk(Fault):
 
 @frozen
 class GarbageBody(Fault):
-    """Create the order, then respond with 200 and a body that is not JSON (`body` as in `Status`)."""
+    """Create the order, then respond with 200 and a body that is not JSON.
+
+    `body` is encoded as in `Status`.
+    """
 
     name: ClassVar[str] = "garbage-body"
     body: str = "<html><body>It works!</body></html>\udcff"
@@ -269,7 +274,7 @@ class WrongTypes(Fault):
 
 @frozen
 class AnotherOrder(Fault):
-    """Create the order, then respond with an order that does not exist: other id, poster and amount."""
+    """Create the order, then respond with a nonexistent order that has another id, poster and amount."""
 
     name: ClassVar[str] = "another-order"
 
@@ -316,7 +321,7 @@ class HugeBody(Fault):
 
 @frozen
 class CompressedHugeBody(Fault):
-    """Create the order, then respond with a `HugeBody` of `size` bytes, compressed to a thousandth."""
+    """Create the order, then respond as `HugeBody` does, but compressed to a thousandth of `size`."""
 
     name: ClassVar[str] = "compressed-huge-body"
     size: int = 300_000_000
@@ -330,7 +335,8 @@ class CompressedHugeBody(Fault):
 class UnsolicitedReply(Fault):
     """Create the order, then respond and send a second, unrequested response on the same connection.
 
-    The second response is `200` with `body`. It is sent after `delay` seconds, or when released if None.
+    The second response is `200` with `body`. It is sent after `delay` seconds. If `delay` is None, it is sent
+    after `Faults.release`.
     """
 
     name: ClassVar[str] = "unsolicited-reply"
@@ -390,7 +396,7 @@ FAULTS: Mapping[str, type[Fault]] = {
 
 
 # --- fault script ------------------------------------------------------------------------------------
-# A queue of rules and a seeded mix decide which request gets which fault.
+# A queue of rules and a seeded mix select the fault for each request.
 
 
 class Waiting:
@@ -441,7 +447,10 @@ EVERY_PATH = "*"
 
 @define(kw_only=True, eq=False)
 class Rule:
-    """One entry of the queue. `times` counts down; `None` means no limit."""
+    """A fault in the queue, and the requests to which it applies.
+
+    `times` is the number of requests left; `None` means no limit.
+    """
 
     fault: Fault
     times: int | None = 1
@@ -463,10 +472,10 @@ class Rule:
 
 
 class Mix:
-    """Faults that each get a share of the requests to a path.
+    """A set of faults. Each of them affects a share of the requests to a path.
 
-    Each request draws its fault on arrival. So for one seed, the nth request always draws the same fault,
-    whatever the queue contains.
+    Each request draws its fault on arrival. So for one seed, the nth request always draws the same fault. The
+    queue has no influence on the draw.
     """
 
     def __init__(self, shares: Mapping[Fault, float], *, path: str, seed: int) -> None:
@@ -477,7 +486,7 @@ class Mix:
         self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
 
     def fault_for(self, record: RequestRecord) -> Fault | None:
-        """Return a random fault for a request, or None. Later calls for this request return the same."""
+        """Return a random fault for a request, or None. Further calls return the same result."""
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:
@@ -494,8 +503,9 @@ class Mix:
 class Faults:
     """The queue of faults, the mix of faults, and the requests that stall.
 
-    For each request, the first rule of the queue that applies, and whose probability allows it, determines
-    the fault. Without such a rule, the request gets its draw from the mix, which may be no fault.
+    A request gets the fault of the first rule in the queue that applies to it. A rule with a `probability`
+    may be skipped at random. If no rule applies, the request gets the fault that it drew from the mix, or
+    none.
     """
 
     def __init__(self, *, seed: int, waiting: Waiting) -> None:
@@ -525,12 +535,12 @@ class Faults:
 
         Args:
             fault: the fault.
-            times: the number of requests; `None` for all until cleared.
+            times: the number of requests that get the fault; `None` for all requests until `clear`.
             probability: the chance for each request, 0 to 1, drawn from the sandbox's seed.
             path: the path to which it applies, order creation by default; `"*"` for every path that does
                 not control the sandbox.
-            username: only requests of this poster.
-            amount: only requests with this `poster_amount`, compared as a number.
+            username: apply the fault only to requests of this poster.
+            amount: apply the fault only to requests with this `poster_amount`, compared as a number.
 
         Raises:
             ValueError: an argument is out of range; or `username` or `amount` is given for a fault that
@@ -549,7 +559,7 @@ class Faults:
         return self._mix.shares
 
     def mix(self, shares: Mapping[Fault, float], *, path: str = CREATE_ORDER_PATH) -> None:
-        """Replace the mix: give each fault a share of all requests from now on.
+        """Replace the mix. From now on, each of these faults affects its share of the requests.
 
         `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with one fault.
         For one seed, the nth request from now on always draws the same fault. So sequential requests are
@@ -582,7 +592,7 @@ class Faults:
         return tuple(record for future, record in self._held.items() if not future.done())
 
     async def hold(self, record: RequestRecord) -> None:
-        """Stall until released."""
+        """Stall a request until `release` is called."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._held[future] = record
         self._waiting.changed()
@@ -594,7 +604,8 @@ class Faults:
     def take(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
         """Return the fault for a request, or None, and count its use.
 
-        The caller asks twice: before it reads the body, for faults that do not need the body, and after.
+        Call this method twice for each request: before its body is read, for the faults that act then, and
+        after its body is read.
         """
         drawn = self._mix.fault_for(record)
         for rule in self._rules:

@@ -1,7 +1,7 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile contains no personal data and no token. It records only the names of a few common fields of a body.
-So it may be kept with the code.
+A profile contains no personal data and no token. Of a body, it records only the names of a few common fields.
+You can commit a profile with your code.
 """
 
 import os
@@ -92,12 +92,13 @@ class SeenAnswer:
     Args:
         status: the status; None if no complete response arrived.
         body: the kind of the body.
-        fields: the well-known names among the fields of the JSON object, without values.
+        fields: the names of the well-known fields in the JSON object, without values.
         unauthorized: whether the body was exactly the one in section 7 of the specification.
         headers: the headers by lower-case name, without `IGNORED_HEADERS`. A value that may be secret is "".
-        within: seconds, one of `TIME_STEPS`; None if no complete response arrived.
-        order: see `OrderSeen`; "none" also if the request asked for no order.
-        unreadable: why the client cannot read the order in a successful response, without values.
+        within: the response time in seconds, rounded up to one of `TIME_STEPS`; None if no complete response
+            arrived.
+        order: the order in the response, as in `OrderSeen`; "none" if the request asked for no order.
+        unreadable: the reason why the client cannot read the order in a successful response, without values.
         amount: the poster's amount in the response, if it is larger than the one sent.
     """
 
@@ -114,7 +115,7 @@ class SeenAnswer:
 
 @frozen(kw_only=True)
 class SeenConnection:
-    """How long the service keeps a connection.
+    """The recorded limits of the service's connections.
 
     Args:
         asked: the maximum number of requests that the probe sent on one connection.
@@ -149,8 +150,8 @@ class ServiceProfile:
         version: the version of the file format; 1.
         levels: the levels of the probe that were completed.
         answers: the responses, by the name of the request.
-        request_ids: the headers with a request id: their names match, and each response has another value.
-        connection: how long a connection is kept; None if the probe did not check it.
+        request_ids: the headers that contain a request id, as their names and their changing values show.
+        connection: the limits of connections; None if the probe did not check them.
         limits: the limits of amounts, by currency code.
     """
 
@@ -214,7 +215,7 @@ def midpoint(step: float, steps: tuple[float, ...]) -> float:
 
 
 # --- the probe's requests ----------------------------------------------------------------------------
-# Each request and order of the probe has a name, and functions that build and recognise it.
+# Each request and order of the probe has a name. Functions build it and recognise it.
 
 WHO_AM_I = "who-am-i"
 WRONG_TOKEN = "wrong-token"  # noqa: S105 - the name of a request
@@ -222,7 +223,7 @@ NO_TOKEN = "no-token"  # noqa: S105 - the same
 UNKNOWN_PATH = "unknown-path"
 WRONG_METHOD = "wrong-method"
 TURNED_AWAY = "turned-away"
-"""The recorded response of a busy service (429, 503). It belongs to no particular request."""
+"""The name of the response of a busy service (429 or 503), which may follow any request."""
 READS = (WHO_AM_I, WRONG_TOKEN, NO_TOKEN, UNKNOWN_PATH, WRONG_METHOD)
 
 ORDER = "order"
@@ -333,15 +334,15 @@ MUST_BE_REFUSED: Mapping[str, Special] = {
     ),
     DISAGREE: Special("poster_amount is not matcher_amount times exchange_rate", _halved, _disagrees),
 }
-"""The invalid orders by name. A body is taken for the first one that fits.
+"""The invalid orders by name. A body gets the name of the first order whose `fits` returns true.
 
-The specification does not say that a service must refuse them; this is an assumption.
+The probe assumes that a service refuses these orders. The specification does not say so.
 """
 
 WITHOUT: Mapping[str, Special] = {
     f"without-{path}": Special(f"{path} is left out", _without(path), _lacks(path)) for path in FIELDS
 }
-"""Orders without one field: the specification does not show which fields are required."""
+"""Orders without one field. The specification does not say which fields are required."""
 
 
 _AMOUNTS = ("poster_amount", "matcher_amount")
@@ -406,7 +407,7 @@ _DEFAULTS: JsonObject = read(
         }
     )
 )
-"""The values of missing fields, if the profile says that an order without them is created."""
+"""The default values of missing fields, used if the profile says that an order without them is created."""
 
 
 class ImitatingService(Service):
@@ -422,7 +423,7 @@ class ImitatingService(Service):
         self._taken: dict[bytes, Reply] = {}
 
     def answer(self, call: Call) -> Reply:
-        """Answer one request. Raise nothing."""
+        """Return the response to one request. Never raise."""
         name = self._name_of(call)
         seen = self._profile.answers.get(name)
         if seen is None:
@@ -510,7 +511,7 @@ class ImitatingService(Service):
         return problems
 
     def _with_recorded_headers(self, reply: Reply, seen: SeenAnswer) -> Reply:
-        """Return the reply with the recorded headers and delay; a lost one if no response was recorded."""
+        """Return the reply with the recorded headers and delay. It is lost if no response was recorded."""
         ids = self._profile.request_ids
         headers = {
             name: secrets.token_hex(8) if name in ids else value or "-"
@@ -549,7 +550,7 @@ def _body(seen: SeenAnswer, order_id: str) -> bytes:
 
 
 def keep_alive_of(connection: SeenConnection | None, otherwise: float) -> float:
-    """Return the seconds after which an idle connection is closed, from a profile or else the default."""
+    """Return the seconds after which an idle connection is closed: the recorded value, or `otherwise`."""
     if connection is None:
         return otherwise
     if connection.closed_by is None:

@@ -49,7 +49,7 @@ def user_object(account: Account) -> JsonObject:
 
 
 _cached_user_object = lru_cache(maxsize=4096)(user_object)
-"""The user object, to be read only. An order contains four of them."""
+"""A cached `user_object`, because an order contains four user objects. Never change its result."""
 
 
 def who_am_i_object(account: Account) -> JsonObject:

@@ -54,7 +54,7 @@ class Sandbox:
         token: the API token; by default a new random one.
         host: the address to listen on. Unless it is loopback, other machines can reach the sandbox.
         port: the port to listen on; 0 picks a free one.
-        ssl: serve https with this context.
+        ssl: the TLS context of an https sandbox; by default the sandbox uses http.
         sleep: an async function that waits, `asyncio.sleep` by default. It must yield to the event loop.
         now: a function that returns the time as an aware datetime, by default the machine's clock.
         keep_alive: seconds until an idle connection is closed.
@@ -152,7 +152,8 @@ class Sandbox:
         """Wait until the sandbox has read this total number of create-order requests.
 
         Raises:
-            RuntimeError: the sandbox closed first. The methods below raise it, too.
+            RuntimeError: the sandbox closed first. `finished`, `stalled`, `created` and `matched` raise the
+                same error.
         """
         await self._waiting.until(lambda: self._received >= count)
 
@@ -161,7 +162,7 @@ class Sandbox:
         await self._waiting.until(lambda: self._finished >= count)
 
     async def stalled(self, count: int = 1) -> None:
-        """Wait until this number of requests stall at the same time."""
+        """Wait until this number of requests are stalled at the same time."""
         await self._waiting.until(lambda: len(self.faults.stalled) >= count)
 
     async def created(self, count: int = 1) -> None:
@@ -254,7 +255,7 @@ _GRACE = 1.0
 class _Connection(web.RequestHandler):
     """aiohttp's connection. It responds to invalid HTTP with JSON, and does not log its bytes.
 
-    `body` is the body of the current request. `served` is the number of requests so far.
+    `body` is the body of the current request. `served` counts the connection's requests so far.
     """
 
     body: StreamReader | None = None

@@ -1,9 +1,9 @@
-"""The service without a socket: it turns requests into responses. Clock and randomness are injected.
+"""The service without a socket: it turns requests into responses. The caller provides its clock and its seed.
 
-It checks in this order: path (404), method (405), token (401) and `Accept` (406). For order creation it then
-checks the body's size (413), `Content-Type` (415), JSON (400) and fields (422). The specification shows no
-status and only one refusal: the body for a wrong token. All statuses, and the body of a 422
-(`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
+The service checks a request in this order: path (404), method (405), token (401) and `Accept` (406). For a
+new order, it then checks the body's size (413), `Content-Type` (415), JSON (400) and fields (422). The
+specification shows no statuses, and only one body of a refusal, for a wrong token. All statuses, and the body
+of a 422 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
 """
 
 import abc
@@ -47,7 +47,7 @@ class Call:
 
 @frozen(kw_only=True)
 class Reply:
-    """A response: a status, a JSON body, and the order that the request created, if any.
+    """A response: a status, a JSON body, and the order that the request created, or `None`.
 
     The response is sent after `seconds`. If `is_lost` is true, the connection is closed instead.
     """
@@ -72,7 +72,7 @@ class Service:
         accounts: the registered accounts. The specification requires only a registered beneficiary, so the
             first order of an unknown poster registers the poster.
         token: the bank account's API token.
-        seed: seeds the order ids.
+        seed: determines the order ids.
         now: a function that returns the time as an aware datetime.
     """
 
@@ -88,7 +88,7 @@ class Service:
         }
 
     def answer(self, call: Call) -> Reply:
-        """Answer one request. Raise nothing."""
+        """Return the response to one request. Never raise."""
         handlers = self._routes.get(call.path)
         if handlers is None:
             return message(404, "Not Found")
@@ -104,7 +104,7 @@ class Service:
         return _same_token(call.headers.get("Authorization", ""), self._token)
 
     def head_refusal(self, call: Call) -> Reply | None:
-        """Return the refusal of a request's method, token or `Accept`, or `None` if they are right."""
+        """Return the response that refuses a request's method, token or `Accept`; `None` if all are valid."""
         return refuse_head(call, methods=self._routes[call.path], token=self._token)
 
     def problems(self, request: CreateOrder) -> Problems:
@@ -114,7 +114,7 @@ class Service:
         return _check_poster(request, poster) | _check_beneficiary(request, beneficiary, poster)
 
     def create(self, request: CreateOrder, *, beneficiary: Account) -> Reply:
-        """Create the order of a request without checks."""
+        """Create the order of a request, without checking the request."""
         now, poster = self._now(), self._poster(request)
         order = Order(
             id=self.new_id(),
@@ -166,7 +166,7 @@ def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> R
     if token is not None and not _same_token(call.headers.get("Authorization", ""), token):
         return message(401, "Unauthorized")
     if not _accepts_json(call.headers.get("Accept", "*/*")):
-        return message(406, "Only application/json is served.")
+        return message(406, "The Accept header must allow application/json.")
     return None
 
 
@@ -291,10 +291,10 @@ class RequestRecord:
         method, path, headers: as received. The names in `headers` ignore case; the token is included.
         body: the part of the body that was read, up to the service's limit; empty until it is read.
         received_at: the time when the head was read.
-        fault: the fault that was applied, if any.
+        fault: the fault that was applied; `None` if there was no fault.
         processed: whether the service processed the request, even if the response was lost or faulty.
         status: the status that was sent; `None` if no complete head was sent.
-        order_id: the order that the request created, if any.
+        order_id: the id of the order that the request created; `None` if it created no order.
         finished: whether the sandbox has finished the request.
     """
 
@@ -337,7 +337,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class NoAnswer(web.StreamResponse):
-    """A response to which aiohttp adds nothing: a fault has written its bytes, or withheld them."""
+    """A response for which aiohttp writes nothing, because a fault has written or withheld its bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ class NoAnswer(web.StreamResponse):
 
 
 class Exchange:
-    """A request, its record, and the operations of faults on the connection.
+    """A request, its record, and the operations that a fault can perform on its connection.
 
     `answer` is the response that the handler returns to aiohttp. `new_id` returns an unused order id.
     """
@@ -431,7 +431,7 @@ class Exchange:
         """Send a response with these parts as its body, and keep the connection open."""
         response = await self.begin(reply, length=None)
         for part in parts:
-            # An empty chunk would end the body: let other requests run instead.
+            # Skip an empty chunk, which would end the body, and let other requests run.
             await (response.write(part) if part else asyncio.sleep(0))
         await response.write_eof()
 
@@ -444,7 +444,7 @@ class Exchange:
         self._transport().write(data)
 
     async def stall(self, seconds: float | None = None) -> None:
-        """Wait for `seconds`, or, if `None`, until released or until the sandbox closes."""
+        """Wait for `seconds`. If `None`, wait until `Faults.release` or until the sandbox closes."""
         await (self._stall(self.record) if seconds is None else self.sleep(seconds))
 
     def close(self) -> None:

@@ -15,10 +15,10 @@ import msgspec
 from attrs import Attribute, field, fields, frozen
 
 # --- exact json --------------------------------------------------------------------------------------
-# Numbers keep all digits. The standard library reads, because it can return every number as a `Decimal`.
-# msgspec writes, because it can write a `Decimal` as a JSON number.
+# Numbers keep all digits. The standard library parses JSON, because it can return each number as a `Decimal`.
+# msgspec serializes JSON, because it can write a `Decimal` as a number.
 
-# Python takes quadratic time to read a number, so a longer one could block the sandbox.
+# Python takes quadratic time to read a number, so a longer number could block the sandbox.
 MAX_NUMBER_LENGTH = 100
 
 JsonObject = dict[str, Any]
@@ -110,7 +110,7 @@ def _text(pattern: str, rule: str, schema: JsonObject | None = None) -> Kind:
 
 
 def _plain(value: Decimal) -> Decimal:
-    # Checked before any arithmetic: 1e999999999 is short, but takes forever to write out.
+    # Checked before any arithmetic, because 1e999999999 is short but has a billion digits.
     places = -int(value.as_tuple().exponent)
     too_large = value and value.adjusted() >= MAX_INTEGER_DIGITS
     if too_large or not -MAX_INTEGER_DIGITS <= places <= MAX_DECIMAL_PLACES:
