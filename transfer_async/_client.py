@@ -1,4 +1,4 @@
-"""`TransferClient`: checks arguments, runs calls, and closes in an orderly way."""
+"""`TransferClient`, which checks arguments, runs calls, and finishes its work when it is closed."""
 
 from __future__ import annotations
 
@@ -71,63 +71,65 @@ from transfer_async.journal.protocol import Journal, KeyRecord, ScopedJournal, c
 T = TypeVar("T")
 
 CLOSING_GRACE = 5.0
-"""Seconds that calls cut off by ``close`` get to record their outcome."""
+"""The seconds in which calls that ``close`` cuts off can record their outcome."""
 
 
 class TransferClient:
-    """A client of the transfer order service, for one base address and one account.
+    """A client of the transfer order service, for one base URL and one account.
 
     Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself.
-    Any number of tasks may share it, all in the event loop in which it is first used.
+    Any number of tasks may share a client, but all in the event loop in which it was first used.
 
     Args:
-        base_url: scheme, host and optional path prefix; https, unless the host is loopback.
-        token: the bearer token, or an async callable that returns one; it is called at first
-            use and again after a 401, once for all calls.
-        hooks: the hooks that run, in this order, before each order is sent; the hold comes last.
+        base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
+            is loopback.
+        token: the bearer token, or an async callable that returns one. It is called at the first use of the
+            client, and again after a 401 response. Concurrent calls share one renewal.
+        hooks: the hooks that run, in this order, before each order is sent. The hold must be the last hook.
         journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.
         scope: the name of the service in the journal; by default the normalised ``base_url``.
-        retry: see `RetryPolicy`.
-        timeouts: see `Timeouts`.
-        resolve: an async callable with which the bank finds out what became of an order in doubt. It takes
-            the intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
+        retry: how often, and for how long, requests are retried; see `RetryPolicy`.
+        timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
+        resolve: an async callable that finds out whether an order in doubt exists. It takes the intent and
+            the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
         settle_after: the seconds that must pass after the last possible send before `NO_ORDER` is accepted.
-        abandoned_settle_after: the same if the sender never reported an end. Its process may only be
-            stopped, and may send when it continues. By default 86,400 (a day), or ``settle_after`` if that is
-            longer; never less than ``settle_after``. A person's refutation waits only for ``settle_after``.
-        four_eyes: whether to require dual control for the scope from now on: what one person decides,
-            another must approve; see `Operators`. Answers of ``resolve`` need no approval.
-        lease: seconds for which a claim stays valid after its last renewal; at least 1.5 times
-            the retry deadline, and at most 3,600 (an hour).
-        recover_every: seconds between two runs of `recover` that the client starts itself, from its
-            first use on; the first one starts after a random part of that time. None: call `recover`
+        abandoned_settle_after: the same as ``settle_after``, for a doubt whose sender never reported an end:
+            its process may be suspended, and may send when it continues. By default 86,400 (a day), or
+            ``settle_after`` if that is longer; never less than ``settle_after``. A person's refutation is
+            accepted after ``settle_after``.
+        four_eyes: whether to require dual control for the scope from now on: another person must approve each
+            decision of a person; see `Operators`. The results of ``resolve`` need no approval.
+        lease: the seconds for which a claim stays valid after its last renewal; at least 1.5 times the retry
+            deadline, and at most 3,600 (an hour).
+        recover_every: the seconds between two runs of `recover` that the client starts by itself. The first
+            run starts a random part of this time after the client's first use. With None, call `recover`
             yourself.
         recover_concurrency: the number of doubts about which `recover` calls ``resolve`` at the same time.
         observers: the functions that are called with every event; see `transfer_async._models.events`.
-        session: an ``aiohttp.ClientSession`` to use instead of the client's own. It is never closed. Its
-            redirects, ``raise_for_status``, middlewares and ``ssl`` are overridden for each request.
-        ssl: the TLS context; the default one verifies the service's certificate, even if the
-            connector of a borrowed session does not.
+        session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
+            it. Its redirects, ``raise_for_status``, middlewares and ``ssl`` are overridden for each request.
+        ssl: the TLS context. The default context verifies the service's certificate, even if the connector of
+            a ``session`` does not.
         proxy: the address of an HTTP proxy.
         max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
         max_connections: the maximum number of connections in each of two pools: one for orders, one for
-            all other requests. A borrowed session has its own limit.
+            all other requests. A ``session`` of yours has its own limit.
         rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their
             hold is placed, and continue in the order of their arrival.
         headers: headers that every request carries, for example a key of the bank's gateway or a tenant's id.
-            Their values are kept as secret as the token. They replace no header that the client sets.
-        request_id_header: the name of a header in which each request for an order carries its attempt id,
-            for example ``X-Request-Id``; by default none does. The journal, errors and events have the id.
-            So you can ask the service about an order whose response never came.
+            Like the token, their values are kept secret. They cannot replace headers that the client sets.
+        request_id_header: the name of a header that carries the attempt id in each create-order request, for
+            example ``X-Request-Id``; by default there is none. The journal, errors and events have the same
+            id. With it, you can ask the service about an order whose response never arrived.
         response_id_header: the name of the response header with the service's own id for a request. Errors,
             events and the journal have its value as ``request_id``. The specification names no such header.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
-        ValueError: an argument is invalid; the text names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
-    _closed = True  # It stays true if the constructor raises.
+    _closed = True  # This stays true if the constructor raises an error.
 
     @hides_arguments
     def __init__(
@@ -258,7 +260,7 @@ class TransferClient:
         proxy: str | None,
         response_id_header: str,
     ) -> Transport:
-        """Create the transport to the service; a client for tests overrides this."""
+        """Create the transport to the service. A test client overrides this method."""
         if ssl is not None and not isinstance(ssl, tls.SSLContext):
             raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
         if session is not None and not isinstance(session, aiohttp.ClientSession):
@@ -283,19 +285,27 @@ class TransferClient:
     def from_env(cls, **settings: Unpack[ClientSettings]) -> Self:
         """Create a client from environment variables.
 
-        ``TRANSFER_BASE_URL`` and ``TRANSFER_API_TOKEN`` are required. ``TRANSFER_JOURNAL`` may hold a path or
-        a ``postgresql://`` address; the client closes this journal when it is closed. ``TRANSFER_SEAL`` may
-        name a `KeySeal` key file, with which the journal encrypts personal data. ``TRANSFER_PROXY`` may hold
-        a proxy's address, and ``TRANSFER_CA``, ``TRANSFER_CLIENT_CERT`` and ``TRANSFER_CLIENT_KEY`` the paths
-        of PEM files, for ``proxy`` and ``ssl``. ``TRANSFER_HEADERS`` may hold the path of a file with one
-        header on each line, for ``headers``.
+        These two variables are required:
+
+        - ``TRANSFER_BASE_URL``: the service's base URL.
+        - ``TRANSFER_API_TOKEN``: the bearer token.
+
+        These variables are optional:
+
+        - ``TRANSFER_JOURNAL``: a path or a ``postgresql://`` address. The client closes this journal when the
+          client is closed.
+        - ``TRANSFER_SEAL``: the path of a `KeySeal` key file, for encrypting personal data in this journal.
+        - ``TRANSFER_PROXY``: the address of a proxy, for ``proxy``.
+        - ``TRANSFER_CA``, ``TRANSFER_CLIENT_CERT``, ``TRANSFER_CLIENT_KEY``: the paths of PEM files, for
+          ``ssl``.
+        - ``TRANSFER_HEADERS``: the path of a file with one header on each line, for ``headers``.
 
         Args:
-            settings: the constructor's other arguments; ``proxy``, ``ssl`` and ``headers`` override their
-                variables.
+            settings: the other arguments of the constructor. ``journal``, ``proxy``, ``ssl`` and ``headers``
+                override their variables.
 
         Raises:
-            ValueError: a variable is missing or cannot be used; the text names it.
+            ValueError: a variable is missing or cannot be used. The message names the variable.
         """
         missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
         if missing:
@@ -334,30 +344,30 @@ class TransferClient:
 
         Args:
             order: the order to create.
-            key: the caller's own id for the payment: 1 to 200 printable characters in Unicode's NFC, no
-                invisible character, and no blank at either end. By default the client
-                generates one. If you might cancel the call, pass your own key.
-            beneficiary: the beneficiary's name as the customer typed it; hooks check it.
-            held: the reference of a hold that the bank has placed itself.
+            key: your own id for the payment: 1 to 200 printable characters in Unicode's NFC, with no
+                invisible character, and no blank at either end. By default the client generates a key. If you
+                might cancel the call, pass your own key.
+            beneficiary: the beneficiary's name as the customer typed it, which hooks can check.
+            held: the reference of a hold that the bank has already placed itself.
             send_before: an aware time after which the order must not be sent.
             deadline: an aware time after which the caller stops waiting. It can only shorten the limits of
                 hooks, pauses, ``resolve`` and the request. If it passes before the request is sent, nothing
                 is sent, the hooks are undone, and the call raises `Expired`. If it passes later, the outcome
                 is unknown and the hold is kept. Journal writes and undos are not interrupted, so the
-                call may end a little later.
-            once: whether every call with this key is the same intent, as for a message or a line of a file.
-                If the order was refused before, that refusal is raised again without a request.
-                By default a call after a definite failure is a new intent.
+                call may end a little after the deadline.
+            once: whether all calls with this key are the same intent, for example because they process the
+                same message or line of a file. If the order was refused before, that refusal is raised again
+                and nothing is sent. By default, a call after a definite failure is a new intent.
 
         Returns:
-            The order as the service recorded it. A key whose order exists returns that order again.
+            The order as the service recorded it. If the key already has an order, that order is returned.
 
         Raises:
-            InvalidOrder: nothing was claimed, held or sent; the error names every invalid field.
-            TransferError: any other failure. ``outcome`` is what is certain about this call;
-                ``order_may_exist`` is whether an order for the key may exist.
+            InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
+            TransferError: any other failure. Its ``outcome`` is the outcome of this call, and
+                ``order_may_exist`` shows whether an order for the key may exist.
         """
-        # A local variable would keep the request in memory for as long as the call runs.
+        # A local variable would keep the request in memory while the call runs.
         return await self._calls.run(
             self._call(OrderRequest(order, key, beneficiary, held, send_before, deadline), once=once)
         )
@@ -365,7 +375,7 @@ class TransferClient:
     def _call(self, request: OrderRequest, *, once: bool) -> OrderCall:
         refuse_call(call_problems(request), key=request.key)
         self._refuse_unless_open(request.key)
-        if self._recoveries.is_due:  # This test saves a call for each order.
+        if self._recoveries.is_due:  # This check saves a function call for each order.
             self._recoveries.begin()
         return new_call(self._context, request, once=once)
 
@@ -375,15 +385,15 @@ class TransferClient:
         """Create many orders concurrently, from an input that may be endless.
 
         Args:
-            requests: an iterable or async iterable of `OrderRequest`; the next one is taken only when
+            requests: an iterable or async iterable of `OrderRequest`. The next request is read only when
                 fewer than ``concurrency`` orders are in flight.
             concurrency: the maximum number of orders in flight.
-            once: as for `create_order`.
+            once: see `create_order`.
 
         Returns:
             An async iterator with one `OrderResult` per request, in order of completion. A failure does not
-            stop the other orders. If you leave the loop early, the orders in flight still finish: close
-            the iterator (``contextlib.aclosing``) to wait for them.
+            stop the other orders. If you leave the loop early, the orders in flight still finish. To wait for
+            them, close the iterator (``contextlib.aclosing``).
 
         Raises:
             ValueError: ``concurrency`` is not a whole number of at least 1.
@@ -397,7 +407,7 @@ class TransferClient:
         return Batch(create, requests, concurrency=concurrency, check=self._check).results()
 
     async def known(self, key: str) -> KeyRecord | None:
-        """Return the record of ``key``, or None; call it before you place a hold of your own for the key.
+        """Return the record of ``key``, or None. Call this before you place your own hold for the key.
 
         Raises:
             InvalidOrder: ``key`` has no record and is not a valid key.
@@ -415,8 +425,8 @@ class TransferClient:
     async def recover(self) -> RecoveryReport:
         """Process the unfinished work of earlier calls: abandoned claims, doubts, and pending undos.
 
-        The first run asks ``resolve`` about every doubt; later runs of this client ask about old doubts
-        less often. Undos do not wait for ``resolve``.
+        The client's first run calls ``resolve`` about every doubt. Later runs call it less often about old
+        doubts. Undos do not wait for ``resolve``.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -428,14 +438,16 @@ class TransferClient:
 
     @property
     def retry_budget(self) -> float:
-        """The tokens left in the `RetryBudget`; if there are too few, requests are not retried."""
+        """The number of tokens left in the `RetryBudget`. If it is too low, requests are not retried."""
         return self._context.bucket.left
 
     # --- operators ------------------------------------------------------------------------------
 
     @property
     def operators(self) -> Operators:
-        """The operations of the operators on the journal; the methods below are the most common ones.
+        """The operations of operators on the client's journal and scope.
+
+        The client itself has methods for the most common operations, such as `resolve`.
 
         Raises:
             ClientClosed: the client is closed.
@@ -456,12 +468,12 @@ class TransferClient:
         return await self._operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
 
     async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
-        """Record that no order of a key in doubt exists or can appear; see `Operators.refute`."""
+        """Record that a key in doubt has no order, and that none can appear; see `Operators.refute`."""
         self._refuse_unless_open(key)
         return await self._operators.refute(key, by=by, reason=reason, undone=undone)
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
-        """Return the recorded transitions of the key, oldest first; see `Operators.history`."""
+        """Return the recorded history of a key, oldest line first; see `Operators.history`."""
         self._refuse_unless_open(key)
         return await self._operators.history(key)
 
@@ -473,7 +485,7 @@ class TransferClient:
     # --- everything else ------------------------------------------------------------------------
 
     async def who_am_i(self, *, deadline: datetime | None = None) -> User:
-        """Return the account of the token (specification 4.2); its ``id`` is needed in later steps.
+        """Return the account that the token belongs to (specification 4.2). Later steps need its ``id``.
 
         Args:
             deadline: an aware time after which the caller stops waiting; see `request`.
@@ -482,12 +494,12 @@ class TransferClient:
             ValueError: ``deadline`` is not an aware time.
             Expired: ``deadline`` passed before anything was sent.
             Unauthorized: the service does not accept the token.
-            ServiceFailed: no usable response came, after the retries.
-            ConnectionFailed: no connection could be made, after the retries.
+            ServiceFailed: no usable response arrived, even after retries.
+            ConnectionFailed: no connection could be made, even after retries.
         """
         user = await self.request("GET", urls.WHO_AM_I, into=User, safe=True, deadline=deadline)
         if user.id is None:
-            raise ServiceFailed("the answer does not contain the account's id")
+            raise ServiceFailed("the response does not contain the account's id")
         return user
 
     @overload
@@ -524,24 +536,25 @@ class TransferClient:
         safe: bool = False,
         deadline: datetime | None = None,
     ) -> Any:
-        """Call another operation of the service, one that the specification does not show (section 4.3).
+        """Call any other operation of the service, for which the client has no method (specification 4.3).
 
         Args:
             method: the HTTP method.
-            path: the percent-encoded path; it begins with ``/`` and is appended to ``base_url`` unchanged.
-            json: the JSON value to send, if any; `Decimal` numbers are sent exactly.
+            path: the percent-encoded path. It begins with ``/`` and is appended to ``base_url`` unchanged.
+            json: the JSON value to send, if any. `Decimal` numbers are sent exactly.
             into: the model to read the response into; by default the decoded JSON, with exact numbers.
-            safe: whether sending twice does no harm, so that lost responses are retried; GET and HEAD only.
-            deadline: an aware time after which the caller stops waiting; it can only shorten the other
-                limits. If it passes after the request was sent, the call ends like one that timed out.
+            safe: whether sending twice does no harm, so that the request is retried after a lost response;
+                allowed for GET and HEAD only.
+            deadline: an aware time after which the caller stops waiting. It can only shorten the other
+                limits. If it passes after the request was sent, the call ends like a call that timed out.
 
         Raises:
-            ValueError: ``path`` leaves ``base_url`` or leads to create-order, or ``deadline`` is not an
+            ValueError: ``path`` is outside ``base_url`` or is that of create-order, or ``deadline`` is not an
                 aware time.
             Expired: ``deadline`` passed before anything was sent.
             Refused: the service refused the request.
             ServiceFailed: a ``safe`` request got no usable response, even after retries.
-            OutcomeUnknown: without ``safe``: the request may have been processed.
+            OutcomeUnknown: a request without ``safe`` may have been processed.
             ConnectionFailed: nothing was sent.
         """
         wanted = ServiceRequest(
@@ -554,7 +567,7 @@ class TransferClient:
         )
         task = asyncio.current_task()
         if not (self._calls.runs(task) or self._recoveries.runs(task)):
-            self._refuse_unless_open()  # The hooks of a call may send reads even while the client closes.
+            self._refuse_unless_open()  # Hooks may send reads even while the client closes.
             self._recoveries.begin()
         return await self._requests.send(wanted)
 
@@ -573,7 +586,7 @@ class TransferClient:
     # --- life cycle -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the client and its journal; a journal passed to the constructor stays open afterwards.
+        """Open the client and its journal. Closing the client does not close a journal that you passed.
 
         Raises:
             JournalFailed: the journal cannot be opened.
@@ -590,19 +603,19 @@ class TransferClient:
         await self.close()
 
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the contract's own name
-        """Close the client; calling it again does no harm.
+        """Close the client. Closing it again does no harm.
 
-        New calls are refused. Calls and runs of `recover` in flight may finish within ``timeout``; then
-        they are cut off. A request that was sent is recorded as in doubt. A call that sent nothing is
-        undone and raises `ClientClosed`. An undo that is cut off stays pending. In a forked process this
-        does nothing, because the connections belong to the parent.
+        New calls are refused. Calls and runs of `recover` in flight may finish within ``timeout``, and are
+        then cut off. If an order's request was sent, the order is recorded as in doubt. If nothing was sent,
+        the hooks are undone and the call raises `ClientClosed`. An undo that is cut off stays pending. In a
+        forked process this method closes nothing, because the connections belong to the parent process.
 
         Args:
-            timeout: seconds to wait for what is in flight; the default is longer than the default retry
-                deadline.
+            timeout: the seconds to wait for calls and runs in flight. The default is longer than the default
+                retry deadline.
 
         Raises:
-            WrongEventLoop: the client is in use in another event loop; close it there.
+            WrongEventLoop: the client is in use in another event loop. Close it there.
         """
         if self._affinity.is_forked:
             self._closed = True
@@ -625,10 +638,10 @@ class TransferClient:
                 self._calls.finish(wait=wait, grace=CLOSING_GRACE),
                 self._recoveries.finish(wait=wait, grace=CLOSING_GRACE),
             )
-            # Reads end last, because the hooks of a call may need them.
+            # Other requests end last, because the hooks of a call may need them.
             await self._requests.finish(wait=max(0.0, end - loop.time()))
         finally:
-            self._calls.cut_off()  # If this task is cancelled, nothing may be sent after it.
+            self._calls.cut_off()  # Even if this task is cancelled, nothing may be sent later.
             self._recoveries.cut_off()
             self._requests.cut_off()
             self._context.tokens.close()
@@ -657,15 +670,15 @@ class TransferClient:
 
 
 def context_of(client: TransferClient) -> ClientCore:
-    """Return the shared parts of ``client``: its journal, scope, hooks and settings."""
+    """Return the parts of ``client`` that its calls share: its journal, scope, hooks and settings."""
     return client._context
 
 
 def worker_call(client: TransferClient, request: OrderRequest, *, once: bool) -> OrderCall:
-    """Create a worker's call of ``create_order``. `run_call` runs it, and it then holds the call's progress.
+    """Create a call of ``create_order`` for a worker. Pass the call to `run_call`, then read its progress.
 
     Raises:
-        InvalidOrder: nothing was claimed, held or sent; the error names every invalid field.
+        InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
         ClientClosed: the client is closed, or open in another event loop or process.
     """
     call = client._call(request, once=once)
@@ -677,7 +690,7 @@ async def run_call(client: TransferClient, call: OrderCall) -> Order:
     """Run ``call`` to its end, and return its order.
 
     Raises:
-        TransferError: as `TransferClient.create_order` does.
+        TransferError: the call ended without an order; see `TransferClient.create_order`.
     """
     return await client._calls.run(call)
 
@@ -693,8 +706,9 @@ def _journal_at(address: str) -> Journal:
 # --- loop affinity -----------------------------------------------------------------------------------
 # A client works only in the process and the event loop in which it was first used.
 #
-# Only that loop watches its connections. In another loop they seem dead, and every call would fail as if the
-# network were down. A forked process shares them with its parent, so either could receive a response.
+# Only that loop watches the client's connections. In another loop they seem dead, and every call would fail
+# as if the network were down. A forked process shares the connections with its parent, so either process
+# could receive a response.
 
 
 _FORKED = (
@@ -709,7 +723,7 @@ _OTHER_LOOP = (
 
 
 class LoopAffinity:
-    """The process and the event loop of one client; unset until the client is used."""
+    """The process and the event loop that a client belongs to from its first use."""
 
     __slots__ = ("_loop", "_process")
 
@@ -728,7 +742,7 @@ class LoopAffinity:
         return self._loop is not None and self._loop.is_closed()
 
     def misuse(self) -> str | None:
-        """Return why the client cannot be used here, and what to do; None if it can be used.
+        """Return why the client cannot be used here, and what to do. Return None if it can be used.
 
         The first use binds the client to this process and event loop.
         """
