@@ -75,7 +75,7 @@ class Timeouts:
             the token callable.
 
     Raises:
-        ValueError: a timeout is not more than 0 and finite.
+        ValueError: a timeout is not finite, or is not more than 0.
     """
 
     connect: float = field(default=5.0, converter=in_seconds, validator=positive())

@@ -326,7 +326,7 @@ class Refused(TransferError):
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
-        retry_after: the seconds that the service asked to wait, if it did.
+        retry_after: the seconds to wait that the service asked for; None if it did not ask.
         fields: the request's fields that the service named in its ``errors``. These are names from the
             specification, such as ``external_order.transaction_fee``, and never the service's own text.
     """
@@ -440,7 +440,7 @@ class KeyBusy(TransferError):
     """Another task or worker is using the key now.
 
     Args:
-        retry_after: the seconds until the lease of the other task or worker ends. It may renew the lease.
+        retry_after: the seconds until the lease of the other task or worker ends. The lease may be renewed.
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
@@ -475,7 +475,7 @@ class ServiceFailed(TransferError):
         status: the HTTP status, if a response came.
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
-        retry_after: the seconds that the service asked to wait, if it did.
+        retry_after: the seconds to wait that the service asked for; None if it did not ask.
     """
 
     default_order_may_exist = False

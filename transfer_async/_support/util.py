@@ -167,7 +167,7 @@ def must_propagate(error: BaseException) -> bool:
     """Return whether ``error`` must be raised again, because it does not come from the bank's code.
 
     Such an error ends the program or the coroutine, or is a requested cancellation of the running task. A
-    `CancelledError` without a request comes from the bank's code.
+    `CancelledError` without a requested cancellation comes from the bank's code.
     """
     if not issubclass(type(error), asyncio.CancelledError):
         return is_end(error)
@@ -264,7 +264,7 @@ def positive_seconds(name: str, value: Duration) -> float:
     """Return the argument ``name`` in seconds.
 
     Raises:
-        ValueError: ``value`` is not a duration, or is not more than 0 and finite.
+        ValueError: ``value`` is not a duration, is not finite, or is not more than 0.
     """
     found = duration(name, value)
     if not is_positive(found):
