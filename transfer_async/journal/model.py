@@ -282,8 +282,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     def sender_reported(self) -> bool:
         """Whether the sender itself reported its doubt; it sends nothing after that.
 
-        Without a report, the sender's process may be gone or only stopped. If it is stopped, it may still send
-        when it continues.
+        Without a report, the sender's process may be gone or only stopped. If stopped, it may still send when
+        it continues.
         """
         return self.cause is not None and self.cause.is_from_sender
 

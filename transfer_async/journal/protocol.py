@@ -166,8 +166,8 @@ def forgettable(before: datetime, *, now: float) -> float:
         raise NotToBeForgotten("before: must be an aware datetime")
     if before.timestamp() > now:
         raise NotToBeForgotten(
-            "before: must not be in the future: a deleted key is free, so an order that ended just now and is "
-            "delivered again would be paid again"
+            "before: must not be in the future: a deleted key is free, so an order that ended just now "
+            "and is delivered again would be paid again"
         )
     return min(before.timestamp(), now - KEPT)
 
