@@ -97,7 +97,7 @@ def _url(text: object) -> URL | None:
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
     """Return a proxy's address without user and password, and the header value that contains these two.
 
-    aiohttp shows the address in its errors and logs, so the address must contain neither of them. The errors of
+    aiohttp shows the address in its errors and logs, so the address must contain neither. The errors of
     this function show no part of the address.
     """
     if proxy is None:
