@@ -188,7 +188,7 @@ def sandbox(
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A profile of transfer-async probe; the sandbox imitates it."),
+        typer.Option(metavar="FILE", help="The service to imitate: a profile of transfer-async probe."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="A PEM file with the certificate for https.")] = None,
     tls_key: Annotated[
