@@ -5,7 +5,7 @@ import pytest
 from tests.desk.visitor import Desk, where_to
 from tests.support.bank import World
 from transfer_async import KeyState
-from transfer_async._models.requests import REFERENCE
+from transfer_async._models.requests import LONGEST_REFERENCE
 from transfer_async.desk import Role
 
 
@@ -46,7 +46,7 @@ async def test_an_empty_or_long_note_is_refused_at_its_field(doubted: World, des
     empty, broken = await ada.does("note", reason=" "), await ada.does("note", reason="one\u2028two")
     async with doubted.client() as client:
         with pytest.raises(ValueError, match=r"^reason: must be no longer than"):
-            await client.operators.note("k", by="ada", reason="x" * (REFERENCE + 1))
+            await client.operators.note("k", by="ada", reason="x" * (LONGEST_REFERENCE + 1))
         with pytest.raises(ValueError, match=r"^by: "):
             await client.operators.watch("k", by=" ")
         with pytest.raises(ValueError, match=r"^key: has no record"):

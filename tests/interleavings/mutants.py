@@ -24,6 +24,9 @@ NOT_MODELLED = {
     "Amend": "the model's operator makes no mistakes: tests/journal/test_state_machine.py",
     "TakeBack": "the model's operator makes no mistakes: tests/journal/test_state_machine.py",
     "Look": "it changes the history alone: tests/journal/test_state_machine.py",
+    "Note": "as Look",
+    "Watch": "as Look",
+    "Unwatch": "as Look",
     "Quarantine": "the model's store damages no record: tests/journal/test_unreadable.py",
 }
 """The transitions that no actor of the model makes, and why; these tests cover them."""
