@@ -60,7 +60,7 @@ _WORD = re.compile(r"[A-Za-z_]{1,40}")
 BodyKind = Literal["json", "html", "text", "empty"]
 
 OrderSeen = Literal["none", "new", "same", "unknown"]
-"""The order in a response: none, a new one, the same as before, or unknown."""
+"""The order in a response: no order, a new order, the same order as before, or unknown."""
 
 
 def _checked_status(_: object, __: object, status: int | None) -> None:

@@ -170,7 +170,7 @@ def _moment(random: Chance, first_year: int, last_year: int) -> str:
 # The specification does not say when an offer expires. One day is the sandbox's own choice.
 LIFETIME = timedelta(days=1)
 
-# The request's fields that the order object repeats, without usernames; the bank's fields are separate.
+# The fields of the request that the order object repeats, except the usernames and the bank's fields.
 _ECHOED = tuple(path for path in FIELDS if "." not in path and not path.endswith("username"))
 _ECHOED_BY_BANK = tuple(path.rpartition(".")[2] for path in FIELDS if "." in path)
 

@@ -264,15 +264,15 @@ def _receiving_method(beneficiary: Account, code: str) -> str:
 
 
 # --- exchange ----------------------------------------------------------------------------------------
-# One request on its connection, and every correct or faulty way to respond to it.
+# A request on its connection, and the operations for correct and faulty responses.
 
 
 @frozen
 class Fault(abc.ABC):
     """A fault of the service or of the network; the base class of all faults.
 
-    `name` is its name under `/sandbox/faults`. A `before_body` fault acts before the body is read, so it
-    cannot be restricted to a poster or an amount.
+    `name` is the fault's name under `/sandbox/faults`. A `before_body` fault acts before the body is read, so
+    it cannot be restricted to a poster or an amount.
     """
 
     name: ClassVar[str]
@@ -332,7 +332,7 @@ def _as_decimal(value: object) -> Decimal | None:
     return number if number is not None and number.is_finite() else None
 
 
-# SO_LINGER on, for zero seconds: the next close resets the connection.
+# With SO_LINGER on and zero seconds, the next close resets the connection.
 _RESET = struct.pack("ii", 1, 0)
 
 

@@ -27,7 +27,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BadJson(ValueError):
-    """The body cannot be read as JSON. The message gives the reason and does not quote the body."""
+    """Raised when a body cannot be read as JSON. The message gives the reason and does not quote the body."""
 
 
 def read(body: bytes) -> Any:
@@ -43,7 +43,7 @@ def read(body: bytes) -> Any:
             text, parse_float=_exact_number, parse_int=_exact_number, parse_constant=_refuse_constant
         )
         if "\\u" in text:
-            write(value)  # Half of a surrogate pair has no UTF-8.
+            write(value)  # Half of a surrogate pair cannot be encoded as UTF-8.
     except BadJson:
         raise
     except UnicodeDecodeError:
@@ -87,7 +87,7 @@ Problems = dict[str, list[str]]
 
 
 class _Invalid(ValueError):
-    """A value is invalid; the message states the rule."""
+    """Raised when a value is invalid. The message states the rule."""
 
 
 @frozen

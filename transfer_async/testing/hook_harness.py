@@ -256,7 +256,7 @@ class HookHarness:
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
         """Try to place a very large hold, and check that the ledger agrees with the result."""
-        call = f"place({self.named(intent)}), of a huge amount,"
+        call = f"place({self.named(intent)}) of a huge amount"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
         await self.wait_for(task, call)
         await self._check_ledger(intent, self._note_end(call, task))
@@ -325,7 +325,7 @@ class HookHarness:
         self.did.append(f"{call} -> {', '.join(map(_SHORT.repr, found))}")
         for error in found:
             if isinstance(error, BaseException):
-                raise self.broken(rules.AT_ONCE, f"one of them raised {summary(error)}")
+                raise self.broken(rules.AT_ONCE, f"one of the calls raised {summary(error)}")
         return [self._reference(item) for item in found]
 
     async def _must_end(self, call: str, work: Awaitable[T], rule: HookRule) -> T:

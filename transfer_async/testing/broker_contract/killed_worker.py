@@ -32,7 +32,10 @@ after it has returned the message for a retry.
 """
 
 DEADLINE, LEASE = 2.0, 3.0
-"""The deadline of a call and the lease of a claim, in seconds. A busy machine needs such long times."""
+"""The deadline of a call and the lease of a claim, in seconds.
+
+Both are long enough for a busy machine. Another worker waits for the lease of a killed worker.
+"""
 
 DEAD_LETTERING = "dead-lettering"
 """The key that a worker reports when it dead-letters messages."""

@@ -336,7 +336,7 @@ LEASES: dict[str, Scenario] = {
         _lost(mark()),
         claim(2),
     ),
-    "leases of a clock that was years ahead end": (
+    "leases end although the clock was years ahead before": (
         (3650 * KEPT, claim(), Step(claim(), key="sending"), Step(mark(), key="sending")),
         (-3650 * KEPT, claim(2), Step(claim(2), R.IN_DOUBT, key="sending")),
         (Step(refute(), R.TOO_EARLY, key="sending"), LONGEST_LEASE + SETTLE_AFTER),
@@ -376,12 +376,12 @@ SETTLING: dict[str, Scenario] = {
         (claim(), mark(), 5.0, doubt(), SETTLE_AFTER - SHORTLY),
         (Step(refute(), R.TOO_EARLY), SHORTLY, refute()),
     ),
-    "a decision is about one attempt": (
+    "a decision applies to one attempt only": (
         (IN_DOUBT, SETTLE_AFTER + WINDOW),
         _lost(resolve("b"), refute("b")),
         resolve(),
     ),
-    "an attempt of an earlier intent settles nothing": (
+    "an attempt of an earlier intent cannot settle a later intent": (
         (claim(), mark(), release(), claim(2, fingerprint="another"), mark("b", number=2)),
         _lost(create(), release(), doubt(), resolve()),
     ),
@@ -411,7 +411,7 @@ PENDING: dict[str, Scenario] = {
             mark_undone("hold", lease_until=RECORDED_LEASE),
         ),
     ),
-    "an undo of one intent leaves those of others": (
+    "an undo of one intent does not affect the undos of other intents": (
         (claim(), release(None, pending_undos=undos("hold"), lease=0.0)),
         (claim(2), release(None, number=2, pending_undos=undos("hold", number=2), lease=0.0)),
         mark_undone("hold", number=2, lease_until=RECORDED_LEASE),
@@ -438,10 +438,10 @@ PENDING: dict[str, Scenario] = {
     "one worker at a time resolves a doubt, and may release it": (
         (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
-    "the end of a published doubt is pending until it is published": (
+    "a notification is pending from the resolution of a published doubt until it is published": (
         (IN_DOUBT, request_notification(), resolve(), 1.0, mark_notified()),
     ),
-    "the refutation of a published doubt is pending": (
+    "a notification is pending after the refutation of a published doubt": (
         IN_DOUBT,
         request_notification(),
         SETTLE_AFTER + WINDOW,
@@ -520,7 +520,7 @@ DECISIONS: dict[str, Scenario] = {
         Step(resolve(order_id="tx-2", by="ben", proposal="proposal-1"), key="k2"),
     ),
     "a second demand changes nothing": (DEMANDED, WAIVED[0], DEMANDED, WAIVED[1]),
-    "the key of an order demands nothing": (CREATED, _lost(demand(), waive())),
+    "the key of an order cannot demand or waive dual control": (CREATED, _lost(demand(), waive())),
 }
 
 SCENARIOS: dict[str, Scenario] = {**FULL, **LEASES, **SETTLING, **PENDING, **DECISIONS}
