@@ -90,7 +90,7 @@ def create(
     funds, every line must give its hold in held.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome. The file of an earlier run is renamed to PATH.old. The files have no personal data.
+    line has an outcome. The file of an earlier run is renamed to PATH.old. Neither contains personal data.
 
     --rate and --burst limit the orders of this run only: divide the service's limit among runs, workers and
     clients. A line whose send_before or deadline would pass while it waits is not sent and places no hold.
