@@ -124,7 +124,7 @@ async def test_the_address_that_the_command_prints_admits_one_browser_once(
 
     assert "No key needs attention." in told[0]
     assert eve.status == 403
-    assert "Who are you?" in told[1]
+    assert "Not signed in" in told[1]
 
 
 @pytest.mark.trial(ci=1, long=1)

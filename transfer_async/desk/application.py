@@ -1,4 +1,4 @@
-"""The operators' page as an aiohttp application: its routes, its checks of each request, its changes."""
+"""The operators' desk as an aiohttp application: its routes, its checks of requests, and its changes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from transfer_async.journal.operator_transitions import Demand, Waive
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _FILES = web.AppKey("files", dict[str, tuple[str, str]])
-"""Files that are the same for everybody and show no data: their texts and content types."""
+"""The style sheet and the icon: their texts and content types. They contain no data of the bank."""
 
 
 def desk(
@@ -74,28 +74,29 @@ def desk(
     link: str | None = None,
     zone: str | ZoneInfo | None = None,
 ) -> web.Application:
-    """Make the operators' page: mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
+    """Return the operators' web page. Mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
-    It shows the journal of ``client``, and writes operators' decisions to it. It sends nothing to the
-    service, keeps no session, and uses no script. Only people whom ``who`` knows see anything, and every
-    change requires a role.
+    The page shows the journal of ``client``, and writes operators' decisions to it. It sends nothing to the
+    transfer service, keeps no session, and uses no scripts. It shows data only to operators whom ``who``
+    returns, and every change requires a role.
 
     Args:
-        client: the client whose journal is shown; it is not closed with the page.
-        who: called with every request, plain or async; returns the `Operator`, or None for an unknown person.
-        origin: the page's origin, as ``https://desk.bank.example``. If given, every form must come from it.
-            Give it if a proxy changes the ``Host``.
-        label: the environment, as ``live`` or ``test``, of at most 40 characters; it stands on a band above
-            each page, and in its title.
-        colour: the band's colour, as ``#8a0000``.
-        link: the address of the bank's own look-up, as ``https://office.bank.example/orders?id={order_id}``.
-            Its fields are ``{key}``, ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``;
-            their values are quoted. A key's page has a link for each value on record, at most 10, in a new
-            tab; without a value it has none.
-        zone: the bank's time zone, as ``Africa/Lagos``. Every time is shown in UTC and in this zone.
+        client: the client whose journal is shown. The page does not close it.
+        who: a plain or async function that returns the `Operator` of a request, or None for an unknown
+            person.
+        origin: the page's origin, such as ``https://desk.bank.example``. If it is given, the page accepts
+            forms from this origin only. Required if a proxy changes the header ``Host``.
+        label: the name of the environment, such as ``live`` or ``test``, at most 40 characters. Each page
+            shows it in a band at the top and in the title.
+        colour: the colour of the band, such as ``#8a0000``.
+        link: the address of the bank's own order search, such as
+            ``https://office.bank.example/orders?id={order_id}``. Its fields are ``{key}``, ``{order_id}``,
+            ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``. Their values are percent-encoded. A key's
+            page has one link for each recorded value, at most 10 links.
+        zone: the bank's time zone, such as ``Africa/Lagos``. Every time is shown in UTC and in this zone.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
         ClientClosed: the client is closed.
     """
     if not isinstance(client, TransferClient):
@@ -118,10 +119,17 @@ def application(
     clock: Clock | None = None,
     sign_out: Callable[[], str] | None = None,
 ) -> web.Application:
-    """Make the same page for `Operators`.
+    """Return the operators' web page for an `Operators` object; see `desk`.
 
-    ``holds`` are the names of hooks that place a hold. ``sign_out`` ends the only session and returns a text
-    for the browser; without it, the page offers no sign-out, because the session belongs to the bank.
+    Args:
+        operators: the object that reads the journal and writes decisions.
+        who: see `desk`.
+        origin: see `desk`.
+        style: the label, colour, link and time zone of the pages.
+        holds: the names of the hooks that place a hold.
+        clock: the source of time, for tests.
+        sign_out: a function that ends the only session and returns a text for the browser. Without it, the
+            pages have no sign-out button, because the bank manages its sessions.
     """
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
@@ -179,14 +187,14 @@ async def _file(request: web.Request) -> web.Response:
 
 
 async def _with_slash(request: web.Request) -> web.Response:
-    """Send the browser from the mount point to the list: relative links need the slash."""
+    """Redirect the mount point's address to the same address with a slash, because links are relative."""
     query = f"?{request.rel_url.raw_query_string}" if request.query_string else ""
     raise web.HTTPSeeOther(f"./{request.rel_url.raw_path.rpartition('/')[2]}/{query}")
 
 
 @frozen
 class _AuthMiddleware:
-    """Refuses forms of other pages and unknown people, and adds the headers of every response."""
+    """Refuses unknown people and forms from other sites, and adds `HEADERS` to every response."""
 
     _shared: Shared
     _who: Who = field(kw_only=True)
@@ -194,46 +202,46 @@ class _AuthMiddleware:
 
     @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check a request, and return its response with all headers."""
+        """Check a request, and return the response to it with all headers."""
         try:
             response = await self._answered(request, handler)
         except web.HTTPException as error:
-            if error.status < 400:  # a redirect to another page, or to sign in
+            if error.status < 400:  # a redirect, for example to a sign-in page
                 error.headers.update(HEADERS)
                 raise
             response = self._as_page(request, error)
         response.headers.update(HEADERS)
         if response.status >= 500 and is_list(request):
-            response.headers["Refresh"] = str(REFRESH)  # an unattended display must recover by itself
+            response.headers["Refresh"] = str(REFRESH)  # An unattended display must recover by itself.
         return response
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             if is_from_elsewhere(request, origin=self._origin):
                 return self._message(
-                    request, 403, "Not from here", "This form was not sent from a page of this site."
+                    request, 403, "Form refused", "This form was not sent from a page of this site."
                 )
             if handler is not _file:
                 request[OPERATOR] = operator = await operator_of(self._who, request)
                 if operator is None:
                     return self._message(
-                        request, 403, "Who are you?", "You are not signed in as an operator."
+                        request, 403, "Not signed in", "You are not signed in as an operator."
                     )
             return await handler(request)
         except (JournalFailed, ClientClosed) as error:
-            return self._message(request, 503, "The journal failed", f"{error}. Look again.")
+            return self._message(request, 503, "The journal failed", f"{error}. Open the page again.")
         except web.HTTPException:
             raise
-        except Exception as error:  # noqa: BLE001 - its text may name people, so it is never shown
+        except Exception as error:  # noqa: BLE001 - its text may contain personal data, so it is never shown
             log.error("the desk failed on %s %s (%s)", request.method, request.path, type(error).__name__)
-            return self._message(request, 500, "That went wrong", "The log says what kind of error it was.")
+            return self._message(request, 500, "Internal error", "The log contains the kind of error.")
 
     def _as_page(self, request: web.Request, error: web.HTTPException) -> web.Response:
-        titles = {401: "Sign in first", 404: "There is no such page", 405: "Not this way"}
-        title = titles.get(error.status, "That cannot be")
+        titles = {401: "Sign in first", 404: "There is no such page", 405: "Method not allowed"}
+        title = titles.get(error.status, "Request refused")
         text = {404: "Go back to the list."}.get(error.status, error.reason)
         response = self._message(request, error.status, title, text)
-        keep_headers(error, response)  # such as how to sign in, and when to try again
+        keep_headers(error, response)  # for example those that tell how to sign in, or when to retry
         return response
 
     def _message(self, request: web.Request, status: int, title: str, text: str) -> web.Response:
@@ -248,30 +256,30 @@ class _AuthMiddleware:
 
 
 # --- changes ----------------------------------------------------------------------------------------
-# The forms that change something: by an operator with the role, if the key has not changed since.
+# The forms that change data. They require a role, and that the key has not changed since the page was made.
 
 
 @frozen(kw_only=True)
 class Form:
-    """A form that an operator sent."""
+    """A form that an operator sent, with its fields."""
 
-    name: str  # the form's name
+    name: str
     operator: Operator
-    fields: dict[str, str]  # its fields
+    fields: dict[str, str]
 
     def __getitem__(self, name: str) -> str:
-        """Return a field; empty if it was not sent."""
+        """Return the value of a field; an empty text if the field was not sent."""
         return self.fields.get(name, "")
 
     @property
     def attribution(self) -> dict[str, str]:
-        """The arguments ``by`` and ``reason`` of a decision."""
+        """The operator's name and reason, as the arguments ``by`` and ``reason`` of a decision."""
         return {"by": self.operator.name, "reason": self["reason"]}
 
 
 @frozen
 class Action:
-    """A form that changes something, with its name, the roles (one is required), and its function."""
+    """A form that changes data: its name, its function, and the roles of which the operator needs one."""
 
     _shared: Shared
     _name: str
@@ -279,7 +287,7 @@ class Action:
     _change: _Change
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Make the change, and send the browser to the key's page; show the page again if it is refused."""
+        """Make the change and redirect to the key's page. If it is refused, show the page with the reason."""
         operator = operator_at(request)
         if not operator.roles & self._roles:
             raise web.HTTPForbidden
@@ -292,7 +300,7 @@ class Action:
         four_eyes = (await operators.four_eyes()).demanded
         if not self._is_current(form, view, four_eyes=four_eyes):
             return await self._stale(form)
-        if "back" in form.fields:  # from the review, with what was typed
+        if "back" in form.fields:  # "Go back" on the review page: show the form again, as it was filled in
             return await self._refused(form, None, status=200)
         listed = await self._listed(form, view)
         try:
@@ -310,15 +318,15 @@ class Action:
         except ValueError as error:
             wrong = views.field_of(error)
             return await self._refused(form, views.problem_text(error), status=422, wrong=wrong)
-        with contextlib.suppress(JournalFailed, ValueError):  # the change is on record, even if this fails
+        with contextlib.suppress(JournalFailed, ValueError):  # The change is recorded, even if this fails.
             self._shared.cache.changed(await operators.view(view.key))
         raise web.HTTPSeeOther(address(view.key, done=done, **listed))
 
     def _review(self, form: Form, view: KeyView, row: DecisionRow) -> web.Response:
-        """Return the page that shows a final decision once more; it decides and writes nothing.
+        """Return the review page of a decision that cannot be undone. This writes nothing.
 
         Raises:
-            ApproverIsProposer: the operator approves their own proposal.
+            ApproverIsProposer: the operator tries to approve their own proposal.
             ValueError: a field of the first form is invalid.
         """
         checked_text("reason", form["reason"])
@@ -331,7 +339,7 @@ class Action:
         )
 
     async def _listed(self, form: Form, view: KeyView) -> dict[str, Any]:
-        """Return address fields: those of the list that the operator came from, and the next key in it."""
+        """Return the address fields for the list that the operator came from, and for its next key."""
         if not form["list"]:
             return {}
         snapshot = await self._shared.cache.at_hand()
@@ -379,9 +387,9 @@ class Action:
         if status == 422:
             four_eyes = (await self._shared.operators.four_eyes()).demanded
             if not self._is_current(form, view, four_eyes=four_eyes):
-                return await self._stale(form)  # that is why it was refused
+                return await self._stale(form)  # The key has changed, and that is why it was refused.
         tried: dict[str, Any] = {"tried": form.name, "reason": form["reason"], "order_id": form["order_id"]}
-        if status != 409:  # after a change the boxes are ticked anew, because the effects may differ
+        if status != 409:  # After a change the boxes are empty again, because the effects may differ.
             tried["ticked"] = form.fields
         listed = dict(parse_qsl(form["list"]))
         return await key_page(
@@ -396,14 +404,14 @@ def _who(step: HistoryEvent, form: Form) -> str:
 # --- what each form does ------------------------------------------------------------------------
 
 _Change = Callable[[Operators, KeyView, Form, bool], Awaitable[str]]
-"""Makes one change, as a proposal under dual control; returns its name for `views.confirmation`."""
+"""A function that makes one change, and returns the change's name for `views.confirmation`."""
 
 
 def _deciding(row: DecisionRow) -> _Change:
-    """Return a function that makes a decision from its form; under dual control it proposes it instead."""
+    """Return a function that makes the decision ``row``. Under dual control, it proposes the decision."""
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
-        if row.frees_key and four_eyes and "certain" not in form.fields:  # alone, it is reviewed
+        if row.frees_key and four_eyes and "certain" not in form.fields:  # Otherwise the review page asks.
             raise ValueError("certain: must be ticked: propose this only if you are certain")
         arguments: dict[str, Any] = {
             "seen": view.version,
@@ -415,7 +423,7 @@ def _deciding(row: DecisionRow) -> _Change:
             await operators.propose(view.key, row.decision, order_id=order_id, **arguments)
             return "proposed"
         await operators.decide(view.key, row.decision, order_id=order_id, **arguments)
-        # Nothing else was to be done for a corrupt record whose key has ended.
+        # If the record was corrupt but the key had ended, this only put the record into quarantine.
         ended = KeyState.FREE if row.frees_key else KeyState.CREATED
         is_ended = row.applies_to is KeyState.IN_DOUBT and view.state is ended
         return "setaside" if is_ended else row.done
@@ -452,14 +460,14 @@ _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
     "note": (_CHANGING | _APPROVING, _note),
     **dict.fromkeys(("watch", "unwatch"), (_CHANGING | _APPROVING, _watch)),
 }
-"""The forms by name, each with its roles, of which an operator needs one, and the function it calls."""
+"""The roles and the function of each form, by the form's name. An operator needs one of the roles."""
 
 
 # --- defences ----------------------------------------------------------------------------------------
-# What protects the page against other sites in the same browser.
+# Protection against other sites that are open in the same browser.
 #
-# A browser sends the cookie or the header that identifies the operator with any site's form. So a change is
-# accepted only from a page of this application. No other site may frame, store or script a page.
+# A browser sends the operator's cookie or authentication header even with a form from another site. So the
+# desk accepts forms from its own pages only. No other site may embed or script the desk's pages.
 
 
 HEADERS = {
@@ -468,7 +476,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Not `no-referrer`: a browser would then hide the origin of the desk's own forms, too.
+    # With `no-referrer`, a browser would also hide the origin of the desk's own forms.
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -477,13 +485,13 @@ HEADERS = {
 """The headers of every response."""
 
 _OF_THE_BODY = frozenset({"transfer-encoding", "etag", "last-modified"})
-"""Headers that describe the body of a response, like all that begin with ``Content-``."""
+"""Names of headers that describe the body of a response, besides those that begin with ``Content-``."""
 
 READING = frozenset({"GET", "HEAD"})
 
 
 def keep_headers(error: web.HTTPException, response: web.Response) -> None:
-    """Copy the headers and cookies of ``error`` to ``response``, which has another body."""
+    """Copy the cookies and headers of ``error`` to ``response``, except headers that describe the body."""
     for name, value in error.headers.items():
         if name.lower() not in _OF_THE_BODY and not name.lower().startswith("content-"):
             response.headers.add(name, value)
@@ -492,14 +500,14 @@ def keep_headers(error: web.HTTPException, response: web.Response) -> None:
 
 
 def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:
-    """Return whether a ``request`` that changes data may come from another site's page.
+    """Return whether ``request`` may change data and was sent from a page of another site.
 
-    Without the page's ``origin``, the ``Host`` of the request counts.
+    Without ``origin``, the request's ``Origin`` is compared with its ``Host``.
     """
     if request.method in READING:
         return False
     site = request.headers.getall("Sec-Fetch-Site", [])
-    if site and site != ["same-origin"]:  # sent by the browser; a page cannot change it
+    if site and site != ["same-origin"]:  # The browser sets this header, and pages cannot change it.
         return True
     if site and origin is None:
         return False
