@@ -478,7 +478,7 @@ class TransferClient:
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete the keys that ended before ``before``, and return their number; see `Operators.prune`."""
+        """Delete keys that ended before a time, and return their number; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 

@@ -306,7 +306,7 @@ class Cancellation(MutableStruct, kw_only=True):
 
 
 class OrderProgress(MutableStruct, kw_only=True):
-    """The progress of one call, or of one run of `recover`, for an intent.
+    """The progress of the work on one intent, in one call or in one run of `recover`.
 
     Args:
         intent: the intent as the caller made it, with the recorded id once the key's record was read.

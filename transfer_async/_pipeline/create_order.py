@@ -167,7 +167,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
 def claimed_key(entry: Entry) -> ClaimedKey:
     """Return the state of a claim that was just recorded in ``entry``."""
     claimed = ClaimedKey(epoch=entry.epoch)
-    if entry.epoch > 1:  # An earlier worker may have entered any hook without a record.
+    if entry.epoch > 1:  # An earlier worker may have run any hook without recording it.
         claimed.inherited = entry.hooks
     if entry.pending_undos:
         claimed.earlier = tuple(

@@ -55,7 +55,7 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
 
 
 def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, ...]:
-    """Return the hooks that a person must have undone manually; empty if there are none.
+    """Return the hooks that a person had to undo manually; empty if there are none.
 
     Raises:
         ValueError: there are such hooks, and ``undone`` does not confirm that they were undone.
@@ -175,7 +175,9 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     else:
         yield Sentence(f"{verb} {frees}. No hook needs an undo.")
     undos = _listed("Then the next recovery", entry.pending_undos, holds)
-    if entry.unread is not None and undos is not None:  # Nobody must release this hold manually, too.
+    if (
+        entry.unread is not None and undos is not None
+    ):  # The recovery releases these holds, so a person must not.
         yield Sentence(f"{undos.text}.", undos.values)
 
 
@@ -462,7 +464,7 @@ def transition_of(
 
 
 def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
-    """Return whether ``step`` makes the proposed decision, and is by another person than ``proposal``."""
+    """Return whether ``step`` makes the proposed decision, by a person other than the proposer."""
     row = next((row for row in DECISIONS if row.name == step.move), None)
     if row is None or is_same_person(step.by or "", proposal.by or ""):
         return False

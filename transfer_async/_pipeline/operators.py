@@ -509,7 +509,7 @@ class Operators:
         return proposal
 
     async def approve(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Approve another person's proposal. The proposed decision is then made.
+        """Approve another person's proposal, and so make the proposed decision.
 
         Args:
             key: the key.
@@ -739,8 +739,8 @@ class Operators:
         verdict = await self._write(key, move)
         entry = verdict.entry
         if verdict.denial is not None:
-            # Another person may have made the same decision first. If this one depends on ``seen`` or on a
-            # proposal, it is not on record then, and must not be reported as made.
+            # Another person may have made the same decision first. A decision that depends on ``seen`` or on
+            # a proposal is then not on record, and must not be reported as made.
             is_idempotent = row.decision is Decision.RESOLVE and basis.proposal is None and basis.seen is None
             if is_idempotent and _is_created_as(entry, order_id):
                 return record_of(entry)

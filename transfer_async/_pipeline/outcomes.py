@@ -89,7 +89,7 @@ async def settle(
     *,
     is_reported: bool = False,
 ) -> Order:
-    """Record that the order exists, then return the order.
+    """Record that the order exists, and return the order.
 
     ``is_reported`` is true if this write is retried: the order's id was already logged and published.
 
@@ -383,7 +383,7 @@ def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
 def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
     """Return the undos of all hooks that may have acted under the claim, last first."""
     own = (name for name in context.undoable if name in claimed.entered or name in work.receipts)
-    # A worker that crashed may have entered any of the inherited hooks.
+    # A worker that crashed may have run any of the inherited hooks.
     names = claimed.inherited or own
     return tuple(
         PendingUndo(intent=work.intent, hook=name, receipt=work.receipts.get(name)) for name in names
