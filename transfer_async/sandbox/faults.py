@@ -150,7 +150,7 @@ class Status(Fault):
 
 @frozen
 class StatusAfterProcessing(Status):
-    """Create the order, then respond with this error status, such as 408, 500 or 503."""
+    """Create the order, then respond with this status, such as 408, 500 or 503."""
 
     name: ClassVar[str] = "status-after-processing"
 
@@ -537,8 +537,8 @@ class Faults:
             fault: the fault.
             times: the number of requests that get the fault; `None` for all requests until `clear`.
             probability: the chance for each request, 0 to 1, drawn from the sandbox's seed.
-            path: the path to which it applies, order creation by default; `"*"` for every path that does
-                not control the sandbox.
+            path: the path to which the fault applies, order creation by default. `"*"` means every path that
+                does not control the sandbox.
             username: apply the fault only to requests of this poster.
             amount: apply the fault only to requests with this `poster_amount`, compared as a number.
 
@@ -642,7 +642,7 @@ def _check_shares(shares: Mapping[Fault, float]) -> None:
             raise ValueError(f"{fault!r} is not a fault: create one, as in CloseAfterProcessing()")  # noqa: TRY004
         if not 0 <= share <= 1:
             raise ValueError(f"the share of {fault.name} must be from 0 to 1, not {share}")
-    if (total := math.fsum(shares.values())) > 1 + 1e-9:  # 0.1 has no exact binary form
+    if (total := math.fsum(shares.values())) > 1 + 1e-9:  # Rounding: 0.1 has no exact binary form.
         raise ValueError(f"the shares of all faults must be at most 1 in total, not {total:g}")
 
 

@@ -100,7 +100,7 @@ PAID_BACK = HookRule(
     "place takes the money once. release pays back the same amount once. Without a hold, release moves no "
     "money.",
     "The customer's balance is too high or too low.",
-    "Move the money in the transaction that adds or removes the hold, if one was added or removed.",
+    "Move the money in the transaction that adds or removes the hold, and only if the hold changed.",
     after=(HELD, RELEASED, ASKED_AGAIN, BY_INTENT, AT_ONCE, NO_RECEIPT, OTHERS),
 )
 NEW_WORKER = HookRule(
@@ -132,19 +132,19 @@ CUT_OFF = HookRule(
 TOO_LATE = HookRule(
     "too-late",
     "The hold of a cancelled place does not appear later, after its release.",
-    "The release finds no hold, and then the hold appears: the customer's money stays held, unnoticed.",
+    "The release finds no hold, and then the hold appears. The customer's money stays held unnoticed.",
     "Send place and release through one queue. Or let release record the intent.id, and let place check it.",
     after=(HELD, RELEASED, VOUCHED, RETRIES),
 )
 COMES_BACK = HookRule(
     "comes-back",
-    "A hook always ends, also during a concurrent call and after a cancelled one.",
+    "A hook always ends, even during a concurrent call or after a cancelled call.",
     "Each payment waits until the client's own timeout.",
     "Look for a lock or a connection that a cancelled call did not release.",
 )
 CHECKS = HookRule(
     "checks",
-    "A hook without a hold may be called twice, undone twice, and undone if it never ran.",
+    "A hook that places no hold may be called twice, undone twice, and undone if it never ran.",
     "The payment is stuck, or the undo stays pending forever.",
     "Make before and undo idempotent by intent.id.",
 )
