@@ -175,9 +175,8 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     else:
         yield Sentence(f"{verb} {frees}. No hook needs an undo.")
     undos = _listed("Then the next recovery", entry.pending_undos, holds)
-    if (
-        entry.unread is not None and undos is not None
-    ):  # The recovery releases these holds, so a person must not.
+    # A recovery can still run the undos of earlier intents, so a person must not do that.
+    if entry.unread is not None and undos is not None:
         yield Sentence(f"{undos.text}.", undos.values)
 
 
