@@ -659,4 +659,4 @@ async def test_a_part_of_the_keys_is_not_saved(desk: Desk, monkeypatch: pytest.M
     answer = await desk.visitor().get("/pending-keys.csv")
 
     assert answer.status == 503
-    assert "A part of the keys would look like all of them" in answer.text
+    assert "The file would not contain all keys" in answer.text

@@ -86,8 +86,8 @@ def test_the_text_on_the_band_contrasts_with_its_colour(colour: str, text: str):
         ({"label": "l" * 41}, "label: must be at most 40 printable characters"),
         ({"label": "live\n"}, "label: must be at most 40 printable characters"),
         ({"label": None}, "label: must be at most 40 printable characters"),
-        ({"colour": "red"}, "colour: must be written as #rrggbb, as in #8a0000"),
-        ({"colour": "#8a0000;}"}, "colour: must be written as #rrggbb, as in #8a0000"),
+        ({"colour": "red"}, "colour: must have the form #rrggbb, such as #8a0000"),
+        ({"colour": "#8a0000;}"}, "colour: must have the form #rrggbb, such as #8a0000"),
     ],
 )
 async def test_a_wrong_label_or_colour_is_refused(world: World, wrong: dict[str, Any], rule: str):
@@ -531,7 +531,7 @@ async def test_an_encrypted_record_without_its_key_has_no_decision_form(world: W
 
     assert not {"resolve", "refute"} & set(shown.page.forms)
     assert "Start the page with its encryption key." in shown.text
-    assert "no recovery can end it" not in shown.text
+    assert "no recovery can continue it" not in shown.text
 
 
 # --- who pays whom --------------------------------------------------------------------------------

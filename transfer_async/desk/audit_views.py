@@ -1,4 +1,4 @@
-"""The audit: what people did about all keys, newest first, by person and day; as a page and as CSV."""
+"""The audit: what operators did to all keys, newest first, as a page and as a CSV file."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from transfer_async.desk.views import Shared, fields_of, move_text, name_of, ope
 from transfer_async.journal.protocol import AuditLine
 
 AUDIT_CSV = "decisions.csv"
-"""The audit as a file: its address, relative to the list, and its name."""
+"""The name of the audit's CSV file, which is also its address relative to the list."""
 
 MAX_SEARCHES = 40
-"""The maximum number of calls of `Operators.audit` for one page: the first look searches a long history."""
+"""The maximum number of calls of `Operators.audit` for one page. The first search may take many of them."""
 
 MAX_LINES = 100_000
-"""The maximum number of lines of a file."""
+"""The maximum number of lines of the audit's CSV file."""
 
 MAX_NAMES = 10_000
-"""The maximum number of names that are remembered."""
+"""The maximum number of operators' names that a process keeps."""
 
 _CSV_HEADER = ("at", "key", "did", "by", "proposed by", "proposed at", "order id", "reason")
 
 
 @frozen(kw_only=True)
 class AuditChoice:
-    """The filters in the address of the audit; invalid ones are ignored.
+    """The filters in the address of an audit page.
 
-    The address has a hash of a person's name, the mark, because addresses are kept in logs.
+    Addresses are kept in logs, so an address contains a hash of a person's name instead of the name.
     """
 
-    person: str = ""
-    since: date | None = None
+    person: str = ""  # the hash of the person's name
+    since: date | None = None  # the first day
     until: date | None = None  # the last day
-    after: str = ""
+    after: str = ""  # where the previous page ended
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> AuditChoice:
-        """Return the filters in the query of an address."""
+        """Return the filters in the query of an address. Invalid days are ignored."""
         since, until = _day(query.get("since", "")), _day(query.get("until", ""))
         return cls(person=query.get("person", ""), since=since, until=until, after=query.get("after", ""))
 
     def address(self, page: str = "audit", **changes: Any) -> str:
-        """Return the address of this choice with ``changes``."""
+        """Return the address of the page with these filters, changed by ``changes``."""
         wanted = evolve(self, **changes)
         days = {"since": str(wanted.since or ""), "until": str(wanted.until or "")}
         given = {"person": wanted.person, **days, "after": wanted.after}
@@ -62,13 +62,13 @@ class AuditChoice:
 
 @frozen
 class AuditViews:
-    """The audit's page, its search and its file."""
+    """The audit's page, its search form and its CSV file."""
 
     _shared: Shared
-    _names: dict[str, str] = field(factory=dict, init=False)  # by mark
+    _names: dict[str, str] = field(factory=dict, init=False)  # by hash
 
     async def show(self, request: web.Request) -> web.Response:
-        """Return a page of lines."""
+        """Return a page of audit lines."""
         choice, me = AuditChoice.of(request.query), operator_at(request)
         try:
             lines, after = await self._lines(choice, limit=PER_PAGE, searches=MAX_SEARCHES)
@@ -89,14 +89,14 @@ class AuditViews:
         )
 
     async def search(self, request: web.Request) -> web.Response:
-        """Redirect to the lines of a person and of days; no address contains the person's name."""
+        """Redirect to the audit lines of a person or of some days. The address does not contain the name."""
         fields = await fields_of(request)
         name = fields.get("person", "").strip()
         choice = AuditChoice.of({**fields, "person": self._mark(name) if name else "", "after": ""})
         raise web.HTTPSeeOther(choice.address())
 
     async def csv(self, request: web.Request) -> web.Response:
-        """Return all lines of the choice as CSV."""
+        """Return all audit lines that the filters leave, as a CSV file."""
         choice = AuditChoice.of(request.query)
         try:
             lines, after = await self._lines(choice, limit=MAX_LINES)
@@ -110,10 +110,10 @@ class AuditViews:
     async def _lines(
         self, choice: AuditChoice, *, limit: int, searches: int | None = None
     ) -> tuple[list[AuditLine], str]:
-        """Return one page of lines, and the ``after`` for the next page, which is empty at the end.
+        """Return a page of audit lines, and the ``after`` of the next page, which is empty on the last page.
 
         Raises:
-            ValueError: the journal has no audit, or the person is unknown.
+            ValueError: the journal does not support the audit, or the person is unknown.
         """
         wanted: dict[str, Any] = {"by": await self._name(choice.person) if choice.person else None}
         zone = self._shared.style.zone or UTC
@@ -131,7 +131,7 @@ class AuditViews:
         return lines, after
 
     def _mark(self, name: str) -> str:
-        """Return the mark of a person, and remember the name."""
+        """Return the hash of a person's name, and store the name for `_name`."""
         if len(self._names) >= MAX_NAMES:
             self._names.clear()
         mark = hashlib.sha256(f"{self._shared.operators.scope}\n{name}".encode()).hexdigest()[:16]
@@ -139,14 +139,18 @@ class AuditViews:
         return mark
 
     async def _name(self, mark: str) -> str:
-        """Return the name for a mark; the history has it if this process does not know it yet."""
+        """Return the name for a hash. If this process does not know it, search the history.
+
+        Raises:
+            ValueError: nobody in the history has a name with this hash.
+        """
         after = ""
         while mark not in self._names:
             found, after = await self._shared.operators.audit(limit=500, after=after)
             for _, step, _ in found:
                 self._mark(step.by or "")
             if not after and mark not in self._names:
-                raise ValueError("no line on record is by the person of this address: type the name")
+                raise ValueError("the history has no line by the person in this address: enter the name")
         return self._names[mark]
 
     def _cannot(self, request: web.Request, error: ValueError) -> web.Response:
@@ -158,7 +162,7 @@ class AuditViews:
 
 
 def proposal_of(line: AuditLine) -> Any:
-    """Return the line of the proposal that a decision approves; None for any other line."""
+    """Return the history line of the proposal that ``line`` approves, or None if it approves none."""
     _, step, proposal = line
     return proposal if proposal is not None and is_approval(step, proposal) else None
 

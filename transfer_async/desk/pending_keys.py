@@ -1,10 +1,10 @@
-"""The list of keys that need attention: read in the background, filtered, sorted and cut into pages.
+"""The list of keys that need attention: read in the background, filtered, sorted and split into pages.
 
-The journal returns its keys in pages, with the whole record of each. A row keeps only what the list shows, a
-few hundred bytes, and nothing about a person. So the cost of a request does not grow with the number of keys.
-A large journal is read less often, and a list that is too old is not shown. A decision on this page replaces
-one row without reading the journal again. A key's own page always reads the journal.
-`COLUMNS` defines the list's columns.
+The journal returns the full record of each key. A row of the list contains only what the list shows: a few
+hundred bytes, and nothing about the parties. The list is kept in memory, so a request does not have to read
+the journal. A large journal is read less often, and a list that is too old is not shown. A decision on the
+desk replaces one row without reading the journal again. A key's own page always reads the journal. `COLUMNS`
+defines the list's columns.
 """
 
 from __future__ import annotations
@@ -40,66 +40,69 @@ from transfer_async.desk.auth import Operator, Role
 from transfer_async.journal.model import FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
 PAGE = 100
-"""The number of keys that are read at once: nothing else in the process runs while they are decoded."""
+"""The number of keys that are read at once. While they are decoded, nothing else in the process runs."""
 
 PAGES_AT_ONCE, PAUSE = 20, 0.01
-"""The number of pages after which the reading pauses, and the seconds between two pages from then on."""
+"""The number of pages of keys that are read without a pause, and the seconds between two pages after them."""
 
 MAX_ROWS = 250_000
-"""The maximum number of listed keys, some 130 MB, and twice that while they are read; others are counted."""
+"""The maximum number of listed keys. Further keys are only counted.
+
+This many keys need about 130 MB of memory, and twice that while the journal is read.
+"""
 
 READ_TIMEOUT = 1.0
-"""Seconds that a request waits for a reading before it shows what has been read so far."""
+"""The seconds that a request waits for the journal before it shows the keys that were read so far."""
 
 FRESH_FOR = 2.0
-"""Seconds for which a list is shown before it is read again, plus `FRESH_PER_KEY` for each key."""
+"""The age in seconds at which an empty list is read again. Each key adds `FRESH_PER_KEY` seconds."""
 
 FRESH_PER_KEY = 0.003
 
 STALE_AFTER = 60.0
-"""Seconds after which a list that should have been read again is no longer shown."""
+"""The seconds for which an old list is still shown while it is being read again."""
 
 PAGE_TIMEOUT = 60.0
-"""Seconds that a reading waits for a page of keys. Then it fails, and the next request starts another."""
+"""The timeout in seconds for reading one page of keys from the journal."""
 
 IN_DOUBT, PROPOSED, OWED = "doubt", "proposed", "owed"
 ABANDONED, UNTOLD, UNREADABLE = "abandoned", "untold", "unreadable"
 KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
-"""The reasons why a key needs attention; a key may have several."""
+"""The reasons why a key may need attention. A key may have several reasons."""
 
 _NOTHING = Decimal(0)
 _SINCE, _CURRENCY = attrgetter("since"), attrgetter("currency")
 
 
-@frozen(kw_only=True, eq=False)  # rows are compared by identity: there are many
+@frozen(kw_only=True, eq=False)  # Rows are compared by identity, because there are many.
 class KeyRow:
     """A key that needs attention, as the list shows it."""
 
     key: str
-    kinds: tuple[str, ...]  # why it needs attention: some of `KINDS`, in their order
+    kinds: tuple[str, ...]  # the reasons why it needs attention, in the order of `KINDS`
     since: float  # when work on it began, in seconds since 1970; minus infinity if unknown
-    amount: Decimal | None  # what the poster pays, if that is still on record
+    amount: Decimal | None  # the amount that the poster pays; None if it is no longer recorded
     weight: float  # the amount as a float, for sorting
     currency: str  # the amount's currency; empty if unknown
-    cause: str  # why it is in doubt, in a few words; empty if unknown
-    by: str | None  # the person who has proposed a decision
+    cause: str  # a short text why the order is in doubt; empty if unknown
+    by: str | None  # the name of the person who has proposed a decision
     proposed: str  # the proposed decision, as a clause; empty without a proposal
     proposed_at: float  # the time of the proposal, in seconds since 1970; minus infinity if unknown
-    watched_by: str | None  # the person who is looking at it
-    watched_at: float  # since when, in seconds since 1970; minus infinity if unknown
+    watched_by: str | None  # the name of the person who is looking at the key
+    watched_at: float  # when this person began, in seconds since 1970; minus infinity if unknown
     has_candidate: bool  # whether a response named an order
-    # What it is found by beside its key, one id a line, in small letters. Not in the ``repr``, because the
-    # bank's own references may be personal data.
+    # The ids by which the key can be found, in lower case, one per line. They are not in the ``repr``,
+    # because the bank's own references may be personal data.
     ids: str = field(repr=False)
 
     @property
     def is_dated(self) -> bool:
-        """Whether its age is known."""
+        """Whether the key's age is known."""
         return math.isfinite(self.since)
 
 
 class Totals:
-    """The sums over the listed keys. A decision changes them by one row.
+    """The numbers and amounts of the listed keys. A decision changes them by one row.
 
     Attributes:
         counts: the number of keys for each reason.
@@ -110,27 +113,30 @@ class Totals:
         self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.proposals: Counter[str] = Counter()
         self._sums: dict[str, dict[str, Decimal]] = {}  # by currency and reason
-        self._amounts: Counter[str] = Counter()  # their number, by currency
+        self._amounts: Counter[str] = Counter()  # the number of amounts, by currency
         self._causes: Counter[str] = Counter()
         for row in rows:
             self.add(row, 1)
 
     @property
     def causes(self) -> list[str]:
-        """The causes of all doubts, without duplicates."""
+        """The distinct causes of all doubts, sorted."""
         return sorted(+self._causes)
 
     @property
     def stakes(self) -> dict[str, dict[str, Decimal]]:
-        """The amounts at stake, by currency and reason."""
+        """The sums of the amounts of the listed keys, by currency and reason."""
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose names are, or look like, ``me``: ``me`` cannot approve for them."""
+        """Return the proposers that count as the person ``me``, who cannot approve their proposals.
+
+        Names that look alike count as one person's.
+        """
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
-        """Add a row to the sums, or subtract it if ``number`` is -1."""
+        """Add a row to the totals, or subtract it if ``number`` is -1."""
         for kind in row.kinds:
             self.counts[kind] += number
         if row.cause:
@@ -148,26 +154,29 @@ class Totals:
 
 @define(kw_only=True, eq=False, slots=False)  # without slots for the cached property
 class PendingKeysSnapshot:
-    """The keys that needed attention when the journal was read."""
+    """The list of keys that needed attention when the journal was last read."""
 
     rows: list[KeyRow]
     """The keys, oldest first."""
     beyond: int = 0
-    """The number of keys that are not listed, because there are too many."""
+    """The number of keys that are not listed because the list is full."""
     read_at: datetime
-    """When the reading began."""
+    """The time when reading the journal began."""
     is_complete: bool = True
-    """Whether the reading is finished."""
+    """Whether the whole journal was read."""
     totals: Totals = field(init=False)
-    """The sums over `rows`: computed in the background, not during a request."""
+    """The totals over `rows`, computed in the background and not during a request."""
     chosen: dict[Choice, list[KeyRow]] = field(factory=dict, init=False)
-    """The rows of the latest choices: see `listing`."""
+    """The filtered and sorted rows for the most recent choices; see `listing`."""
 
     def __attrs_post_init__(self) -> None:
         self.totals = Totals(self.rows)
 
     def changed(self, key: str, row: KeyRow | None) -> PendingKeysSnapshot:
-        """Return a copy with ``row`` in place of the key's; no list is filtered or sorted again."""
+        """Return a copy in which ``row`` replaces the row of ``key``. None removes the row.
+
+        No list is filtered or sorted again.
+        """
         old = next((item for item in self.rows if item.key == key), None)
         made = copy.copy(self)
         made.__dict__.pop("search_texts", None)
@@ -185,21 +194,18 @@ class PendingKeysSnapshot:
 
     @cached_property
     def search_texts(self) -> tuple[list[str], str]:
-        """The name of each row in small letters, and the ids of all rows in one text: fast to search."""
+        """The key of each row in lower case, and the ids of all rows as one text, for a fast search."""
         return [row.key.casefold() for row in self.rows], "".join([row.ids for row in self.rows])
 
 
 @define(eq=False, slots=False)
 class PendingKeysCache:
-    """The list from the last reading of the journal.
-
-    If it is old when a request needs it, the journal is read again in the background.
-    """
+    """Keeps the list of keys that need attention, and reads it again in the background when it is old."""
 
     _operators: Operators
-    _clock: Clock  # gives a reading's age
+    _clock: Clock  # measures the age of the list
     _reading: asyncio.Task[None] | None = field(default=None, init=False)
-    _as_of: float = field(default=-math.inf, init=False)  # when the reading of a complete list began
+    _as_of: float = field(default=-math.inf, init=False)  # when reading the last complete list began
     _changed: dict[str, KeyRow | None] = field(factory=dict, init=False)
     _snapshot: PendingKeysSnapshot = field(init=False)
 
@@ -208,17 +214,17 @@ class PendingKeysCache:
 
     @property
     def waiting(self) -> int | None:
-        """The number of keys that need attention, as last read; None before the first reading has ended."""
+        """The number of keys that need attention; None until the journal has been read for the first time."""
         return len(self._snapshot.rows) + self._snapshot.beyond if self._snapshot.is_complete else None
 
     async def shown(self) -> PendingKeysSnapshot:
-        """Return the list to show: new if the journal is small, otherwise the last reading.
+        """Return the list to show. Read it again first if it is old and the journal is small.
 
-        An old list is read again. If no new list is complete `STALE_AFTER` seconds later, the old one is no
-        longer shown; what the reading has found so far is shown instead.
+        An old list of a large journal is still shown while it is being read again. After `STALE_AFTER`
+        seconds, the keys that were read so far are shown instead.
 
         Raises:
-            JournalFailed: the journal could not be read just now.
+            JournalFailed: the journal could not be read.
         """
         if self._snapshot.is_complete and self._age >= self._fresh_for + STALE_AFTER:
             self._snapshot = PendingKeysSnapshot(rows=[], read_at=self._clock.utc(), is_complete=False)
@@ -227,7 +233,7 @@ class PendingKeysCache:
         if reading is not None:
             await asyncio.wait([reading], timeout=READ_TIMEOUT)
             if reading is joined and _has_failed(reading):
-                # It began before this request: the journal may have recovered since.
+                # This attempt began before the request, and the journal may work again since.
                 reading = self._read_again() or reading
                 await asyncio.wait([reading], timeout=READ_TIMEOUT)
             if reading.done():
@@ -235,7 +241,7 @@ class PendingKeysCache:
         return self._snapshot
 
     async def at_hand(self) -> PendingKeysSnapshot:
-        """Return the last list, and raise no error; wait only if there is none yet."""
+        """Return the last list without waiting, or wait for the first list. Never raise `JournalFailed`."""
         if self._snapshot.is_complete:
             self._read_again()
         else:
@@ -244,7 +250,7 @@ class PendingKeysCache:
         return self._snapshot
 
     def changed(self, view: KeyView) -> None:
-        """Show a decision of this page at once, even if a reading is in progress."""
+        """Update the row of ``view`` immediately after a decision on the desk."""
         if view.key == FOUR_EYES:  # the scope's own entry, which no list shows
             return
         row = pending_row(view)
@@ -253,7 +259,7 @@ class PendingKeysCache:
         self._snapshot = self._snapshot.changed(view.key, row)
 
     async def close(self) -> None:
-        """Cancel a reading that is in progress."""
+        """Stop reading the journal."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
@@ -269,16 +275,16 @@ class PendingKeysCache:
         return self._clock.now() - self._as_of
 
     def _read_again(self) -> asyncio.Task[None] | None:
-        """Return the reading in progress; start one if the list is old."""
+        """Return the task that is reading the list, or None. Start the task if the list is old."""
         if self._reading is None and self._age >= self._fresh_for:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._ended)
         return self._reading
 
     def _ended(self, reading: asyncio.Task[None]) -> None:
-        """Clear the reading that has ended, so that a later request can start another."""
+        """Clear the task that has ended, so that a later request can start a new one."""
         self._reading = None
-        _has_failed(reading)  # so that asyncio does not report an error that no request waited for
+        _has_failed(reading)  # Without this, asyncio would report an error for which no request waited.
 
     async def _read(self) -> None:
         began, read_at, beyond, last = self._clock.now(), self._clock.utc(), 0, ""
@@ -306,10 +312,10 @@ class PendingKeysCache:
             async with asyncio.timeout(PAGE_TIMEOUT):
                 return await self._operators.page(limit=PAGE, after=after)
         except TimeoutError:
-            raise JournalFailed(f"the journal did not answer within {PAGE_TIMEOUT:.0f} s") from None
+            raise JournalFailed(f"the journal did not respond within {PAGE_TIMEOUT:.0f} s") from None
 
     def _with_changes(self, rows: list[KeyRow]) -> list[KeyRow]:
-        """Return a new list with the decisions of this page since the reading began, oldest first."""
+        """Return ``rows``, oldest first, with the decisions made while the journal was being read."""
         changed = [row for row in self._changed.values() if row is not None]
         return sorted([row for row in rows if row.key not in self._changed] + changed, key=_SINCE)
 
@@ -319,7 +325,7 @@ def _has_failed(reading: asyncio.Task[None]) -> bool:
 
 
 def pending_row(view: KeyView) -> KeyRow | None:
-    """Return the row of a key; None if it needs no attention."""
+    """Return the row of a key, or None if the key needs no attention."""
     kinds = kinds_of(view)
     if not kinds:
         return None
@@ -343,7 +349,7 @@ def pending_row(view: KeyView) -> KeyRow | None:
 
 
 def _ids(view: KeyView) -> str:
-    """Return the ids by which a key is found: of its intent, attempt, order, holds and requests."""
+    """Return the ids by which a key can be found: its intent, attempt, order, holds and requests."""
     attempts = () if view.cause is None else view.cause.attempts
     requests = (attempt.request_id for attempt in attempts)
     ids = (
@@ -358,20 +364,20 @@ def _ids(view: KeyView) -> str:
 
 
 def began_at(view: KeyView) -> float:
-    """Return when work on a key began; unknown sorts first."""
+    """Return when work on a key began, in seconds since 1970; minus infinity if that is unknown."""
     return -math.inf if view.began is None else view.began.timestamp()
 
 
 def time_of(view: KeyView, made: Proposal | Watcher | None) -> float:
     """Return when ``made`` was recorded, in seconds since 1970; minus infinity if that is unknown.
 
-    The record's times are of the journal's clock, which may differ from this machine's.
+    The times in a record come from the journal's clock, which may differ from this machine's clock.
     """
     return began_at(view) + (0.0 if made is None else made.at - view.entry.claimed_at)
 
 
 def kinds_of(view: KeyView) -> tuple[str, ...]:
-    """Return why a key needs attention; empty if it does not."""
+    """Return the reasons why a key needs attention. The result is empty if it needs none."""
     return _kinds(
         view.state is KeyState.IN_DOUBT,
         view.proposal is not None,
@@ -382,35 +388,36 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
     )
 
 
-@cache  # a hundred thousand rows share each combination
+@cache  # Many thousands of rows share each combination.
 def _kinds(*flags: bool) -> tuple[str, ...]:
     return tuple(compress(KINDS, flags))
 
 
 # --- listing -----------------------------------------------------------------------------------------
-# The page of the list to show: which rows, in which order. All of it is in the address.
+# The filter, order and page of the list. All of them are part of the address.
 
 
 PER_PAGE = 50
 CSV = "pending-keys.csv"
-"""The list as a file: its address, relative to the list, and its name."""
+"""The name of the list's CSV file, which is also its address relative to the list."""
 
 CACHED_CHOICES = 8
-"""The number of choices of one snapshot that are kept, for a person who pages through one."""
+"""The number of choices whose rows are kept, so that the next page needs no filtering and sorting."""
 
 
 @frozen(kw_only=True)
 class Column:
     """A column of the list."""
 
-    name: str  # its name in addresses and templates
-    heading: str  # its heading
-    # Returns the cell's text for a row and the time now; empty if unknown. The template adds links and badges
-    # to some.
+    name: str  # the column's name in addresses and templates
+    heading: str
+    # Returns the cell's text for a row and the current time. The text is empty if the value is unknown. The
+    # template adds links and badges to some cells.
     cell: Callable[[KeyRow, float], str]
-    # The sort key, if the list can be sorted by it: a float or a text, for there may be many rows.
+    # Returns the value by which rows are sorted: a float or a text, which sort fast. None if the list cannot
+    # be sorted by this column.
     sort: Callable[[KeyRow], Any] | None = None
-    sort_labels: tuple[str, str] = ("", "")  # the names of both orders in the filter form
+    sort_labels: tuple[str, str] = ("", "")  # the labels of the default and the reversed order in the form
     largest_first: bool = False  # whether the default order is descending
     is_number: bool = False  # whether the cells are aligned like numbers
 
@@ -452,7 +459,7 @@ COLUMNS = (
 """The columns of the list."""
 
 SORTS = {column.name: column for column in COLUMNS if column.sort is not None}
-"""The columns that the list can be sorted by."""
+"""The columns by which the list can be sorted, by name."""
 
 _DEFAULT = "age"
 _GREATEST_FIRST = ("age", "amount")
@@ -463,20 +470,20 @@ PROPOSALS = {
     "approve": "for me to approve",
     "mine": "proposed by me",
 }
-"""The choices by proposal. An address says "me" and no name, so a colleague sees their own keys there."""
+"""The filters by proposal. An address contains no name, so "me" is the person who opens it."""
 
 AGES = {"1h": ("over 1 hour", 3_600.0), "1d": ("over 1 day", 86_400.0), "7d": ("over 7 days", 604_800.0)}
-"""The choices by age, in seconds. An unknown age counts as over each."""
+"""The filters by age: the label and the minimum age in seconds. Keys of unknown age pass every filter."""
 
 AMOUNTS = {str(10**digits): f"{10**digits:,} or more" for digits in range(3, 8)}
-"""The choices by amount, of any currency: only round limits, so that no address has a payment's amount."""
+"""The filters by minimum amount, in any currency. Limits are round, so that no address reveals an amount."""
 
 
 @frozen(kw_only=True)
 class Choice:
-    """The filter, order and page in an address; unknown values are ignored.
+    """The filters, order and page of the list, as its address contains them.
 
-    It has no free text, because addresses are kept in logs.
+    Addresses are kept in logs, so they contain no free text.
     """
 
     kind: str = ""
@@ -488,10 +495,10 @@ class Choice:
     sort: str = _DEFAULT
     turned: bool = False
     page: int = 1
-    live: bool = False  # whether the page refreshes itself, and has no field
-    wall: bool = False  # whether it is for a wall: live, in large letters
-    me: str = ""  # the reader, for `PROPOSALS`; no part of an address
-    minute: int = 0  # the time now, in minutes since 1970, for `AGES`; no part of an address
+    live: bool = False  # whether the page refreshes itself and has no form fields
+    wall: bool = False  # whether the page is for a wall display: it refreshes itself and has large letters
+    me: str = ""  # the operator's name, for `PROPOSALS`; not part of the address
+    minute: int = 0  # the current time in minutes since 1970, for `AGES`; not part of the address
 
     @classmethod
     def of(
@@ -502,10 +509,16 @@ class Choice:
         me: Operator | None = None,
         now: float = 0.0,
     ) -> Choice:
-        """Return the choice in the query of an address; values must occur in ``snapshot``.
+        """Return the choice in the query of an address. Unknown values are ignored.
 
-        The form writes a reversed order as ``sort=-age``. Without the role to approve, "for me to approve"
-        becomes "proposed".
+        The form sends a reversed order as ``sort=-age``. For an operator without the role `Role.APPROVE`, the
+        filter "for me to approve" becomes "proposed".
+
+        Args:
+            query: the fields of the address.
+            snapshot: the list; the currency and the cause must occur in it.
+            me: the operator.
+            now: the current time in seconds since 1970.
         """
         page, sort = query.get("page", ""), query.get("sort", "")
         proposal = _among(query.get("proposal"), PROPOSALS)
@@ -529,7 +542,7 @@ class Choice:
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
-        """Return the fields of an address that differ from the default, with ``changes``."""
+        """Return the address fields of this choice with ``changes``, without default values."""
         wanted = attrs.asdict(attrs.evolve(self, **changes))
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
@@ -541,18 +554,18 @@ class Choice:
 
     @property
     def csv_address(self) -> str:
-        """The address of all rows of this choice as CSV, relative to the list."""
+        """The address of the CSV file with all rows of this choice, relative to the list."""
         query = self.query(page=1, live=False, wall=False)
         return f"{CSV}?{urlencode(query)}" if query else CSV
 
     @property
     def for_a_key(self) -> dict[str, Any]:
-        """The fields that a key's address carries, so that the next key comes from the same list."""
+        """The fields in the address of a key's page that identify the list from which it was opened."""
         return self.query(page=1, live=False, wall=False)
 
     @property
     def filters(self) -> list[str]:
-        """The texts of the chosen filters; the filter by reason is left out."""
+        """The labels of the chosen filters, without the filter by reason."""
         age = AGES[self.older][0] if self.older else ""
         texts = (self.currency, self.cause, PROPOSALS.get(self.proposal), age, AMOUNTS.get(self.least))
         return [text for text in texts if text]
@@ -569,11 +582,11 @@ class Choice:
 
     @property
     def is_descending(self) -> bool:
-        """Whether the values of the sorted column decrease; oldest first means the greatest age first."""
+        """Whether the shown values of the sorted column decrease. For "oldest first", the ages decrease."""
         return self.turned != (self.sort in _GREATEST_FIRST)
 
     def sorted_by(self, sort: str) -> str:
-        """Return the address of this choice sorted by ``sort``, or in reverse if it is already."""
+        """Return the address of this choice sorted by ``sort``, or reversed if it is already so sorted."""
         return self.address(sort=sort, turned=sort == self.sort and not self.turned, page=1)
 
 
@@ -586,7 +599,7 @@ _UNCHOSEN = {name: value for name, value in attrs.asdict(Choice()).items() if na
 
 @frozen(kw_only=True)
 class Listing:
-    """A page of the chosen rows."""
+    """One page of the rows that a choice leaves."""
 
     rows: list[KeyRow]  # the rows of this page
     number: int  # the number of rows on all pages
@@ -600,7 +613,7 @@ class Listing:
 
 
 def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
-    """Return the chosen page of ``snapshot``; the last one if the number is too high."""
+    """Return the chosen page of the list, or the last page if the page number is too high."""
     chosen = _chosen(snapshot, choice)
     pages = max(1, -(-len(chosen) // PER_PAGE))
     page = min(max(1, choice.page), pages)
@@ -611,11 +624,11 @@ def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
 
 _CSV_HEADER = ("key", "reasons", "amount", "currency", "began", "cause", "proposed", "by", "proposed at")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_AT_ONCE = 1_000  # the rows that are written before other requests are answered
+_AT_ONCE = 1_000  # the number of rows that are written before other requests get a turn
 
 
 async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
-    """Return all chosen rows as a file."""
+    """Return all rows of the choice as a CSV file."""
     return await csv_of(CSV, _CSV_HEADER, map(_csv_row, _chosen(snapshot, choice)))
 
 
@@ -627,7 +640,7 @@ def _csv_row(row: KeyRow) -> tuple[str, ...]:
 
 
 async def csv_of(name: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> web.Response:
-    """Return ``rows`` as a CSV file, with a header; no cell is a formula for a spreadsheet."""
+    """Return ``rows`` as a CSV file with a header. No spreadsheet runs a cell as a formula."""
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(header)
@@ -635,31 +648,31 @@ async def csv_of(name: str, header: Iterable[str], rows: Iterable[Iterable[str]]
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
         writer.writerow([_inert(cell) for cell in row])
-    body = file.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the mark
+    body = file.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the byte order mark.
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
     return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
 
 
 def utc_text(time: float) -> str:
-    """Return seconds since 1970 as a time in UTC; empty if it is no time."""
+    """Return seconds since 1970 as a time in UTC, or an empty text if it is not a valid time."""
     try:
         return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):  # infinity and NaN among them
+    except (OverflowError, ValueError, OSError):  # for example infinity or NaN
         return ""
 
 
 def _inert(cell: str) -> str:
-    """Return a cell that a spreadsheet shows as text: some execute one that begins like a formula."""
+    """Return ``cell`` so that a spreadsheet shows it as text and never runs it as a formula."""
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def next_after(
     snapshot: PendingKeysSnapshot, key: str, *, since: float, choice: Choice | None = None, noted: str = ""
 ) -> KeyRow | None:
-    """Return the row after the key's in the chosen list, or else the first one.
+    """Return the row that follows ``key`` in the chosen list, or the first row if none follows.
 
-    A decision may take the key off the list. Oldest first, its age still gives its place. In another list
-    ``noted`` is the key that was next before the decision.
+    A decision may remove the key from the list. In the default list, its start time ``since`` still gives its
+    place. In any other list, ``noted`` is the key that was next before the decision.
     """
     listed = _chosen(snapshot, choice or Choice())
     if choice is None or not choice.for_a_key:
@@ -674,10 +687,10 @@ def next_after(
 
 
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
-    """Return the rows that ``text`` finds, oldest first, in any case.
+    """Return the rows that match ``text``, oldest first. Upper and lower case do not matter.
 
-    The text is an id of the record, or else an exact amount (with or without its currency), or a part of
-    a key.
+    If ``text`` is an id, return the rows with this id. Otherwise return the rows whose key contains ``text``,
+    or whose exact amount is ``text``, with or without the currency.
     """
     wanted, rows = text.casefold(), snapshot.rows
     names, ids = snapshot.search_texts
@@ -687,7 +700,7 @@ def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
     amount, currency = amount_in(text)
     if amount is None:
         return [row for row, name in zip(rows, names, strict=True) if wanted in name]
-    weight = float(amount)  # compared first, because it is faster
+    weight = float(amount)  # Comparing floats first is faster.
     return [
         row
         for row, name in zip(rows, names, strict=True)
@@ -704,7 +717,7 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
             del kept[next(iter(kept))]
         rows = _wanted(snapshot.rows, snapshot.totals, choice)
         rows.sort(key=choice.value, reverse=choice.is_reversed)
-        if choice.sort == "amount":  # amounts of two currencies are not compared
+        if choice.sort == "amount":  # Amounts of different currencies cannot be compared.
             rows.sort(key=_CURRENCY)
         kept[which] = rows
     return kept[which]
@@ -713,10 +726,10 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
 def _exchanged(
     rows: list[KeyRow], old: KeyRow | None, new: KeyRow | None = None, *, choice: Choice
 ) -> list[KeyRow]:
-    """Return a copy of the sorted ``rows`` without ``old``, and with ``new`` where ``choice`` sorts it."""
+    """Return a copy of the sorted ``rows`` without ``old``, and with ``new`` at its place in the order."""
     left = rows.copy()
     if old is not None:
-        with contextlib.suppress(ValueError):  # the filters had left it out
+        with contextlib.suppress(ValueError):  # The filters may have excluded it.
             left.remove(old)
     if new is None:
         return left
@@ -724,7 +737,7 @@ def _exchanged(
     if choice.sort == "amount":
         begin, end = (find(left, new.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))
     value, wanted = choice.value, choice.value(new)
-    while begin < end:  # as bisect_right, which knows no descending order
+    while begin < end:  # like bisect_right, which does not support descending order
         middle = (begin + end) // 2
         if value(left[middle]) >= wanted if choice.is_reversed else value(left[middle]) <= wanted:
             begin = middle + 1
@@ -735,7 +748,7 @@ def _exchanged(
 
 
 def _wanted(rows: list[KeyRow], totals: Totals, choice: Choice) -> list[KeyRow]:
-    """Return the rows that the filters leave, as a new list; ``rows`` are sorted by age."""
+    """Return a new list of the ``rows`` that pass the filters. ``rows`` must be sorted by age."""
     kind, currency, cause = choice.kind, choice.currency, choice.cause
     if choice.older:
         rows = rows[: bisect_right(rows, choice.minute * 60 - AGES[choice.older][1], key=_SINCE)]

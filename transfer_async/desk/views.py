@@ -1,4 +1,4 @@
-"""The pages that only show: the list, one key and its parties. Also the texts and templates of all pages."""
+"""The pages that show the list, one key and its parties. Also the texts and templates of all pages."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
 from transfer_async.journal.state_machine import latest
 
 REFRESH = 30
-"""Seconds after which the browser reloads a live list."""
+"""The seconds after which the browser reloads a list that refreshes itself."""
 
 LONGEST_ADDRESS = 4_000
-"""The maximum length of an address with found keys: proxies accept 8,000 characters with some headers."""
+"""The maximum length of an address with found keys. Some proxies accept 8,000 characters with headers."""
 
 
 def is_list(request: web.Request) -> bool:
-    """Return whether ``request`` asks for the list, which an unattended display may show for days."""
+    """Return whether ``request`` requests the list, which an unattended display may show for days."""
     return request.method == "GET" and request.path.endswith("/")
 
 
 @frozen
 class Views:
-    """The pages that change nothing; the history records who saw the parties."""
+    """The pages that make no decisions. Only an access to the parties is recorded."""
 
     _shared: Shared
 
@@ -87,7 +87,7 @@ class Views:
             is_empty=not snapshot.rows,
             heading="Keys that need attention",
             caption="Keys that need attention",
-            nothing="No key needs attention." if snapshot.is_complete else "Nothing so far.",
+            nothing="No key needs attention." if snapshot.is_complete else "No key was found so far.",
             snapshot=snapshot,
             choice=choice,
             page=page,
@@ -100,12 +100,12 @@ class Views:
             live=choice.live,
             wall=choice.wall,
         )
-        if choice.live:  # such a page has no field: a reload would erase it
+        if choice.live:  # Such a page has no form fields, because a reload would erase them.
             response.headers["Refresh"] = str(REFRESH)
         return response
 
     async def csv(self, request: web.Request) -> web.Response:
-        """Return all chosen rows of the list as CSV, which a spreadsheet opens."""
+        """Return all rows of the chosen list as a CSV file."""
         snapshot, me = await self._shared.cache.shown(), operator_at(request)
         if snapshot.beyond or not snapshot.is_complete:
             text = (
@@ -113,7 +113,7 @@ class Views:
                 if snapshot.beyond
                 else "The journal is still being read: try again in a minute."
             )
-            title = "A part of the keys would look like all of them"
+            title = "The file would not contain all keys"
             return self._shared.answer("message", status=503, title=title, text=text, operator=me)
         choice = Choice.of(request.query, snapshot, me=me, now=self._shared.clock.utc().timestamp())
         return await as_csv(snapshot, choice)
@@ -128,12 +128,12 @@ class Views:
         return await key_page(self._shared, operator_at(request), view, done=done, listed=request.query)
 
     async def find(self, request: web.Request) -> web.Response:
-        """Redirect to the key of that name, or to the listed keys that the text finds.
+        """Redirect to the key that was searched for, or to a list of the keys that match the text.
 
-        No address contains the text, because addresses are kept in logs: a hold reference may be an account
-        number, and an amount with a day identifies a payment. The address of the result names keys instead.
-        So the browser can go back to it, a colleague can open it, and every process can answer it, because
-        no process has to remember the search.
+        Addresses are kept in logs, so no address contains the text: a hold reference may be an account
+        number, and an amount with a day identifies a payment. Instead, the address of the result contains the
+        found keys. So the browser can go back to it, a colleague can open it, and no process has to store the
+        search.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -145,12 +145,12 @@ class Views:
         raise web.HTTPSeeOther(address(view.key))
 
     async def found(self, request: web.Request) -> web.Response:
-        """Return the list of the keys in the address, with links to those that need no attention any more."""
+        """Return the list of the keys in the address, with links to keys that no longer need attention."""
         wanted = set(request.query.getall("key", [])[:PER_PAGE]) - {FOUR_EYES}
         rows = [row for row in found_by_text(await self._shared.cache.shown(), "") if row.key in wanted]
         ended: list[str] = []
-        for key in sorted(wanted - {row.key for row in rows}):  # not listed, or not read yet
-            with contextlib.suppress(ValueError):  # an address may name a key without a record
+        for key in sorted(wanted - {row.key for row in rows}):  # not in the list, or not read yet
+            with contextlib.suppress(ValueError):  # An address may contain a key without a record.
                 row = pending_row(await self._shared.operators.view(key))
                 ended += [key] if row is None else []
                 rows += [] if row is None else [row]
@@ -174,7 +174,7 @@ class Views:
         )
 
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
-        """Return a list; an empty one warns if the journal has keys of other scopes only."""
+        """Return a page with a list. If it is empty, warn if the journal has keys of other scopes only."""
         others = await self._shared.operators.other_scopes() if is_empty else ()
         return self._shared.answer(
             "list",
@@ -186,7 +186,7 @@ class Views:
         )
 
     async def parties(self, request: web.Request) -> web.Response:
-        """Return the page of one key with its parties."""
+        """Record the access to the parties of a key, and return the key's page with them."""
         operator = operator_at(request)
         if not operator.may(Role.PARTIES):
             raise web.HTTPForbidden
@@ -214,7 +214,7 @@ class Views:
 
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
-    """Return how many proposals the reader may approve, and how many are the reader's own."""
+    """Return the numbers of proposals that the operator may approve and has made."""
     mine = snapshot.totals.by_me(me.name)
     numbers = {True: 0, False: 0}
     for by, number in snapshot.totals.proposals.items():
@@ -223,7 +223,12 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the address of a list of the first ``keys``; ``is_partial`` while the journal is being read."""
+    """Return the address of a list of the first ``keys``.
+
+    Args:
+        keys: the found keys, oldest first.
+        is_partial: whether there may be further keys, because the journal is still being read.
+    """
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -254,21 +259,21 @@ def _person(role: str, user: User | None) -> Iterator[tuple[str, str]]:
 
 
 # --- shared ------------------------------------------------------------------------------------------
-# What every page of the desk has at hand.
+# The objects, limits and functions that all pages of the desk use.
 
 
 OPERATOR: Any = getattr(web, "RequestKey", lambda name, _: name)("operator", Operator)
-"""The key of a request's operator; older versions of aiohttp take plain names."""
+"""The key under which a request stores its operator. Older versions of aiohttp need a plain name."""
 
 SHOWN_STEPS = 200
-"""The maximum number of history lines on a page; the command line shows all."""
+"""The maximum number of history lines on a page. The command line shows all lines."""
 
 LONGEST_FIELD = 10_000
-"""The maximum length of a form's field, in characters."""
+"""The maximum length of a form field, in characters."""
 
 
 LONGEST_LABEL = 40
-"""The maximum length of a label, in characters."""
+"""The maximum length of the environment's label, in characters."""
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
@@ -281,36 +286,37 @@ LINK_FIELDS: dict[str, Callable[[KeyView], Iterable[str | None]]] = {
     "intent_id": lambda view: [view.intent_id],
     "attempt_id": lambda view: [view.attempt_id],
 }
-"""The fields of the link's template, each with the values that a key's record has for it."""
+"""The fields of a link's template. Each function returns the field's values in a key's record."""
 
 _LINK = re.compile(
     r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?/[!-z|~]*"
     rf"(\{{({'|'.join(LINK_FIELDS)})\}}[!-z|~]*)+",
     re.IGNORECASE,
 )
-"""The template of a link: no field may change its scheme or its host."""
+"""The valid templates of a link. No field may change the link's scheme or host."""
 
 MAX_LINKS = 10
-"""The maximum number of links that a key's page has."""
+"""The maximum number of links on a key's page."""
 
 
 def _checked_zone(zone: object) -> ZoneInfo | None:
     if zone is None or isinstance(zone, ZoneInfo):
         return zone
     try:
-        return ZoneInfo(zone)  # type: ignore[arg-type] # a TypeError says that it is no text
+        return ZoneInfo(zone)  # type: ignore[arg-type] # anything but a text raises a TypeError
     except (KeyError, ValueError, TypeError, OSError):
         raise ValueError(
-            "zone: must be in the time zone database, as Africa/Lagos; if the system has none, install tzdata"
+            "zone: must be a name in the time zone database, such as Africa/Lagos; "
+            "if the system has no database, install tzdata"
         ) from None
 
 
 @frozen(kw_only=True)
 class PageStyle:
-    """What distinguishes the pages of one environment from those of another: see `transfer_async.desk.desk`.
+    """The label, colour, link and time zone of the pages of one environment; see `transfer_async.desk.desk`.
 
     Raises:
-        ValueError: names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     label: str = ""
@@ -330,11 +336,11 @@ class PageStyle:
         if self.colour is None:
             return
         if not isinstance(self.colour, str) or not _COLOUR.fullmatch(self.colour):
-            raise ValueError("colour: must be written as #rrggbb, as in #8a0000")
+            raise ValueError("colour: must have the form #rrggbb, such as #8a0000")
 
     @property
     def sheet(self) -> str:
-        """The style sheet; the text on the band is black or white, whichever contrasts more."""
+        """The style sheet. The text on the band is black or white, whichever has more contrast."""
         if self.colour is None:
             return _STYLE
         red, green, blue = (_linear(int(self.colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
@@ -344,10 +350,10 @@ class PageStyle:
 
 
 def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
-    """Return the links to the bank's own look-up for a key, each with the values that it contains.
+    """Return the links to the bank's own order search for a key, each with the values that it contains.
 
-    The list is empty if the record lacks a value that the link's template needs. A value that consists only
-    of dots is left out, because a browser would follow it to another path.
+    The list is empty if the record has no value for a field of the template ``link``. A value that consists
+    only of dots is left out, because a browser would treat it as a relative path.
     """
     if link is None:
         return []
@@ -365,7 +371,7 @@ def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
 
 
 def _linear(part: float) -> float:
-    """Return a part of an sRGB colour as the intensity of its light."""
+    """Return the linear light intensity of one component of an sRGB colour."""
     return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)
 
 
@@ -373,16 +379,16 @@ def _linear(part: float) -> float:
 class Shared:
     """The objects and settings that all pages use."""
 
-    operators: Operators  # the operators' side of the journal
+    operators: Operators  # reads the journal and writes decisions
     cache: PendingKeysCache  # the list of keys that need attention
     clock: Clock  # the clock for ages
     holds: frozenset[str]  # the names of hooks that place a hold
-    style: PageStyle  # what the bank gave to its pages: the environment's label, the look-up link
+    style: PageStyle  # the environment's label, colour, link and time zone
 
-    signs_out: bool = False  # whether the page has a sign-out; the bank's own sessions have their own
+    signs_out: bool = False  # whether the pages have a sign-out button
 
     def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:
-        """Return a page as a response. Each shows the scope, the label and the number of pending keys."""
+        """Return a page as a response. Every page gets the scope, the label and the number of keys."""
         where: dict[str, Any] = {"scope": self.operators.scope, "label": self.style.label}
         where |= {"waiting": self.cache.waiting, "signs_out": self.signs_out}
         where |= {"zone": self.style.zone, "made_at": self.clock.utc()}
@@ -394,21 +400,21 @@ class Shared:
 
 
 def operator_at(request: web.Request) -> Operator:
-    """Return the operator of a request; the middleware has set it."""
+    """Return the operator of a request, as the middleware has stored it."""
     found: Operator = request[OPERATOR]
     return found
 
 
 def address(key: str, **more: str) -> str:
-    """Return the relative address of a key's page; keys may hold characters that a path may not."""
+    """Return the relative address of a key's page. A path could not contain all characters of keys."""
     return f"key?{urlencode({'key': key, **more})}"
 
 
 async def form_of(request: web.Request) -> MultiDict[str]:
-    """Return the fields of a form, of which some may be repeated.
+    """Return the fields of a form, which may be repeated.
 
     Raises:
-        HTTPUnsupportedMediaType: the body is not the kind of form that these pages use.
+        HTTPUnsupportedMediaType: the body is not a URL-encoded form.
         HTTPBadRequest: the form cannot be read, or a field is too long.
     """
     if request.content_type != "application/x-www-form-urlencoded":
@@ -416,7 +422,7 @@ async def form_of(request: web.Request) -> MultiDict[str]:
     try:
         given = MultiDict((name, str(value)) for name, value in (await request.post()).items())
         "".join([*given, *given.values()]).encode()
-    except (ValueError, LookupError):  # it is not text in the character set that it names
+    except (ValueError, LookupError):  # The body is not valid in its character set.
         raise web.HTTPBadRequest from None
     if any(len(value) > LONGEST_FIELD for value in given.values()):
         raise web.HTTPBadRequest
@@ -424,7 +430,12 @@ async def form_of(request: web.Request) -> MultiDict[str]:
 
 
 async def fields_of(request: web.Request) -> dict[str, str]:
-    """Return the fields of a form, none of which may be repeated; it raises what `form_of` raises."""
+    """Return the fields of a form without repeated fields.
+
+    Raises:
+        HTTPUnsupportedMediaType: the body is not a URL-encoded form.
+        HTTPBadRequest: the form cannot be read, or a field is repeated or too long.
+    """
     given = await form_of(request)
     fields = dict(given)
     if len(fields) != len(given):
@@ -438,7 +449,7 @@ _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
     **dict.fromkeys(("reason", "order_id", "ticked"), ""),
 }
-"""The values of a key's page before the operator has tried anything."""
+"""The template's values for a key's page if no form was refused."""
 
 
 async def key_page(
@@ -451,11 +462,16 @@ async def key_page(
     listed: Mapping[str, str] = _NOT_LISTED,
     **more: Any,
 ) -> web.Response:
-    """Return the page of one key, as it is now.
+    """Return the page of one key with its current record.
 
-    ``done`` is the change that the address claims; its confirmation is shown only if the history has it.
-    ``listed`` has the fields of the list from which the operator came. ``more`` is the result of what the
-    operator tried: ``problem``, ``since``, ``tried``, ``wrong`` (the field at fault), ``parties`` …
+    Args:
+        shared: the objects that all pages use.
+        operator: the operator who sees the page.
+        view: the key's record.
+        status: the HTTP status.
+        done: the name of the change in the address. The page confirms it only if the history contains it.
+        listed: the address fields of the list from which the operator came.
+        more: the result of a form, such as ``problem``, ``wrong`` (the invalid field) or ``parties``.
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
@@ -486,12 +502,12 @@ async def key_page(
 async def _following(
     shared: Shared, operator: Operator, view: KeyView, listed: Mapping[str, str], *, is_done: bool
 ) -> dict[str, Any]:
-    """Return the list that the operator came from, and its next key.
+    """Return the list from which the operator came, and its next key.
 
-    After the last key of a list, the next key is that of the list of all keys.
+    If the filtered list has no other key, the next key is from the list of all keys.
     """
     choice, following, is_last = Choice(), None, False
-    if is_done or shared.cache.waiting is not None:  # no other page waits for the first reading
+    if is_done or shared.cache.waiting is not None:  # Otherwise do not wait until the journal has been read.
         snapshot, since = await shared.cache.at_hand(), began_at(view)
         choice = Choice.of(listed, snapshot, me=operator, now=shared.clock.utc().timestamp())
         noted = listed.get("next", "")
@@ -505,7 +521,7 @@ async def _following(
 
 
 _CARRIED = ("key", "stamp", "list", "proposal", "reason", "undone")
-"""The fields of a first form that its review sends again."""
+"""The fields of a decision's form that its review page sends again."""
 
 
 def review_page(
@@ -517,10 +533,10 @@ def review_page(
     name: str,
     fields: Mapping[str, str],
 ) -> web.Response:
-    """Return the second step of a decision that cannot be undone: its effects, and a field to confirm it.
+    """Return the review page of a decision that cannot be undone. It shows the effects, and asks to confirm.
 
-    It sends the form of that ``name`` again, with the ``fields`` of the first step. If these contain
-    ``typed``, the confirmation was wrong.
+    The page sends the form ``name`` again with the ``fields`` of the first step. If these already contain the
+    field ``typed``, the page says that the confirmation was wrong.
     """
     form = form_for(row, view, four_eyes=False, holds=shared.holds, now=shared.clock.utc())
     is_approval = view.proposal is not None
@@ -542,7 +558,7 @@ def review_page(
 def is_confirmed(text: str, view: KeyView) -> bool:
     """Return whether ``text`` is the key, or the exact amount of its order (with or without the currency)."""
     text = text.strip()
-    # Marked, because the page shows the key so, and it may be copied from there.
+    # The text may be copied from the page, which marks invisible characters of the key.
     if text in (view.key.strip(), marked(view.key).strip()):
         return True
     amount, currency = amount_in(text)
@@ -569,7 +585,7 @@ def _forms(shared: Shared, operator: Operator, view: KeyView, *, four_eyes: bool
 
 
 # --- labels -----------------------------------------------------------------------------------------
-# The texts of the page: plain text, which the templates escape like any other.
+# The texts of the pages, as plain text. The templates escape them like all other values.
 
 
 NOTHING_FOUND = "No such key, and no listed key has this text, id or amount."
@@ -584,21 +600,21 @@ KIND_LABELS = {
     "untold": "notification pending",
     "unreadable": "unreadable",
 }
-"""The texts of the reasons why a key needs attention."""
+"""The labels of the reasons why a key needs attention."""
 
 KIND_HELP = {
-    "doubt": "The order may exist, and the hold is kept. Find out, then say how it ended.",
+    "doubt": "The order may exist, and the hold is kept. Find out whether it exists, then record the result.",
     "proposed": "One person has proposed a decision, and another must approve it.",
     "owed": "A definite failure is recorded, but a hook is not undone yet. The next recovery tries again.",
     "abandoned": "Its worker never reported an end. The next recovery continues it.",
     "untold": "A doubt has ended, but its outcome is not published yet. A worker publishes it.",
-    "unreadable": "The key's record is corrupt: no recovery can end it.",
+    "unreadable": "The key's record is corrupt, so no recovery can continue it.",
 }
 
 OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
 
 ENCRYPTED = "The key's record is encrypted with a key that is not available here."
-"""In place of the last text, if the record is not corrupt."""
+"""The text instead of ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
 
 _MOVES = {
     "claim": "a worker took the key",
@@ -623,7 +639,7 @@ _MOVES = {
     "promise": "the outcome was published as unknown",
     "told": "the end of the doubt was published",
 } | {row.name: row.history for row in DECISIONS}
-"""The text of each transition in the history; one of a later version is shown by its name."""
+"""The text of each transition in the history. A transition from a later version is shown by its name."""
 
 
 _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
@@ -634,15 +650,15 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "watched": ("watch", "The list shows that you are looking at it, until the key changes."),
     "unwatched": ("unwatch", "The list no longer shows that anybody is looking at it."),
 }
-"""The results that the address of a key's page may name: each with its history line and confirmation."""
+"""The changes that the address of a key's page may contain, each with its transition and confirmation."""
 
 
 def confirmation(
     name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str, zone: ZoneInfo | None = None
 ) -> str | None:
-    """Return the confirmation of a change if the history has the change; otherwise None.
+    """Return the confirmation of the change ``name`` if the history contains the change, otherwise None.
 
-    The ``name`` in the address proves nothing, because anybody can type it.
+    The history is checked because anybody can put a ``name`` into an address.
     """
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
@@ -661,7 +677,7 @@ def confirmation(
 
 
 def other_scopes_text(names: tuple[str, ...]) -> Sentence:
-    """Return a warning that the journal has keys of other scopes only, so an empty list proves nothing."""
+    """Return a warning that the journal contains keys of other scopes only."""
     found = only_scopes(names)
     return Sentence(
         f"The journal has no key of this scope, {found.text}. Start the page for the right scope.",
@@ -670,7 +686,7 @@ def other_scopes_text(names: tuple[str, ...]) -> Sentence:
 
 
 def nothing_to_do(view: KeyView) -> str:
-    """Return why no decision about a key can be made."""
+    """Return the text that tells why no decision about a key can be made now."""
     if view.key == FOUR_EYES and not view.readable:
         return (
             "Nothing here. The rule cannot be read, so dual control stays required: "
@@ -688,18 +704,18 @@ def nothing_to_do(view: KeyView) -> str:
 
 
 def problem_text(error: Exception) -> str:
-    """Return the text of an error as a sentence; a field of the form is named, an argument is not."""
+    """Return the text of an error as a sentence. It names form fields, but not Python arguments."""
     text = str(error)
     argument, _, rest = text.partition(": ")
     if rest and argument in ("key", "by"):
         return rest[:1].upper() + rest[1:]
-    if rest and argument.isidentifier():  # a field of the form; what follows may name a hook
+    if rest and argument.isidentifier():  # a form field; the rest may be the name of a hook
         text = f"{argument.replace('_', ' ')}: {rest}"
     return text[:1].upper() + text[1:]
 
 
 def field_of(error: ValueError) -> str | None:
-    """Return the field of the form that an error is about; None if it is about the key."""
+    """Return the form field that caused an error, or None if the key caused it."""
     name = str(error).partition(": ")[0]
     return name if name in ("reason", "order_id", "undone", "certain") else None
 
@@ -715,7 +731,7 @@ def move_text(name: str) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, such as ``2 keys``."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
@@ -725,10 +741,10 @@ def _time(context: Context, when: datetime) -> str:
 
 
 # --- pages -------------------------------------------------------------------------------------------
-# The templates and their filters. Every value is escaped, and characters that cannot be seen are marked.
+# The templates and their filters. Every value is escaped, and invisible characters are marked.
 #
 # A reference with right-to-left letters, or with characters that control the direction, would reverse the
-# amount beside it. So `shown` marks what is not printable, and texts from elsewhere stand in a ``bdi``.
+# amount beside it. So `shown` marks invisible characters, and foreign texts are put into a ``bdi`` element.
 
 
 _FOLDER = Path(__file__).with_name("templates")
@@ -739,7 +755,7 @@ def _read(name: str) -> str:
 
 
 def marked(text: str) -> str:
-    """Return ``text`` with a mark such as ``[U+202E]`` for each character that cannot be seen."""
+    """Return ``text`` with a mark such as ``[U+202E]`` in place of each invisible character."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -749,16 +765,16 @@ def marked(text: str) -> str:
 
 
 def isolated(text: str) -> Markup:
-    """Return ``text`` from elsewhere, isolated so that its direction changes nothing beside it."""
+    """Return a foreign text in an element that prevents it from changing the direction of other text."""
     return Markup("<bdi>{}</bdi>").format(marked(text))
 
 
 def shown(value: object) -> object:
-    """Return what a template writes for ``value``; it is called for every value."""
+    """Return what a template writes for ``value``. The templates call this for every value."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, Sentence):
-        return Markup(value.shown(isolated))  # noqa: S704 - its text is the package's own
+        return Markup(value.shown(isolated))  # noqa: S704 - only the package itself creates such texts
     return marked(value) if isinstance(value, str) else value
 
 
@@ -780,7 +796,7 @@ _environment.filters.update(
     age=in_two_units,
     bdi=isolated,
     count=count,
-    exact=escape,  # without marks, for a field that the browser sends back unchanged
+    exact=escape,  # without marks, for a field that the browser must send back unchanged
     machine_time=machine_time,
     move=move_text,
     time=_time,
@@ -800,5 +816,5 @@ _TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for na
 
 
 def page(template: str, **given: Any) -> str:
-    """Return a page of HTML, from one of the templates."""
+    """Return an HTML page from one of the templates."""
     return _TEMPLATES[template].render(given)
