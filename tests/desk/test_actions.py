@@ -199,7 +199,7 @@ async def test_the_loser_of_a_race_sees_who_decided_what_and_keeps_what_they_typ
 
     assert answer.status == 409
     assert "At 2024-05-06 12:10:00 UTC ada decided: the order exists" in answer.text
-    assert "You had typed: tx-other the customer said so" in answer.text
+    assert "You had entered: tx-other the customer said so" in answer.text
     assert "resolve" not in answer.page.forms
 
 
@@ -438,7 +438,7 @@ async def test_a_read_only_operator_sees_no_form_that_changes_anything(
     shown = await desk.visitor("eve", roles).key()
 
     assert set(shown.page.forms) <= {"find", "parties"}
-    assert "To end it needs the role “change”" in shown.text
+    assert "Decisions need the role “change”" in shown.text
 
 
 @pytest.mark.parametrize("four_eyes", [False, True], ids=["decided", "proposed"])

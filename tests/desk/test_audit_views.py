@@ -44,7 +44,7 @@ async def test_a_reader_sees_who_decided_and_who_proposed_it(desk: Desk):
     page = await desk.visitor("eve", []).get("/audit")
 
     assert "the order was recorded as existing tx-second ben ada" in page.text
-    assert "an end was proposed tx-second ada – resolve: in the export" in page.text
+    assert "a decision was proposed tx-second ada – resolve: in the export" in page.text
     assert "key?key=second" in page.page.links
     assert page.text.index("tx-second") < page.text.index("tx-first")
 
@@ -71,7 +71,7 @@ async def test_an_address_with_a_person_works_in_another_process(world: World, d
 
     assert "only ben" in known.text
     assert unknown.status == 404
-    assert "type the name" in unknown.text
+    assert "enter the name" in unknown.text
 
 
 async def test_lines_are_filtered_by_day(world: World, desk: Desk):
@@ -103,7 +103,7 @@ async def test_the_file_has_no_formula(desk: Desk):
         (row["key"], row["did"], row["by"], row["proposed by"], row["order id"]) for row in rows[-3:-1]
     ] == [
         ("first", "the order was recorded as existing", "ben", "ada", "tx-first"),
-        ("first", "an end was proposed", "ada", "", "tx-first"),
+        ("first", "a decision was proposed", "ada", "", "tx-first"),
     ]
     assert not any(cell.startswith("=") for row in rows for cell in row.values())
 

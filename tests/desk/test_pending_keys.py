@@ -290,7 +290,7 @@ async def test_reading_a_journal_that_does_not_answer_times_out_and_is_retried(
     made = board_of(many)
     monkeypatch.setattr(pending_keys, "PAGE_TIMEOUT", 0.0)
     many.before_page = asyncio.Event().wait
-    with pytest.raises(JournalFailed, match="did not answer"):
+    with pytest.raises(JournalFailed, match="did not respond"):
         await made.shown()
     monkeypatch.setattr(pending_keys, "PAGE_TIMEOUT", 60.0)
     many.before_page = None
