@@ -241,7 +241,7 @@ async def test_a_command_that_is_never_sent_is_dead_lettered_after_max_deliverie
         handled = [await handler.handle(command(), deliveries=1) for _ in range(5)]
 
     assert [one.disposition.action for one in handled] == [Action.RETRY] * 3 + [Action.DEAD_LETTER] * 2
-    assert handled[3].disposition.reason == "a hook failed; it was not sent 4 times"
+    assert handled[3].disposition.reason == "a hook failed; 4 deliveries ended without sending the order"
 
 
 class _LimitsDown(PreflightFailed):

@@ -138,7 +138,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_is(Refused, status=404), RETRY, "the service was not found at this base URL", ready=False),
     Rule(_is(Refused, status=405), RETRY, "the service was not found at this base URL", ready=False),
     Rule(_is(RateLimited), RETRY, "the service is overloaded and did nothing", at_least="retry_after"),
-    Rule(_is_unless_final, RETRY, "the service did nothing, but might later", at_least="retry_after"),
+    Rule(_is_unless_final, RETRY, "the service created no order, but may later", at_least="retry_after"),
     Rule(_is(Refused), ACK, "the service refused the order, and would refuse it again"),
     Rule(
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE, refused=False),
@@ -146,7 +146,9 @@ RULES: tuple[Rule, ...] = (
         "the beneficiary could not be looked up",
     ),
     Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary check refused the order"),
-    Rule(_is(HoldRequired), DEAD_LETTER, "no hold: the worker has no hold hook, and the command no `held`"),
+    Rule(
+        _is(HoldRequired), DEAD_LETTER, "no hold: the worker has no hold hook, and the command has no `held`"
+    ),
     Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
     Rule(_is(PreflightFailed), RETRY, "a hook failed"),
     Rule(_is(Expired), ACK, "send_before passed before the order could be sent"),

@@ -122,7 +122,7 @@ class Handler:
             return Handled(disposition=decided, outcome=None, key=getattr(result, "key", None), result=result)
         outcome = None
         if decided.action in (Action.ACK, Action.DEAD_LETTER) and _is_anothers(result):
-            why = "another worker has, or had, the key: the next delivery reads its result from the journal"
+            why = "another worker has used the key: the next delivery reads the result from the journal"
             decided = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
         elif decided.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, work)
@@ -154,7 +154,7 @@ class Handler:
         count = sum(step.ending is not None and step.ending.in_vain for step in steps)
         if count <= self._max_deliveries:
             return handled
-        reason = f"{handled.disposition.reason}; it was not sent {count} times"
+        reason = f"{handled.disposition.reason}; {count} deliveries ended without sending the order"
         return attrs.evolve(handled, disposition=Disposition(action=Action.DEAD_LETTER, reason=reason))
 
     # --- how doubts ended -----------------------------------------------------------------------
