@@ -355,9 +355,9 @@ class TransferClient:
                 is sent, the hooks are undone, and the call raises `Expired`. If it passes later, the outcome
                 is unknown and the hold is kept. Journal writes and undos are not interrupted, so the
                 call may end a little after the deadline.
-            once: whether all calls with this key are the same intent, for example because they process the
-                same message or line of a file. If the order was refused before, that refusal is raised again
-                and nothing is sent. By default, a call after a definite failure is a new intent.
+            once: whether to treat all calls with this key as one intent, for example because the same message
+                or line of a file may be processed again. If the order was refused before, that refusal is
+                raised again and nothing is sent. By default, a call after a definite failure is a new intent.
 
         Returns:
             The order as the service recorded it. If the key already has an order, that order is returned.

@@ -101,7 +101,7 @@ def create(
     a reason outside the order. If another run has a lease on a key, its line is retried after all other
     lines, until the lease ends.
 
-    Exit codes; of 3 to 5, the highest that applies. After 1, 130 and 143, some orders may also be in doubt:
+    Exit codes (if several of 3 to 5 apply, the highest). After 1, 130 or 143, orders may also be in doubt:
 
     \b
       0    all orders are created, or the dry run found no fault

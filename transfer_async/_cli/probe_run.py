@@ -338,7 +338,9 @@ def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
     sock_read = SLOW * slowest
     if sock_read <= Timeouts().sock_read:
         return Timeouts(), f"all responses came within {slowest:g} s"
-    reason = f"a response took up to {slowest:g} s: {SLOW:g} times that, and 5 s to connect"
+    reason = (
+        f"sock_read is {SLOW:g} times the slowest response ({slowest:g} s); total is 5 s more, for connecting"
+    )
     return Timeouts(sock_read=sock_read, total=sock_read + 5.0), reason
 
 

@@ -154,7 +154,7 @@ def _hook(hook: Hook) -> PreflightHook:
                 getattr(hook, name), signature, name=f"hooks: {hook.name}.{name}", kind="an async method"
             )
         if is_hold(hook) and getattr(hook, "nothing_to_undo", False):
-            raise ValueError(f"hooks: {hook.name}: a hold must be undone, so it cannot have nothing_to_undo")
+            raise ValueError(f"hooks: {hook.name}: a hold needs an undo: do not set nothing_to_undo")
         return hook
     if not callable(hook):
         raise ValueError(  # noqa: TRY004 - one kind of error for every wrong setting

@@ -476,7 +476,9 @@ def checked_settle_after(settle_after: Duration) -> float:
 
 
 def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
-    """Return ``abandoned_settle_after`` in seconds. The default is a day, but at least ``settle_after``.
+    """Return ``abandoned_settle_after`` in seconds.
+
+    The default is one day, or ``settle_after`` if that is longer.
 
     Raises:
         ValueError: ``given`` is not a duration, or is less than ``settle_after``.

@@ -213,7 +213,10 @@ class PostgresJournal(DurableJournal):
             await sessions.close()
 
     async def _with_retries(self, work: Callable[[], Awaitable[T]], *, backoff: Backoff | None = None) -> T:
-        """Run ``work``; repeat it until the timeout while the database is unreachable or asks for a retry."""
+        """Run ``work``.
+
+        While the database is unreachable or asks for a retry, run it again, until the timeout.
+        """
         backoff = backoff or Backoff(self._timeout)
         async with asyncio.timeout_at(backoff.end):
             while True:

@@ -288,7 +288,7 @@ class HookHarness:
         self.did.append(call)
 
     async def place_cut(self, intent: OrderIntent, cut: Cut) -> bool:
-        """Call ``place`` and interrupt it at ``cut``. Return whether it reached the await of ``cut``."""
+        """Call ``place`` and interrupt it at ``cut``. Return whether ``cut``'s await was reached."""
         self.asked.append(intent)
         was_cut, task = await self._cut_off(
             f"place({self.named(intent)})", self.bank.hold.before(intent), cut
@@ -297,7 +297,7 @@ class HookHarness:
         return was_cut
 
     async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
-        """Call ``release`` and interrupt it at ``cut``. Return whether it reached the await of ``cut``."""
+        """Call ``release`` and interrupt it at ``cut``. Return whether ``cut``'s await was reached."""
         call = f"release({self.named(intent)}, {reference!r})"
         was_cut, task = await self._cut_off(call, self.bank.hold.undo(intent, reference), cut)
         if _error_of(task) is None:
@@ -467,7 +467,7 @@ class Cuttable(Generic[T]):
 
     @property
     def was_cut(self) -> bool:
-        """Whether ``work`` reached the await of ``cut``."""
+        """Whether ``work`` reached the await at which ``cut`` interrupts it."""
         return self.awaits >= self._cut.at
 
     def __await__(self) -> Generator[Any, Any, T]:

@@ -16,9 +16,9 @@ back a script that fails in the middle. It does nothing if the message is no lon
 entry that cannot be moved stays where it is and does not block other entries. Configure Redis to write to
 disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose messages.
 
-A command is an entry from FastStream or from another program. Another program puts the command into the field
-``body`` and the headers into other fields. If an entry has too many fields for a script, the script packs
-them into one field ``transfer-fields``, a JSON list of names and values. The worker reads such an entry like
+A command is an entry from FastStream or from another program. A program without FastStream must put the
+command into the field ``body``, and each header into a field of its own. If an entry has too many fields for
+a script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The worker reads such an entry like
 the original.
 """
 

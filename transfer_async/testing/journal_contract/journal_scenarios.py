@@ -322,7 +322,7 @@ LEASES: dict[str, Scenario] = {
         (claim(), mark(), LEASE - SHORTLY, Step(expire(), R.BUSY), SHORTLY, _lost(expire("b"))),
         (expire(), resolve()),
     ),
-    "a take-over waits for the lease": (
+    "a take-over is refused until the lease ends": (
         (claim(), Step(take_over(), R.BUSY), LEASE, take_over()),
         mark(epoch=2),
     ),
