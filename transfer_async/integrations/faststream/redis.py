@@ -18,8 +18,8 @@ disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a
 
 A command is an entry from FastStream or from another program. A program without FastStream must put the
 command into the field ``body``, and each header into a field of its own. If an entry has too many fields for
-a script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The worker reads such an entry like
-the original.
+a script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The
+worker reads such an entry like the original.
 """
 
 from __future__ import annotations
