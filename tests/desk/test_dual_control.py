@@ -68,6 +68,8 @@ async def test_each_person_finds_the_proposals_that_wait_for_them(
     assert "for me to approve 1" in for_ben.text
     assert "proposed by me 1" in adas.text
     assert (keys(for_ben), keys(bens), keys(adas)) == ({"key?key=k"}, set(), {"key?key=k"})
+    assert "No key matches this choice." in bens.text
+    assert "No key needs attention" not in bens.text
     assert (keys(unproposed), keys(await both.get(proposal="approve"))) == ({"key?key=other"}, set())
     assert "for me to approve" not in adas.text
     assert keys(await ada.get(proposal="approve")) == {"key?key=k"}  # without the role: every proposal
