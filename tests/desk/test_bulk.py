@@ -67,6 +67,7 @@ async def test_the_selected_keys_are_proposed_with_one_reason_and_nothing_is_dec
     ]
     assert "proposed by me 2" in mine.text
     assert 'form="bulk"' not in mine.html  # a key with a proposal cannot be selected
+    assert "select" not in mine.page.forms
 
 
 async def test_each_proposal_is_approved_by_itself_and_not_by_its_proposer(
