@@ -121,15 +121,8 @@ def application(
 ) -> web.Application:
     """Return the operators' web page for an `Operators` object; see `desk`.
 
-    Args:
-        operators: the object that reads the journal and writes decisions.
-        who: see `desk`.
-        origin: see `desk`.
-        style: the label, colour, link and time zone of the pages.
-        holds: the names of the hooks that place a hold.
-        clock: the source of time, for tests.
-        sign_out: a function that ends the only session and returns a text for the browser. Without it, the
-            pages have no sign-out button, because the bank manages its sessions.
+    ``holds`` are the names of the hooks that place a hold. ``sign_out`` ends the only session and returns a
+    text for the browser. Without it, the pages have no sign-out button: the bank manages its sessions.
     """
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
@@ -323,12 +316,7 @@ class Action:
         raise web.HTTPSeeOther(address(view.key, done=done, **listed))
 
     def _review(self, form: Form, view: KeyView, row: DecisionRow) -> web.Response:
-        """Return the review page of a decision that cannot be undone. This writes nothing.
-
-        Raises:
-            ApproverIsProposer: the operator tries to approve their own proposal.
-            ValueError: a field of the first form is invalid.
-        """
+        """Return the review page of a decision that cannot be undone. This writes nothing."""
         checked_text("reason", form["reason"])
         if view.proposal is None:
             checked_undone(view.entry, refuting=row.frees_key, undone="undone" in form.fields)

@@ -110,11 +110,7 @@ class AuditViews:
     async def _lines(
         self, choice: AuditChoice, *, limit: int, searches: int | None = None
     ) -> tuple[list[AuditLine], str]:
-        """Return a page of audit lines, and the ``after`` of the next page, which is empty on the last page.
-
-        Raises:
-            ValueError: the journal does not support the audit, or the person is unknown.
-        """
+        """Return a page of audit lines, and the ``after`` of the next page, empty on the last page."""
         wanted: dict[str, Any] = {"by": await self._name(choice.person) if choice.person else None}
         zone = self._shared.style.zone or UTC
         for name, day in (("since", choice.since), ("until", choice.until and choice.until + timedelta(1))):
@@ -139,11 +135,7 @@ class AuditViews:
         return mark
 
     async def _name(self, mark: str) -> str:
-        """Return the name for a hash. If this process does not know it, search the history.
-
-        Raises:
-            ValueError: nobody in the history has a name with this hash.
-        """
+        """Return the name for a hash. If this process does not know the name, search the history."""
         after = ""
         while mark not in self._names:
             found, after = await self._shared.operators.audit(limit=500, after=after)

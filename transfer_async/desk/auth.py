@@ -85,11 +85,7 @@ with the header ``WWW-Authenticate``. The response has the headers and cookies o
 
 
 def checked_who(who: object) -> Who:
-    """Return ``who`` unchanged, after checking that it is a function.
-
-    Raises:
-        ValueError: ``who`` is not a function.
-    """
+    """Return ``who`` unchanged, after checking that it is a function."""
     refuse_class(who, name="who")
     if not callable(who):
         raise ValueError("who: must be a function of the request that returns an Operator, or None")  # noqa: TRY004 - as every wrong setting
@@ -97,11 +93,7 @@ def checked_who(who: object) -> Who:
 
 
 async def operator_of(who: Who, request: web.Request) -> Operator | None:
-    """Return the operator of a request, or None for an unknown person.
-
-    Raises:
-        TypeError: ``who`` returned neither an `Operator` nor None.
-    """
+    """Return the operator of a request, or None for an unknown person."""
     found = who(request)
     if inspect.isawaitable(found):
         found = await found
@@ -132,14 +124,7 @@ class DecisionForm:
 
 
 def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime) -> list[DecisionForm]:
-    """Return the forms for all decisions that an operator can make about the key now.
-
-    Args:
-        view: the key's record.
-        four_eyes: whether dual control is required.
-        holds: the names of the hooks that place a hold.
-        now: the current time.
-    """
+    """Return the forms for all decisions that an operator can make about the key now."""
     if view.proposal is not None or view.is_sealed:
         return []
     return [

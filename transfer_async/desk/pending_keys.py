@@ -222,9 +222,6 @@ class PendingKeysCache:
 
         An old list of a large journal is still shown while it is being read again. After `STALE_AFTER`
         seconds, the keys that were read so far are shown instead.
-
-        Raises:
-            JournalFailed: the journal could not be read.
         """
         if self._snapshot.is_complete and self._age >= self._fresh_for + STALE_AFTER:
             self._snapshot = PendingKeysSnapshot(rows=[], read_at=self._clock.utc(), is_complete=False)
@@ -513,12 +510,6 @@ class Choice:
 
         The form sends a reversed order as ``sort=-age``. For an operator without the role `Role.APPROVE`, the
         filter "for me to approve" becomes "proposed".
-
-        Args:
-            query: the fields of the address.
-            snapshot: the list; the currency and the cause must occur in it.
-            me: the operator.
-            now: the current time in seconds since 1970.
         """
         page, sort = query.get("page", ""), query.get("sort", "")
         proposal = _among(query.get("proposal"), PROPOSALS)

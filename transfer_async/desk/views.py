@@ -223,12 +223,7 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the address of a list of the first ``keys``.
-
-    Args:
-        keys: the found keys, oldest first.
-        is_partial: whether there may be further keys, because the journal is still being read.
-    """
+    """Return the address of a list of the first ``keys``. There may be more if it ``is_partial``."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -313,11 +308,7 @@ def _checked_zone(zone: object) -> ZoneInfo | None:
 
 @frozen(kw_only=True)
 class PageStyle:
-    """The label, colour, link and time zone of the pages of one environment; see `transfer_async.desk.desk`.
-
-    Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
-    """
+    """The label, colour, link and time zone of the pages of one environment; see `desk`."""
 
     label: str = ""
     colour: str | None = None
@@ -411,12 +402,7 @@ def address(key: str, **more: str) -> str:
 
 
 async def form_of(request: web.Request) -> MultiDict[str]:
-    """Return the fields of a form, which may be repeated.
-
-    Raises:
-        HTTPUnsupportedMediaType: the body is not a URL-encoded form.
-        HTTPBadRequest: the form cannot be read, or a field is too long.
-    """
+    """Return the fields of a form, which may be repeated. An unreadable form raises an HTTP error."""
     if request.content_type != "application/x-www-form-urlencoded":
         raise web.HTTPUnsupportedMediaType
     try:
@@ -430,12 +416,7 @@ async def form_of(request: web.Request) -> MultiDict[str]:
 
 
 async def fields_of(request: web.Request) -> dict[str, str]:
-    """Return the fields of a form without repeated fields.
-
-    Raises:
-        HTTPUnsupportedMediaType: the body is not a URL-encoded form.
-        HTTPBadRequest: the form cannot be read, or a field is repeated or too long.
-    """
+    """Return the fields of a form without repeated fields. Any other form raises an HTTP error."""
     given = await form_of(request)
     fields = dict(given)
     if len(fields) != len(given):
@@ -464,14 +445,8 @@ async def key_page(
 ) -> web.Response:
     """Return the page of one key with its current record.
 
-    Args:
-        shared: the objects that all pages use.
-        operator: the operator who sees the page.
-        view: the key's record.
-        status: the HTTP status.
-        done: the name of the change in the address. The page confirms it only if the history contains it.
-        listed: the address fields of the list from which the operator came.
-        more: the result of a form, such as ``problem``, ``wrong`` (the invalid field) or ``parties``.
+    ``done`` names a change, which the page confirms if the history contains it. ``listed`` is the address of
+    the list that the operator came from. ``more`` is a form's result, such as ``problem`` or ``parties``.
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
