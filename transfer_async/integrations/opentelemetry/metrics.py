@@ -43,7 +43,7 @@ RATE_LIMIT_WAIT: Final = "transfer_async.rate.wait"
 REQUEST_DURATION: Final = "http.client.request.duration"
 OPERATION_DURATION: Final = "db.client.operation.duration"
 
-COUNTERS = {
+COUNTERS: Final[dict[str, tuple[str, str]]] = {
     ORDERS: ("{order}", "Calls that claimed their key, by outcome."),
     ATTEMPTS: ("{attempt}", "HTTP attempts, by outcome."),
     DOUBTS_BEGUN: ("{order}", "Orders that became in doubt."),
@@ -61,7 +61,7 @@ COUNTERS = {
 }
 """The unit and the description of each counter."""
 
-HISTOGRAMS = {
+HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     ORDER_DURATION: ("Time from the call to its outcome.", ORDER_SECONDS),
     COMMAND_DURATION: (
         "Time from a command's delivery to the broker's confirmation.",
