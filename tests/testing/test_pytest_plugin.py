@@ -210,9 +210,7 @@ def test_fixtures_and_markers_are_listed_with_their_descriptions(installed):
     fixtures = run(installed, "--fixtures", test_it="")
     markers = run(installed, "--markers", test_it="")
 
-    fixtures.stdout.fnmatch_lines(
-        ["transfer_sandbox*", "*A new sandbox for the test, listening on loopback*"]
-    )
+    fixtures.stdout.fnmatch_lines(["transfer_sandbox*", "*A new sandbox for each test, with the default *"])
     markers.stdout.fnmatch_lines(
         ["@pytest.mark.transfer_faults(*faults): run the test once for each of these*"]
     )

@@ -45,9 +45,8 @@ class _Plugin:
     @pytest.fixture
     def transfer_sandbox(self) -> Iterator[RunningSandbox]:
         """A new sandbox for each test, with the default accounts and seed. It listens on loopback."""
-        from transfer_async.testing import (
-            RunningSandbox,  # Imported here, so that pytest loads it only for tests that use it.
-        )
+        # Imported here, so that pytest loads it only for tests that use it.
+        from transfer_async.testing import RunningSandbox
 
         with RunningSandbox() as sandbox:
             yield sandbox
