@@ -309,8 +309,10 @@ async def test_a_decision_changes_one_row_without_reading_the_journal_again():
         ended = view(number)
         object.__setattr__(ended, "entry", replace(ended.entry, state=KeyState.CREATED, intent=None))
         made.changed(ended)
+        before = pending_row(view(number))
+        assert before is not None
         with Calls() as calls:
-            following = next_after(await made.at_hand(), ended.key, since=pending_row(view(number)).since)  # type: ignore[union-attr]
+            following = next_after(await made.at_hand(), ended.key, since=before.since)
             listing(await made.at_hand(), Choice(sort="amount"))
 
         assert following is not None
