@@ -6,7 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.bank import Gate, World, failure, owed_hooks
-from transfer_async import NO_ORDER, JournalFailed, KeyState, Order, OrderInDoubt, RecoveryReport
+from transfer_async import (
+    NO_ORDER,
+    JournalFailed,
+    KeyState,
+    Order,
+    OrderInDoubt,
+    OrderIntent,
+    RecoveryReport,
+)
 from transfer_async.journal import transitions
 
 # --- abandoned claims ---------------------------------------------------------------------------
@@ -214,6 +222,21 @@ async def test_a_doubt_with_a_pending_earlier_undo_is_undone_and_queried(world: 
     assert paid == RecoveryReport(in_doubt=1, released=1)
     assert refuted == RecoveryReport(refuted=1, released=1)
     assert not world.bank.open
+
+
+async def test_a_failing_undo_of_a_key_in_doubt_is_tried_once_per_run(world: World):
+    """The lease is released after the undo, so the journal lists the key again."""
+    await in_doubt_with_an_earlier_undo(world)
+    tries: list[str] = []
+
+    async def fails(about: OrderIntent) -> None:
+        tries.append(about.key)
+        raise RuntimeError
+
+    world.bank.on_release = fails
+
+    assert await world.recover() == RecoveryReport(in_doubt=1, undos_pending=1)
+    assert tries == ["k"]
 
 
 async def seen(*_: object) -> str:

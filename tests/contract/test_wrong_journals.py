@@ -126,6 +126,14 @@ class WorksOnTheFirst100(OwnJournal):
         return await super().work(scope, limit=min(limit, 100), after=after)
 
 
+class ListsUndosThatAnotherWorkerRuns(OwnJournal):
+    """``recover`` would try to acquire the lease of each of them."""
+
+    async def pending_undos(self, scope, *, limit, after=""):
+        found = [one for one in self._of(scope) if one[1].pending_undos and one[0] > after]
+        return sorted(found, key=lambda one: one[0])[:limit]
+
+
 class ListsTheFirst100Doubts(OwnJournal):
     async def in_doubt(self, scope):
         return (await super().in_doubt(scope))[:100]

@@ -242,6 +242,9 @@ class SpiedJournal:
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         return await self.journal.work(scope, limit=limit, after=after)
 
+    async def pending_undos(self, scope: str, **wanted: Any) -> Any:
+        return await getattr(self.journal, "pending_undos")(scope, **wanted)  # noqa: B009 - optional, too
+
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         return await self.journal.in_doubt(scope)
 

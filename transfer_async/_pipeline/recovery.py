@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import Context as Variables
 from typing import Any
 
@@ -44,6 +44,8 @@ from transfer_async.journal.model import (
     undos_on_failure,
 )
 from transfer_async.journal.transitions import AcquireLease, Expire, Release, TakeOver
+
+ListKeys = Callable[..., Awaitable[list[tuple[str, Entry]]]]
 
 BATCH = 100
 """The number of keys that one read of the journal returns."""
@@ -122,7 +124,7 @@ class Recovery:
         self._failed_in_a_row = 0
         self._is_down = False
         self._to_ask: list[str] = []  # doubts with pending undos: ``resolve`` is called after them
-        self._handled: set[str] = set()  # keys that the other pass must skip in this run
+        self._handled: set[str] = set()  # keys that no later list may process again in this run
         self._asking = self._unanswered = 0
         self._gave_up = False
         self._may_have_changed = asyncio.Event()
@@ -176,28 +178,35 @@ class Recovery:
     def _is_over(self) -> bool:
         return self._is_down or self._stop()
 
-    async def _waiting(self, after: str) -> list[tuple[str, Entry]]:
-        return [] if self._is_over() else await self._context.journal.work(limit=BATCH, after=after)
+    async def _page(self, list_keys: ListKeys, after: str) -> list[tuple[str, Entry]]:
+        return [] if self._is_over() else await list_keys(limit=BATCH, after=after)
 
     # --- undos ------------------------------------------------------------------------------------
 
     async def _process_all(self) -> None:
-        """Process every waiting key, except doubts without pending undos: the other pass processes those."""
-        after = ""
-        while keys := await self._waiting(after):
-            for key, entry in keys:
-                if not self._is_over():
-                    await self._try_to_process(key, self._process(key, entry))
-            after = keys[-1][0]
+        """Process every waiting key, except doubts without pending undos: the other pass processes those.
+
+        Keys with pending undos come first, so that no undo waits until thousands of doubts have been read.
+        """
+        for list_keys in (self._context.journal.pending_undos, self._context.journal.work):
+            after = ""
+            while keys := await self._page(list_keys, after):
+                for key, entry in keys:
+                    if not self._is_over():
+                        await self._try_to_process(key, self._process(key, entry))
+                after = keys[-1][0]
         for key in self._to_ask:
             await self._start_asking(key)
 
     async def _process(self, key: str, entry: Entry) -> None:
-        if entry.unread is not None:
-            self._unreadable += 1
-            return
         if key in self._handled:
             return
+        if entry.unread is not None:
+            self._handled.add(key)
+            self._unreadable += 1
+            return
+        if entry.pending_undos:
+            self._handled.add(key)
         if entry.state is KeyState.CLAIMED:
             await self._undo_abandoned(key, entry)
         elif entry.state is KeyState.SENDING and entry.attempt is not None:
@@ -280,7 +289,7 @@ class Recovery:
         rounds = self._context.doubt_rounds
         first = last = after = rounds.after
         try:
-            while keys := await self._waiting(after):
+            while keys := await self._page(self._context.journal.work, after):
                 for key, entry in keys:
                     if entry.pending_undos or key in self._handled or not self._is_to_ask(entry):
                         continue

@@ -41,6 +41,7 @@ from transfer_async.journal.model import (
 )
 from transfer_async.journal.protocol import AuditLine, forgettable
 from transfer_async.journal.rows import (
+    PENDING_UNDO,
     EntryRow,
     Upgradable,
     Upgrade,
@@ -150,8 +151,8 @@ class DurableJournal(abc.ABC):
         """Return the rows of a query."""
 
     @abc.abstractmethod
-    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        """Return one page of keys for `Journal.work`, each with its stored row."""
+    async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
+        """Return one page of the keys for `Journal.work` whose body matches the SQL pattern ``body``."""
 
     @abc.abstractmethod
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
@@ -275,7 +276,12 @@ class DurableJournal(abc.ABC):
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
-        return entries_of(scope, await self._page(scope, limit=limit, after=after), self._seal)
+        return entries_of(scope, await self._page(scope, "%", limit=limit, after=after), self._seal)
+
+    async def pending_undos(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal`."""
+        found = await self._page(scope, PENDING_UNDO, limit=limit, after=after)
+        return entries_of(scope, found, self._seal)
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""

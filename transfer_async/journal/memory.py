@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from threading import Lock
 from typing import Self
@@ -153,13 +153,16 @@ class MemoryJournal:
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
+        return self._page(self._of(scope), limit, after)
+
+    async def pending_undos(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """See `Journal`."""
+        return self._page((found for found in self._of(scope) if found[1].pending_undos), limit, after)
+
+    def _page(self, found: Iterable[tuple[str, Entry]], limit: int, after: str) -> list[tuple[str, Entry]]:
         now = self._clock.now()
-        waiting = [
-            (key, entry)
-            for key, entry in self._of(scope)
-            if key > after and state_machine.is_waiting(entry, now)
-        ]
-        return heapq.nsmallest(limit, waiting, key=lambda found: found[0])
+        waiting = (item for item in found if item[0] > after and state_machine.is_waiting(item[1], now))
+        return heapq.nsmallest(limit, waiting, key=lambda item: item[0])
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""

@@ -388,8 +388,8 @@ class PostgresJournal(DurableJournal):
         [(now,)] = await self._query(self._sql.now)
         return self._time(now)
 
-    async def _page(self, scope: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        return await self._rows(self._sql.work, scope, after, await self.now(), limit)
+    async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
+        return await self._rows(self._sql.work, scope, after, await self.now(), body, limit)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         sql, begin = self._sql.with_move, int(after or 0)

@@ -104,7 +104,8 @@ class Statements:
         self.work: str = (
             # A lease that ends later than `BELIEVED` allows counts as expired: see `is_waiting`.
             f"{select} AND k.key > $2 AND k.ended_at IS NULL "
-            f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {BELIEVED}) ORDER BY k.key LIMIT $4"
+            f"AND NOT (k.due_at > $3 AND k.due_at <= $3 + {BELIEVED}) AND k.body::text LIKE $4 "
+            "ORDER BY k.key LIMIT $5"
         )
         self.in_doubt: str = f"{select} AND k.ended_at IS NULL AND k.state = 'in_doubt'"
         self.count_in_doubt: str = (

@@ -61,7 +61,7 @@ class Journal(Protocol):
     raises, and the result is unknown. `JournalContract` (in `transfer_async.testing.journal_contract`) tests
     any journal.
 
-    Five more methods are optional:
+    Six more methods are optional:
 
     - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without this method,
       no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
@@ -79,6 +79,8 @@ class Journal(Protocol):
       ``since`` and ``until`` (exclusive) a time range in seconds since 1970. A call may search only a part
       of the history, so that no call takes long. Then it may return fewer lines than ``limit``, or none,
       although there are more. Without this method, the operators' page has no list of decisions.
+    - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys that have
+      a pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
     """
 
     durable: bool
@@ -316,6 +318,11 @@ class ScopedJournal(FrozenStruct, frozen=True):
     async def work(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         """See `Journal.work`."""
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
+
+    async def pending_undos(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+        """Return one page of the keys with a pending undo; empty if the journal lacks this method."""
+        listed = getattr(self.store, "pending_undos", None)
+        return [] if listed is None else await _read(partial(listed, self.scope, limit=limit, after=after))
 
     async def in_doubt(self) -> list[tuple[str, Entry]]:
         """See `Journal.in_doubt`."""

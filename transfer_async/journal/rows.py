@@ -122,6 +122,10 @@ _STORED_NAMES = {
 """The stored names of renamed `Entry` fields; a stored name is part of the format and never changes."""
 
 
+PENDING_UNDO = f'%"{_STORED_NAMES["pending_undos"]}":[{{%'
+"""The SQL pattern that matches a body with a pending undo. Text in a JSON string has escaped quotes."""
+
+
 class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
     fingerprint: str
     intent_id: str

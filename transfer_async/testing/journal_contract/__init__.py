@@ -289,6 +289,26 @@ class JournalContract:
         assert later == ["claimed", "doubt", "sending", "undo", "undo due"]
         assert (len(two), await journal.work(OTHER_SCOPE, limit=10)) == (2, [])
 
+    async def test_pending_undos_lists_what_work_lists_with_a_pending_undo(
+        self, journal: Journal, pass_time: LetPass
+    ) -> None:
+        """The journal's method ``pending_undos`` is optional; `recover` starts these undos first."""
+        pending_undos = getattr(journal, "pending_undos", None)
+        if pending_undos is None:
+            pytest.skip("the journal has no pending_undos(), so recover finds undos among the other keys")
+        for key, way in _every_end().items():
+            await made(journal, *way, key=key)
+        now = [key for key, _ in await pending_undos(SCOPE, limit=10)]
+        pass_time(LEASE)
+        later: list[tuple[str, object]] = []
+        while page := await pending_undos(SCOPE, limit=1, after=later[-1][0] if later else ""):
+            later += page
+            assert len(later) <= 2, "a page repeats the keys of an earlier page"
+
+        assert now == ["undo due"]
+        assert dict(later) == {key: await journal.read(SCOPE, key) for key in ("undo", "undo due")}
+        assert await pending_undos(OTHER_SCOPE, limit=10) == []
+
     async def test_work_lists_each_key_once_page_by_page(self, journal: Journal) -> None:
         for key in "cabed":
             await made(journal, claim(), mark(), doubt(), key=key)
