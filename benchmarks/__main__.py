@@ -24,7 +24,7 @@ PROGRAMS = {
 }
 """By NAME: the module in `benchmarks.programs` whose `main` takes the arguments, and its purpose.
 
-A program is imported when it runs, since each needs another part of the extra `bench`.
+A program is imported when it runs, since each needs another part of the group `bench`.
 """
 
 USAGE = 2

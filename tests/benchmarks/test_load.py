@@ -14,7 +14,7 @@ from statistics import mean
 
 import pytest
 
-pytest.importorskip("hdrh", reason="the histograms come with the extra 'bench'")
+pytest.importorskip("hdrh", reason="the histograms are in the group `bench`")
 
 from benchmarks.measuring import plots
 from benchmarks.measuring.arrivals import even, poisson

@@ -46,7 +46,7 @@ SMALLEST = Effort(
 NEEDED = {HTTPX: "httpx", TREASURY: "modern_treasury", STRIPE: "stripe"}
 missing = {name for name, module in NEEDED.items() if importlib.util.find_spec(module) is None}
 with_pyperf = pytest.mark.skipif(  # who only runs the tests need not have it
-    importlib.util.find_spec("pyperf") is None, reason="pyperf is not installed: it is of the extra `bench`"
+    importlib.util.find_spec("pyperf") is None, reason="pyperf is not installed: it is in the group `bench`"
 )
 ABOUT: dict[str, Any] = {"date": "2024-05-06", "commit": "abc", "versions": {"aiohttp": "3"}}
 

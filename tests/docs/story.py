@@ -45,7 +45,7 @@ PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 (_PLUGIN,) = _PROJECT["project"]["entry-points"]["pytest11"].values()
 _EXTRAS = _PROJECT["project"]["optional-dependencies"]
-_OTHERS = {"opentelemetry-sdk", "pytest", "pytest-asyncio"}
+_OTHERS = {"opentelemetry-sdk", "pip", "pytest", "pytest-asyncio"}
 
 
 @frozen
@@ -312,10 +312,11 @@ def _nothing(_words: list[str]) -> str:
 def _check_install(words: list[str]) -> str:
     """Check that only the clone is installed, because the package is on no index."""
     assert words[1] == "install"
-    named = [word for word in words[2:] if not word.startswith("--")]
+    named = [(before, word) for before, word in itertools.pairwise(words[1:]) if not word.startswith("--")]
     assert named
-    for name in named:
-        assert is_installable(name), f"{name!r} cannot be installed from a clone"
+    for before, name in named:
+        known = name in _PROJECT["dependency-groups"] if before == "--group" else is_installable(name)
+        assert known, f"{name!r} cannot be installed from a clone"
     return ""
 
 

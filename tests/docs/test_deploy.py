@@ -21,7 +21,8 @@ OURS = {name: one for name, one in COMPOSE["services"].items() if one["image"] =
 POD = DEPLOYMENT["spec"]["template"]["spec"]
 (WORKER,) = POD["containers"]
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 LOCKS = {
     ".ci/requirements.txt": ("test", "lint", "docs"),
     "docs/deploy/requirements.txt": ("cli", "desk", "nats", "postgres", "seal", "uvloop"),
@@ -164,10 +165,12 @@ def test_the_image_is_made_of_files_that_exist() -> None:
     assert all(f"python{version}/site-packages" in readme for version in python)
 
 
-def needed(extra: str) -> set[Requirement]:
-    """Return the requirements of an extra, and of the extras that it includes."""
+def needed(name: str) -> set[Requirement]:
+    """Return the requirements of an extra or a dependency group, and of the extras that it includes."""
     found = set()
-    for requirement in map(Requirement, PROJECT["optional-dependencies"][extra]):
+    for requirement in map(
+        Requirement, (PROJECT["optional-dependencies"] | PYPROJECT["dependency-groups"])[name]
+    ):
         if requirement.name == "transfer_async":
             found |= set().union(*map(needed, requirement.extras))
         else:

@@ -40,13 +40,13 @@ def measured(cases: Iterable[str], rounds: int, left_out: list[str]) -> dict[str
 
 
 def _missing(case: str) -> str | None:
-    """What a case needs of the extra `bench`, and is not installed."""
+    """The module of the group `bench` that a case needs and that is not installed."""
     needed = ("pyperf", "pydantic") if "pydantic" in case else ("pyperf",)
     return next((name for name in needed if importlib.util.find_spec(name) is None), None)
 
 
 def _turn(case: str, directory: Path) -> float:
-    import pyperf  # type: ignore[import-untyped] # of the extra `bench`
+    import pyperf  # type: ignore[import-untyped] # in the group `bench`
 
     file = directory / "turn.json"
     file.unlink(missing_ok=True)
