@@ -1,6 +1,6 @@
 """The table of the decisions that people can make about a key, and the effects of each decision.
 
-A row has the stored decision and its transition, the keys that it applies to, and the texts. `Operators`
+Each row contains the stored decision, its transition, the keys that it applies to, and its texts. `Operators`
 checks and writes a decision according to its row. The command line builds its commands from the rows, and the
 operators' page builds its forms from them.
 
@@ -70,12 +70,12 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
 
 
 def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
-    """Return whether recovery releases a hold after a refutation. ``holds`` has the names of hold hooks."""
+    """Return whether recovery releases a hold after a refutation; ``holds`` names the hold hooks."""
     return any(item.hook in holds for item in undos_on_failure(view.entry))
 
 
 def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
-    """Return a sentence about the undos of the next recovery, and about a hold that the bank must release."""
+    """Return a sentence about the undos of the next recovery and the hold that the bank must release."""
     entry = view.entry
     undone = _listed("the next recovery", entry.pending_undos, holds)
     if entry.held is None:
@@ -403,8 +403,8 @@ def effects_of(
 ) -> tuple[Sentence, ...]:
     """Return the effects of a decision about a key, as sentences.
 
-    The command line and the page show these sentences before they ask, so that a person knows which holds
-    will be released.
+    The command line and the page show these sentences before asking for confirmation, so that a person knows
+    which holds will be released.
 
     Args:
         view: the key.

@@ -67,12 +67,13 @@ class KeyView:
 
     Args:
         key: the key.
-        entry: the whole record. It is not in the ``repr``.
+        entry: the whole record. Not part of the ``repr``.
         began: the time when work on the intent began; None if the record has no valid time.
         age: the seconds since ``began``; None if ``began`` is None.
         sent_until: the last time at which the sender was allowed to send; None if no attempt is recorded, or
             if the recorded time is invalid. A suspended process may send later: see `sender_reported`.
-        lease_until: the time when the lease of the worker that uses the key expires; None without a worker.
+        lease_until: the time when the lease of the worker that uses the key expires; None if no worker uses
+            it.
         refutable_at: the earliest time for a refutation; None if the key is not in doubt, or if a refutation
             is never accepted.
     """
@@ -97,12 +98,12 @@ class KeyView:
 
     @property
     def attempt_id(self) -> str | None:
-        """The id of the attempt to send the order. The service knows it if the client sends attempt ids."""
+        """The id of the attempt to send the order; it is sent only if ``request_id_header`` is set."""
         return self.entry.attempt
 
     @property
     def order(self) -> NewOrder | Order | None:
-        """The requested order while it is on record, and later the order in the service's response."""
+        """The requested order as long as it is stored, and then the order in the service's response."""
         intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)
         return order_on_record(self.entry) if intent is None else intent.order
 
@@ -113,12 +114,12 @@ class KeyView:
 
     @property
     def order_id(self) -> str | None:
-        """The order's id; None as long as no order is known."""
+        """The order's id; None until an order is known."""
         return self.entry.order_id
 
     @property
     def receipts(self) -> dict[str, str | None]:
-        """The receipts of the hooks, by hook name. ``"held"`` has the reference of the bank's own hold."""
+        """The receipts of the hooks, by hook name. ``"held"`` is the reference of the bank's own hold."""
         return self.entry.all_receipts
 
     @property
@@ -156,7 +157,7 @@ class KeyView:
 
     @property
     def next_step(self) -> str | None:
-        """The first step for an operator; None if the key is not in doubt, or cannot be decrypted here."""
+        """The first thing an operator should do; None if the key is not in doubt or cannot be decrypted."""
         if self.state is not KeyState.IN_DOUBT or self.is_sealed:
             return None
         cause = self.cause
@@ -164,7 +165,7 @@ class KeyView:
 
     @property
     def sender_reported(self) -> bool:
-        """Whether the sender itself reported the doubt. After its report, a sender sends nothing.
+        """Whether the sender itself reported the doubt. After that, it sends nothing more.
 
         If it did not, make sure that its process has ended before you refute: a suspended process may still
         send.
@@ -356,7 +357,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return the end of a sentence that names the only scopes with keys in the journal."""
+    """Return a clause that names the only scopes with keys in the journal."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)

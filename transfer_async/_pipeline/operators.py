@@ -1,7 +1,7 @@
-"""The operations of operators on a journal: list keys, end doubts, correct decisions, read histories, prune.
+"""What operators do with a journal: list keys, resolve or refute doubts, correct decisions, delete old keys.
 
-An operator first finds out at the service whether an order exists, and then decides. The journal records the
-decision only if the key's attempt has not changed. The key's history has the person and the reason. A
+An operator first asks the service whether the order exists, and then decides. The journal records the
+decision only if the key's attempt has not changed. The key's history contains the person and the reason. A
 refutation is accepted only after ``settle_after``, because a stalled request may take effect until then.
 Under dual control (four eyes), one person proposes a decision and another approves it. The table in
 `decisions` lists all decisions.
@@ -136,7 +136,7 @@ class Operators:
     async def prepare(self) -> None:
         """If ``four_eyes`` is set, record in the journal that this scope requires dual control.
 
-        Each decision does this before it is made, too.
+        Every decision does this first.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -152,8 +152,8 @@ class Operators:
     async def other_scopes(self) -> tuple[str, ...]:
         """If this scope has no keys, return the scopes that have keys.
 
-        This shows that the name of this scope may be wrong. The result is empty if this scope has keys, if no
-        scope has keys, or if the journal cannot list scopes.
+        If there are any, the name of this scope may be wrong. The result is empty if this scope has keys, if
+        no scope has keys, or if the journal cannot list scopes.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -188,7 +188,7 @@ class Operators:
         return tuple(sorted(views, key=lambda view: view.entry.claimed_at))
 
     async def page(self, *, limit: int = 100, after: str = "") -> tuple[KeyView, ...]:
-        """Return some of the keys that need attention and are not leased by a worker.
+        """Return one page of the keys that need attention and are not leased by a worker.
 
         Args:
             limit: the maximum number of keys.
@@ -219,7 +219,7 @@ class Operators:
             reason: the reason, which is kept in the key's history.
 
         Returns:
-            The intent while it is on record, or else the order in the service's response.
+            The intent as long as it is stored, otherwise the order in the service's response.
 
         Raises:
             ValueError: the parties are not on record, or an argument is invalid.
@@ -259,7 +259,7 @@ class Operators:
         Args:
             key: the key.
             by: the person.
-            ends: whether to remove the watcher; any person may.
+            ends: whether to remove the watcher. Anyone may remove it.
 
         Raises:
             ValueError: the key has no record, or an argument is invalid.
@@ -348,7 +348,7 @@ class Operators:
             ApprovalRequired: the scope requires dual control: see `propose`.
             KeyChanged: the key has changed since ``seen``.
             ValueError: the key is neither in doubt nor created with that id, the order belongs to another
-                key, or an argument is invalid. The two errors above are ValueErrors, too.
+                key, or an argument is invalid. Both errors above are subclasses of ValueError.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(
@@ -514,7 +514,7 @@ class Operators:
         Args:
             key: the key.
             proposal: the id of the proposal that the person saw. No other proposal is approved.
-            by: the person who approves, not the proposer.
+            by: the person who approves, who must not be the proposer.
             reason: the evidence, which is kept in the key's history.
 
         Returns:
@@ -523,8 +523,8 @@ class Operators:
         Raises:
             ApproverIsProposer: ``by`` is the proposer, or a name that looks the same.
             KeyChanged: the proposal is void, or another proposal has replaced it.
-            ValueError: the decision cannot be made now, or an argument is invalid. The two errors above are
-                ValueErrors, too.
+            ValueError: the decision cannot be made now, or an argument is invalid. Both errors above are
+                subclasses of ValueError.
             JournalFailed: the journal could not be read or written.
         """
         basis, key = _basis(by, reason, proposal=proposal), requests.to_text(key)
@@ -567,7 +567,7 @@ class Operators:
         return FourEyes(demanded=demands_four_eyes(entry), proposal=None if entry is None else entry.proposal)
 
     async def demand_four_eyes(self, *, by: str, reason: str) -> FourEyes:
-        """Require dual control in this scope from now on. One person can require it, but two must end it.
+        """Require dual control in this scope from now on. One person can start it, but ending it takes two.
 
         Args:
             by: the person who requires it.

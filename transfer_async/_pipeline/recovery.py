@@ -71,7 +71,7 @@ def questions_due(age: float) -> float:
     """Return the number of calls of ``resolve`` due since the doubt was `ALWAYS_ASKED` seconds old.
 
     The pause after each call is as long as the age of the doubt, but at most an hour. A run calls ``resolve``
-    if a call became due since the last run. So the journal need not record the calls.
+    if a call has become due since the last run. So the journal need not record the calls.
 
     Args:
         age: the seconds since the last possible send, at least `ALWAYS_ASKED`.
@@ -87,11 +87,11 @@ class RecoveryReport:
     Args:
         taken_over: abandoned claims that were undone.
         in_doubt: keys that are still in doubt.
-        resolved: doubts that ended with an order.
-        refuted: doubts that ended because no order exists and none can appear.
+        resolved: doubts whose order was found.
+        refuted: doubts whose order does not exist and can no longer appear.
         released: pending undos that succeeded.
         undos_pending: undos that failed and are still pending.
-        unreadable: keys with a corrupt record. An operator must end their doubts.
+        unreadable: keys with a corrupt record. An operator must resolve or refute them.
     """
 
     taken_over: int = 0
@@ -268,7 +268,7 @@ class Recovery:
         return attended if attended.denial is None else None
 
     async def _leave(self, key: str, attended: TransitionResult) -> None:
-        """Release this worker's lease, expired or not. A later lease of another worker stays."""
+        """Release this worker's lease, even if it has expired. A newer lease of another worker stays."""
         release = AcquireLease(lease=0.0, ends=attended.now + self._context.lease)
         await self._context.journal.write(key, release, certain=Outcome.UNKNOWN)
 
