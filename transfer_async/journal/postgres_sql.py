@@ -60,7 +60,7 @@ class Statements:
     """All SQL statements for the tables in ``schema``.
 
     Args:
-        schema: the schema's name. It must be a plain name, because it becomes a part of the SQL.
+        schema: the schema's name. Must be a plain identifier, because it is inserted into SQL statements.
         idle: the maximum seconds for which one of our transactions may be idle.
         slack: the maximum error, in seconds, of the estimated time of an optimistic decision.
     """
