@@ -49,12 +49,11 @@ from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import (
     RECOVER_CONCURRENCY,
     ClientCore,
-    InFlight,
     OrderCall,
     Resolver,
     new_call,
 )
-from transfer_async._pipeline.create_order import create_order
+from transfer_async._pipeline.create_order import InFlight, create_order
 from transfer_async._pipeline.hooks import Hook, checked_hooks
 from transfer_async._pipeline.key_views import Doubt, checked_abandoned_settle_after
 from transfer_async._pipeline.operators import Operators

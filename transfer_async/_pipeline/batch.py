@@ -19,7 +19,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Check
+from transfer_async._pipeline.create_order import Check
 from transfer_async._support.util import must_propagate, retrieve_exception
 
 Create = Callable[[OrderRequest], Awaitable[Order]]
