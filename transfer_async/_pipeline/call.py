@@ -293,7 +293,6 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     settle_after: float
     abandoned_settle_after: float
     lease: float
-    max_claim_age: float
     rate_limiter: RateLimiter | None
     recover_concurrency: int
     doubt_rounds: DoubtRounds = msgspec.field(default_factory=DoubtRounds)

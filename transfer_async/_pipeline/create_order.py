@@ -27,7 +27,7 @@ import copy
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 from multidict import CIMultiDict
 
@@ -71,6 +71,7 @@ from transfer_async._pipeline.call import (
 )
 from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
 from transfer_async._pipeline.outcomes import (
+    check_key,
     definite_failure,
     doubt_on_record,
     flush_unjournaled,
@@ -85,6 +86,9 @@ from transfer_async._support.clock import seconds_left, within
 from transfer_async._support.util import Raised, is_end, log, must_propagate, try_call
 from transfer_async.journal.model import ABANDONED, Entry, Rejection, TransitionResult
 from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
+
+MAX_CLAIM_AGE = 900.0
+"""The age in seconds from which an abandoned claim is not continued: its hold and checks may be outdated."""
 
 
 async def create_order(context: ClientCore, call: OrderCall) -> Order:
@@ -149,7 +153,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
         fingerprint=fingerprint(intent.order),
         client_made=call.client_made,
         lease=context.lease,
-        max_claim_age=context.max_claim_age,
+        max_claim_age=MAX_CLAIM_AGE,
         hooks=context.undoable if intent.held is None else context.undoable_but_hold,
         once=call.once,
     )
@@ -492,25 +496,11 @@ TASK_NAME = "transfer_async order"
 """The name of every task that runs a call. All tasks share one string, to save memory."""
 
 
-_Run = Callable[[OrderCall], Coroutine[Any, Any, Order]]
-
-
-class Check(Protocol):
-    """An async function that sets ``order_may_exist`` on an error just before the error is delivered."""
-
-    def __call__(self, error: TransferError, /, *, client_made: bool) -> Awaitable[None]: ...
-
-
 class InFlight:
-    """The calls that a client is running.
+    """The calls that a client is running."""
 
-    Args:
-        run: an async function that runs one call from the claim to its outcome.
-        check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.
-    """
-
-    def __init__(self, run: _Run, check: Check) -> None:
-        self._run, self._check = run, check
+    def __init__(self, context: ClientCore) -> None:
+        self._context = context
         self._calls: dict[asyncio.Task[None], OrderCall] = {}
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
@@ -525,7 +515,7 @@ class InFlight:
                 hooks are undone and the key is free. Otherwise it is raised at once.
             TransferError: the call ended without an order; see `TransferClient.create_order`.
         """
-        task = _started(_deliver(call, self._run, self._check), asyncio.get_running_loop())
+        task = _started(_deliver(self._context, call), asyncio.get_running_loop())
         if not task.done():
             self._calls[task] = call
             task.add_done_callback(self._done)
@@ -557,11 +547,11 @@ class InFlight:
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 
 
-async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
+async def _deliver(context: ClientCore, call: OrderCall) -> None:
     """Run ``call``, and deliver its result if the caller is still waiting."""
     call.cancellation.task = asyncio.current_task()
     try:
-        order = await run(call)
+        order = await create_order(context, call)
     except asyncio.CancelledError:
         if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
             # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that nothing
@@ -573,7 +563,7 @@ async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
     except BaseException as error:
         if isinstance(error, TransferError) and not call.outcome.done():
             try:
-                await check(error, client_made=call.client_made)
+                await check_key(context, error, client_made=call.client_made)
             except (Exception, asyncio.CancelledError):  # noqa: BLE001 - `error` must still be delivered
                 error.order_may_exist = True
                 call.cancellation.swallow()
