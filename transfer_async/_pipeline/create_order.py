@@ -23,7 +23,6 @@ The steps share these objects:
 from __future__ import annotations
 
 import asyncio
-import copy
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
@@ -36,16 +35,12 @@ from transfer_async._http.retry import RateLimiter
 from transfer_async._models.errors import (
     MISMATCH_ACCEPTED,
     MISMATCH_IN_HISTORY,
-    BeneficiaryNotVerified,
     CauseKind,
     Expired,
-    HoldFailed,
     HoldRequired,
     JournalFailed,
     KeyBusy,
     KeyConflict,
-    MatchResult,
-    NotVerifiedReason,
     Outcome,
     OutcomeUnknown,
     PreflightFailed,
@@ -54,7 +49,6 @@ from transfer_async._models.errors import (
     is_a,
     name_of,
     sanitize_exception,
-    text_of,
 )
 from transfer_async._models.events import Claimed, HookPassed, OrderInDoubt
 from transfer_async._models.requests import fingerprint
@@ -69,7 +63,7 @@ from transfer_async._pipeline.call import (
     finish_tasks,
     fresh_id,
 )
-from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
+from transfer_async._pipeline.hooks import PreflightHook, broken_hook, checked_receipt, is_hold, own_copy
 from transfer_async._pipeline.outcomes import (
     check_key,
     definite_failure,
@@ -83,7 +77,7 @@ from transfer_async._pipeline.outcomes import (
     went_in_doubt,
 )
 from transfer_async._support.clock import seconds_left, within
-from transfer_async._support.util import Raised, is_end, log, must_propagate, try_call
+from transfer_async._support.util import Raised, is_end, log, try_call
 from transfer_async.journal.model import ABANDONED, Entry, Rejection, TransitionResult
 from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
 
@@ -331,67 +325,17 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
         cause = sanitize_exception(receipt.error)
         if is_a(cause, PreflightFailed):
             claimed.entered = claimed.entered[:-1]  # The hook guarantees that it did nothing.
-            raise _own_copy(cast("PreflightFailed", cause), hook) from cause_of(cause)
+            raise own_copy(cast("PreflightFailed", cause), hook) from cause_of(cause)
         if limit is not None and limit.expired() and left < context.timeouts.hook:
             why = f"the call's deadline passed while the hook {hook.name!r} ran"
             raise Expired(why, limit="deadline") from cause
         why = f"the hook {hook.name!r} failed ({name_of(cause)})"
-        raise _broken_hook(hook, why) from cause
+        raise broken_hook(hook, why) from cause
     try:
         call.work.receipts[hook.name] = checked_receipt(hook, receipt)
     except (TypeError, ValueError) as error:
-        raise _broken_hook(hook, str(error)) from error
+        raise broken_hook(hook, str(error)) from error
     context.publish(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
-
-
-def _broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
-    kind = HoldFailed if is_hold(hook) else PreflightFailed
-    return kind(why, refused=False, hook=hook.name)
-
-
-def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return a copy of a hook's ``error``, or a `HoldFailed` if a hold raised a plain `PreflightFailed`.
-
-    The bank may raise the same error object in many calls, so that object must not be changed. If its class
-    prevents copying it, or reading or changing the copy, return an error of this package instead.
-    """
-    try:
-        if not (is_hold(hook) and type(error) is PreflightFailed):
-            return _completed(copy.copy(error), _default_error(error), hook)
-        return HoldFailed(text_of(error), refused=error.refused, hook=hook.name)
-    except BaseException as failed:
-        if must_propagate(failed):
-            raise
-    own = _default_error(error)
-    own.hook = hook.name
-    return own
-
-
-def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create an error with default attributes, in the package's most specific class that fits ``error``."""
-    if is_a(error, BeneficiaryNotVerified):
-        return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
-    kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
-    return kind(text_of(error))
-
-
-def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Give ``own`` every attribute that the call or the journal needs, and return it.
-
-    Raises:
-        Exception: the class of ``own`` prevents this, or an attribute has a wrong type.
-    """
-    for name, value in vars(default).items():
-        given = getattr(own, name, value)
-        setattr(own, name, given)
-        if getattr(own, name) is not given:
-            raise AttributeError(name)
-    own.outcome, own.hook = Outcome.NOT_SENT, hook.name
-    if type(own.refused) is not bool or type(getattr(own, "result", MatchResult.MATCH)) is not MatchResult:
-        raise TypeError
-    if type(getattr(own, "reason", None)) not in (NotVerifiedReason, type(None)):
-        raise TypeError
-    return own
 
 
 async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> None:
