@@ -191,6 +191,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         undone: the number of hooks undone.
         undos_pending: the number of undos that were tried, failed, and stay pending.
         resolve_failed: whether ``resolve`` was called and returned no usable result.
+        reports: for each attempt that has ended since `attempts` was last read, a function that returns it.
     """
 
     intent: OrderIntent
@@ -202,19 +203,15 @@ class OrderProgress(MutableStruct, kw_only=True):
     undone: int = 0
     undos_pending: int = 0
     resolve_failed: bool = False
+    reports: tuple[Callable[[], Attempt], ...] = ()
     _attempts: tuple[Attempt, ...] = ()
-    _reports: tuple[Callable[[], Attempt], ...] = ()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The HTTP attempts that have ended."""
-        self._attempts += tuple(report() for report in self._reports)
-        self._reports = ()
+        self._attempts += tuple(report() for report in self.reports)
+        self.reports = ()
         return self._attempts
-
-    def note(self, report: Callable[[], Attempt]) -> None:
-        """Record that an attempt has ended. ``report`` returns its data when `attempts` is read."""
-        self._reports += (report,)
 
     def correct_last(self, outcome: Outcome) -> None:
         """Replace the outcome of the last attempt."""
@@ -305,8 +302,8 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     undoable_but_hold: tuple[str, ...] = ()
     """The names in ``undoable`` without the hold hook, for orders whose hold the bank placed itself."""
 
-    places_hold: bool = False
-    """Whether one of the hooks places a hold."""
+    hold: str | None = None
+    """The name of the hook that places the hold, or None; computed from ``hooks``."""
 
     unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
     """Functions that retry a failed write of a response to the journal, by key.
@@ -315,13 +312,13 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        holds = {hook.name for hook in self.hooks if is_hold(hook)}
+        hold = next((hook.name for hook in self.hooks if is_hold(hook)), None)
         undoable = tuple(
             hook.name for hook in reversed(self.hooks) if not getattr(hook, "nothing_to_undo", False)
         )
-        force_setattr(self, "places_hold", bool(holds))
+        force_setattr(self, "hold", hold)
         force_setattr(self, "undoable", undoable)
-        force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name not in holds))
+        force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name != hold))
 
     def publish(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
         """Publish an event about ``work`` to the observers, if there are any."""

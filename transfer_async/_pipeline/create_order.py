@@ -63,7 +63,7 @@ from transfer_async._pipeline.call import (
     finish_tasks,
     fresh_id,
 )
-from transfer_async._pipeline.hooks import PreflightHook, broken_hook, checked_receipt, is_hold, own_copy
+from transfer_async._pipeline.hooks import PreflightHook, broken_hook, checked_receipt, own_copy
 from transfer_async._pipeline.outcomes import (
     check_key,
     definite_failure,
@@ -236,7 +236,7 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
         TransferError: a hook refused or failed, there is no hold, or a time limit passed.
     """
     intent = call.work.intent
-    if intent.held is None and not context.places_hold:
+    if intent.held is None and context.hold is None:
         raise HoldRequired(
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
@@ -284,7 +284,7 @@ async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, 
     sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
-        if hook.name in work.receipts or (held and is_hold(hook)):
+        if hook.name in work.receipts or (held and hook.name == context.hold):
             continue
         if to_be_kept:
             await _keep(context, work, claimed)

@@ -187,14 +187,16 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     """
     if receipt is not None and not isinstance(receipt, str):
         raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
-    receipt = None if receipt is None else to_text(receipt)
-    if is_hold(hook) and not (receipt or "").strip():
+    text = None if receipt is None else to_text(receipt)
+    if not (text or "").strip() and is_hold(hook):
         raise HoldFailed("the hold returned no reference: return a string", refused=False, hook=hook.name)
-    if receipt is not None and len(receipt) > LONGEST_REFERENCE:
+    if text is None:
+        return None
+    if len(text) > LONGEST_REFERENCE:
         raise ValueError(f"a hook's receipt is longer than {LONGEST_REFERENCE:,} characters")
-    if receipt is not None and not is_sendable(receipt):
+    if not is_sendable(text):
         raise ValueError("a hook's receipt cannot be encoded as UTF-8")
-    return receipt
+    return text
 
 
 # --- errors of hooks ---------------------------------------------------------------------------------
