@@ -58,6 +58,8 @@ from transfer_async.journal.transitions import (
     Release,
     Resolve,
     TakeOver,
+    history_step,
+    is_told,
 )
 
 log: logging.Logger = logging.getLogger("transfer_async")
@@ -673,8 +675,8 @@ class Transaction:
         held.entry, held.changed_by = result.entry, pending.token
         if order_id is not None and result.denial is None:
             self._ids[scope, order_id] = key
-        if state_machine.is_told(move, result):
-            step = state_machine.history_step(result.entry, move, now=now)
+        if is_told(move, result):
+            step = history_step(result.entry, move, now=now)
             self.steps.append((pending.place, pending.token, step))
         return result
 
