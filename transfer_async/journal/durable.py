@@ -398,10 +398,11 @@ class DurableJournal(abc.ABC):
             quiet = 0 if len(self._waiting) > before else quiet + 1
 
     async def _commit_all(self, wanted: list[PendingMove]) -> None:
+        new_scopes = {pending.place[0] for pending in wanted} - self._scopes_seen
         try:
             await self._open()
-            if new := {pending.place[0] for pending in wanted} - self._scopes_seen:
-                await self._warn_of_new_scopes(new)
+            if new_scopes:
+                await self._warn_of_new_scopes(new_scopes)
         except BaseException as error:  # noqa: BLE001 - raised in each caller
             _fail(wanted, error)
             return
