@@ -671,14 +671,16 @@ def context_of(client: TransferClient) -> ClientCore:
     return client._context
 
 
-def worker_call(client: TransferClient, request: OrderRequest, *, once: bool) -> OrderCall:
+def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
     """Create a call of ``create_order`` for a worker. Pass the call to `run_call`, then read its progress.
+
+    The call has ``once``, because a message may be delivered again.
 
     Raises:
         InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
         ClientClosed: the client is closed, or open in another event loop or process.
     """
-    call = client._call(request, once=once)
+    call = client._call(request, once=True)
     call.is_published = True
     return call
 
