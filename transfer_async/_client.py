@@ -49,12 +49,11 @@ from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import (
     RECOVER_CONCURRENCY,
     ClientCore,
-    InFlight,
     OrderCall,
     Resolver,
     new_call,
 )
-from transfer_async._pipeline.create_order import create_order
+from transfer_async._pipeline.create_order import InFlight
 from transfer_async._pipeline.hooks import Hook, checked_hooks
 from transfer_async._pipeline.key_views import Doubt, checked_abandoned_settle_after
 from transfer_async._pipeline.operators import Operators
@@ -212,7 +211,6 @@ class TransferClient:
                 times.abandoned_settle_after, settle_after=times.settle_after
             ),
             lease=times.lease,
-            max_claim_age=settings.MAX_CLAIM_AGE,
             recover_concurrency=recover_concurrency,
             rate_limiter=None if rate is None else RateLimiter(rate, times.clock),
             request_id_header=request_id_header,
@@ -222,10 +220,8 @@ class TransferClient:
     def _prepare(self, *, recover_every: float | None, four_eyes: bool) -> None:
         converter.prepare()
         retry.prepare()
-        self._affinity = LoopAffinity()
-        self._check = partial(check_key, self._context)
-        self._calls = InFlight(partial(create_order, self._context), self._check)
-        core = self._context
+        core, self._affinity = self._context, LoopAffinity()
+        self._calls = InFlight(core)
         self._requests = OtherRequests(
             transport=core.transport,
             tokens=core.tokens,
@@ -234,16 +230,16 @@ class TransferClient:
             clock=core.clock,
             observers=core.observers,
         )
-        self._recoveries = Recoveries(self._context, every=recover_every)
+        self._recoveries = Recoveries(core, every=recover_every)
         self._operators = Operators(
-            self._context.journal.store,
-            self._context.journal.scope,
-            settle_after=self._context.settle_after,
+            core.journal.store,
+            core.journal.scope,
+            settle_after=core.settle_after,
             four_eyes=four_eyes,
-            observers=[self._context.observers.publish],
-            clock=self._context.clock,
+            observers=[core.observers.publish],
+            clock=core.clock,
         )
-        for hook in self._context.hooks:
+        for hook in core.hooks:
             bind = getattr(hook, "bind", None)
             if callable(bind):
                 bind(self)
@@ -404,7 +400,8 @@ class TransferClient:
         async def create(request: OrderRequest) -> Order:
             return await self._calls.run(self._call(request, once=once))
 
-        return Batch(create, requests, concurrency=concurrency, check=self._check).results()
+        check = partial(check_key, self._context)
+        return Batch(create, requests, concurrency=concurrency, check=check).results()
 
     async def known(self, key: str) -> KeyRecord | None:
         """Return the record of ``key``, or None. Call this before you place your own hold for the key.
@@ -674,14 +671,16 @@ def context_of(client: TransferClient) -> ClientCore:
     return client._context
 
 
-def worker_call(client: TransferClient, request: OrderRequest, *, once: bool) -> OrderCall:
+def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
     """Create a call of ``create_order`` for a worker. Pass the call to `run_call`, then read its progress.
+
+    The call has ``once``, because a message may be delivered again.
 
     Raises:
         InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
         ClientClosed: the client is closed, or open in another event loop or process.
     """
-    call = client._call(request, once=once)
+    call = client._call(request, once=True)
     call.is_published = True
     return call
 

@@ -13,7 +13,8 @@ from tests.support.journalling import judged, made
 from transfer_async import AlreadyCreated, JournalFailed, KeyBusy, MemoryJournal, OutcomeUnknown
 from transfer_async._models.errors import Outcome
 from transfer_async.journal import state_machine, transitions
-from transfer_async.journal.model import Entry, Rejection
+from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection
+from transfer_async.journal.operator_transitions import latest
 from transfer_async.journal.transitions import Move
 from transfer_async.sandbox import CloseAfterProcessing
 
@@ -261,3 +262,19 @@ def test_two_threads_cannot_claim_the_same_key(time: Time, monkeypatch: pytest.M
     second.join()
 
     assert sorted(denials, key=str) == [None, Rejection.BUSY]
+
+
+def test_a_long_history_drops_lines_without_a_decision_first():
+    """Otherwise look-ups would displace decisions from the memory journal and from the page."""
+
+    def step(move: str, at: int) -> HistoryEvent:
+        return HistoryEvent(at=float(at), move=move, state=KeyState.IN_DOUBT, intent_id="i", epoch=1)
+
+    names = ["claim", "keep", "look", "resolve", "look", "takeback", "look"]
+    steps = [step(move, at) for at, move in enumerate(names)]
+
+    assert latest(steps, 7) == steps
+    assert latest(steps, 6) == [steps[0], *steps[2:]]
+    assert latest([steps[0], steps[2], steps[4]], 2) == [steps[0], steps[4]]
+    assert [one.move for one in latest(steps, 5)] == ["claim", "resolve", "look", "takeback", "look"]
+    assert [one.move for one in latest(steps, 3)] == ["resolve", "takeback", "look"]

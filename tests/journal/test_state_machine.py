@@ -13,9 +13,8 @@ from transfer_async import journal
 from transfer_async._models.errors import Outcome
 from transfer_async._models.requests import PersonName
 from transfer_async.journal import model, state_machine
-from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection, TransitionResult
-from transfer_async.journal.state_machine import latest
-from transfer_async.journal.transitions import Claim, Move
+from transfer_async.journal.model import Entry, KeyState, Rejection, TransitionResult
+from transfer_async.journal.transitions import Claim, Move, history_step
 from transfer_async.testing.journal_contract.journal_scenarios import random_move
 
 NOW = 1000.0
@@ -70,7 +69,7 @@ def test_stored_transition_names_do_not_change():
     names = [kind.name for kind in KINDS]
 
     assert sorted(names) == sorted(STORED)
-    assert state_machine.history_step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
+    assert history_step(entry_in(KeyState.IN_DOUBT), j.doubt(), now=NOW).move == "doubt"
 
 
 def test_every_row_has_its_reason():
@@ -278,22 +277,6 @@ def test_intents_do_not_share_receipts():
     assert other is not None
     assert one.entry.receipts == other.entry.receipts == {}
     assert one.entry.receipts is not other.entry.receipts
-
-
-def test_a_long_history_drops_lines_without_a_decision_first():
-    """Otherwise look-ups would displace decisions from the memory journal and from the page."""
-
-    def step(move: str, at: int) -> HistoryEvent:
-        return HistoryEvent(at=float(at), move=move, state=KeyState.IN_DOUBT, intent_id="i", epoch=1)
-
-    names = ["claim", "keep", "look", "resolve", "look", "takeback", "look"]
-    steps = [step(move, at) for at, move in enumerate(names)]
-
-    assert latest(steps, 7) == steps
-    assert latest(steps, 6) == [steps[0], *steps[2:]]
-    assert latest([steps[0], steps[2], steps[4]], 2) == [steps[0], steps[4]]
-    assert [one.move for one in latest(steps, 5)] == ["claim", "resolve", "look", "takeback", "look"]
-    assert [one.move for one in latest(steps, 3)] == ["resolve", "takeback", "look"]
 
 
 def test_pending_undos_are_busy_as_long_as_one_of_them_is_leased():

@@ -72,7 +72,7 @@ async def test_the_second_transition_of_a_key_in_a_commit_sees_the_first(makes: 
     transaction.decide(0.0)
 
     assert denials(transaction) == [None, None, None]
-    assert [(token, step.move) for _, token, step in transaction.steps] == [
+    assert [(token, values[1]) for _, token, values in transaction.steps] == [
         ("t0", "claim"),
         ("t1", "keep"),
         ("t2", "mark"),

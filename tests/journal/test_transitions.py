@@ -28,7 +28,7 @@ from transfer_async.journal.model import (
     TransitionResult,
     Unread,
 )
-from transfer_async.journal.transitions import Move
+from transfer_async.journal.transitions import Move, history_step, is_told
 from transfer_async.testing.assertions import make_new_order
 
 LIST = Path(__file__).with_name("transitions.txt")
@@ -340,7 +340,7 @@ def difference(before: Entry | None, entry: Entry, now: float) -> str:
 
 
 def told(entry: Entry, move: Move, now: float) -> str:
-    step = state_machine.history_step(entry, move, now=now)
+    step = history_step(entry, move, now=now)
     epoch = f"epoch {step.epoch}" if step.epoch > 1 else None
     facts = (step.move, step.order_id, epoch, step.ending and shown(step.ending, now), step.by, step.reason)
     return " | ".join(str(fact) for fact in facts if fact is not None)
@@ -359,7 +359,7 @@ def result_of(situation: str, move: Move, now: float) -> str:
     assert result.now == now
     denied = "" if result.denial is None else f"rejected: {result.denial.value}. "
     changes = difference(entry, result.entry, now) or ("" if denied else "no change")
-    step = told(result.entry, move, now) if state_machine.is_told(move, result) else ""
+    step = told(result.entry, move, now) if is_told(move, result) else ""
     return f"{denied}{changes}" + (f" | history: {step}" if " | " in step else "")
 
 

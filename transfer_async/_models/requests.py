@@ -516,7 +516,8 @@ def call_problems(call: OrderRequest) -> Iterator[Problem]:
     elif held is not None and len(held) > LONGEST_REFERENCE:
         yield "held", f"is longer than {LONGEST_REFERENCE:,} characters"
     for name in LIMITS:
-        if why := moment_problem(getattr(call, name)):
+        moment = getattr(call, name)
+        if moment is not None and (why := moment_problem(moment)):
             yield name, why
 
 
@@ -565,18 +566,15 @@ def fingerprint(order: NewOrder) -> str:
     change before a redelivery (``is_reread``) are omitted. Optional fields are included only if they
     are set, so a new optional field in the model does not change stored digests.
     """
-    external = order.external_order
-    parts = [*_parts(order, NewOrder), *_parts(external, NewExternalOrder)]
+    parts: list[str] = []
+    for model, kind in ((order, NewOrder), (order.external_order, NewExternalOrder)):
+        for name, write, may_be_absent in _written(kind):
+            value = getattr(model, name)
+            if not may_be_absent:
+                parts.append(write(value))
+            elif value is not None:
+                parts.append(f"{name}={write(value)}")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _parts(model: NewOrder | NewExternalOrder, kind: type) -> Iterator[str]:
-    for name, write, may_be_absent in _written(kind):
-        value = getattr(model, name)
-        if not may_be_absent:
-            yield write(value)
-        elif value is not None:
-            yield f"{name}={write(value)}"
 
 
 @functools.cache

@@ -77,19 +77,15 @@ class OrderResponse(MutableStruct, kw_only=True):
 
     Args:
         order: the order in the response.
-        reply: the body of the response.
-        status: the HTTP status.
+        result: the response itself.
         took: the duration of the attempt in seconds.
         connection: the connection on which the response arrived.
-        request_id: the id that the service gave to the request; None if the response has none.
     """
 
     order: Order
-    reply: bytes
-    status: int | None
+    result: ExchangeResult
     took: float
     connection: ConnectionState
-    request_id: str | None
 
 
 async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> OrderResponse:
@@ -126,14 +122,8 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
         raise
     _note(context, work, result, None, began)
     context.bucket.refund()
-    return OrderResponse(
-        order=order,
-        reply=result.body,
-        status=result.status,
-        took=context.clock.now() - began,
-        connection=body.connection,
-        request_id=result.request_id,
-    )
+    took = context.clock.now() - began
+    return OrderResponse(order=order, result=result, took=took, connection=body.connection)
 
 
 def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState) -> CIMultiDict[str]:
@@ -238,7 +228,7 @@ def _note(
             began=clock.utc() - timedelta(seconds=clock.now() - began),
         )
 
-    work.note(report)
+    work.reports += (report,)
     if name is not None:
         context.publish(
             AttemptFailed,

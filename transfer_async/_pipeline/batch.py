@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from attrs import fields, frozen
 
@@ -19,11 +19,16 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.requests import OrderRequest
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import Check
 from transfer_async._support.util import must_propagate, retrieve_exception
 
 Create = Callable[[OrderRequest], Awaitable[Order]]
 Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
+
+
+class Check(Protocol):
+    """An async function that sets ``order_may_exist`` on an error just before the error is delivered."""
+
+    def __call__(self, error: TransferError, /, *, client_made: bool) -> Awaitable[None]: ...
 
 
 @frozen(kw_only=True)

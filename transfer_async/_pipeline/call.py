@@ -1,17 +1,11 @@
-"""Run each call of ``create_order`` in a separate task.
-
-The caller may be cancelled while the request is in flight. The caller then gets its `CancelledError` at once,
-and the separate task finishes the remaining work. aiohttp requires that the task that began a request also
-ends it.
-"""
+"""The state of one call of ``create_order``, and the parts of a client that all its calls share."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sys
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final
 
 import msgspec
 from attrs import evolve
@@ -23,12 +17,9 @@ from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._http.write_guard import GuardedBody
 from transfer_async._models.errors import (
     Attempt,
-    JournalFailed,
     Outcome,
     OutcomeUnknown,
     TransferError,
-    is_a,
-    name_of,
     sanitize_exception,
 )
 from transfer_async._models.events import Event, Observers
@@ -36,12 +27,9 @@ from transfer_async._models.requests import OrderIntent, OrderRequest
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.hooks import PreflightHook, is_hold
 from transfer_async._support.clock import NEVER, Clock, on_clock
-from transfer_async._support.util import FrozenStruct, MutableStruct, is_end
+from transfer_async._support.util import FrozenStruct, MutableStruct
 from transfer_async.journal.model import PendingUndo
 from transfer_async.journal.protocol import ScopedJournal
-
-TASK_NAME = "transfer_async order"
-"""The name of every task that runs a call. All tasks share one string, to save memory."""
 
 RECOVER_CONCURRENCY = 8
 """The default for the number of concurrent calls of ``resolve`` in one run of ``recover``."""
@@ -94,71 +82,6 @@ def new_call(context: ClientCore, request: OrderRequest, *, once: bool) -> Order
     )
 
 
-_Run = Callable[[OrderCall], Coroutine[Any, Any, Order]]
-
-
-class Check(Protocol):
-    """An async function that sets ``order_may_exist`` on an error just before the error is delivered."""
-
-    def __call__(self, error: TransferError, /, *, client_made: bool) -> Awaitable[None]: ...
-
-
-class InFlight:
-    """The calls that a client is running.
-
-    Args:
-        run: an async function that runs one call from the claim to its outcome.
-        check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.
-    """
-
-    def __init__(self, run: _Run, check: Check) -> None:
-        self._run, self._check = run, check
-        self._calls: dict[asyncio.Task[None], OrderCall] = {}
-
-    def runs(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether ``task`` is running one of the calls."""
-        return task in self._calls
-
-    async def run(self, call: OrderCall) -> Order:
-        """Run ``call`` in a separate task and wait for its order.
-
-        Raises:
-            asyncio.CancelledError: the caller was cancelled. If nothing was sent, this is raised after the
-                hooks are undone and the key is free. Otherwise it is raised at once.
-            TransferError: the call ended without an order; see `TransferClient.create_order`.
-        """
-        task = _started(_deliver(call, self._run, self._check), asyncio.get_running_loop())
-        if not task.done():
-            self._calls[task] = call
-            task.add_done_callback(self._done)
-        try:
-            return await call.outcome
-        except asyncio.CancelledError:
-            if not task.done():
-                call.cancellation.abandon()
-                if not call.cancellation.may_have_been_sent:
-                    await asyncio.wait([task])
-            raise
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        call = self._calls.pop(task)
-        call.cancellation.task = None  # This breaks a reference cycle.
-        if not call.outcome.done():  # The task was cancelled before it began.
-            call.outcome.cancel()
-
-    def cut_off(self) -> None:
-        """Stop all calls. Orders whose request is in flight become doubts."""
-        for call in list(self._calls.values()):
-            call.cancellation.cut_off()
-
-    async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait up to ``wait`` seconds for all calls, then cut off those that are left.
-
-        After that, wait up to ``grace`` seconds until those have ended.
-        """
-        await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
-
-
 async def finish_tasks(
     in_progress: Callable[[], Collection[asyncio.Task[Any]]],
     cut_off: Callable[[], None],
@@ -175,57 +98,6 @@ async def finish_tasks(
     cut_off()
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=grace)
-
-
-async def _deliver(call: OrderCall, run: _Run, check: Check) -> None:
-    """Run ``call``, and deliver its result if the caller is still waiting."""
-    call.cancellation.task = asyncio.current_task()
-    try:
-        order = await run(call)
-    except asyncio.CancelledError:
-        if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
-            # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that nothing
-            # was sent, and a task group of the caller would ignore it.
-            why = "the call was cancelled, but not by its caller: look up the key in the journal"
-            failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
-            call.outcome.set_exception(annotate_error(failed, call.work, order_may_exist=True))
-        call.outcome.cancel()
-    except BaseException as error:
-        if isinstance(error, TransferError) and not call.outcome.done():
-            try:
-                await check(error, client_made=call.client_made)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - `error` must still be delivered
-                error.order_may_exist = True
-                call.cancellation.swallow()
-        if not call.outcome.done():
-            call.outcome.set_exception(_deliverable(error, call.work))
-        if is_end(error):
-            raise
-    else:
-        if not call.outcome.done():
-            call.outcome.set_result(order)
-
-
-def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
-    """Return ``error`` if a call may raise it; else a `JournalFailed` that asks to look up the key."""
-    if is_a(error, TransferError) or is_end(error):
-        return error
-    why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"
-    failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
-    failed.__cause__ = sanitize_exception(error)
-    return annotate_error(failed, work, order_may_exist=True)
-
-
-if sys.version_info >= (3, 12):
-
-    def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        # An eager start saves one iteration of the event loop.
-        return asyncio.Task(run, loop=loop, name=TASK_NAME, eager_start=True)
-
-else:
-
-    def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-        return loop.create_task(run, name=TASK_NAME)
 
 
 # --- cancellation ------------------------------------------------------------------------------------
@@ -319,6 +191,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         undone: the number of hooks undone.
         undos_pending: the number of undos that were tried, failed, and stay pending.
         resolve_failed: whether ``resolve`` was called and returned no usable result.
+        reports: for each attempt that has ended since `attempts` was last read, a function that returns it.
     """
 
     intent: OrderIntent
@@ -330,19 +203,15 @@ class OrderProgress(MutableStruct, kw_only=True):
     undone: int = 0
     undos_pending: int = 0
     resolve_failed: bool = False
+    reports: tuple[Callable[[], Attempt], ...] = ()
     _attempts: tuple[Attempt, ...] = ()
-    _reports: tuple[Callable[[], Attempt], ...] = ()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """The HTTP attempts that have ended."""
-        self._attempts += tuple(report() for report in self._reports)
-        self._reports = ()
+        self._attempts += tuple(report() for report in self.reports)
+        self.reports = ()
         return self._attempts
-
-    def note(self, report: Callable[[], Attempt]) -> None:
-        """Record that an attempt has ended. ``report`` returns its data when `attempts` is read."""
-        self._reports += (report,)
 
     def correct_last(self, outcome: Outcome) -> None:
         """Replace the outcome of the last attempt."""
@@ -421,7 +290,6 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     settle_after: float
     abandoned_settle_after: float
     lease: float
-    max_claim_age: float
     rate_limiter: RateLimiter | None
     recover_concurrency: int
     doubt_rounds: DoubtRounds = msgspec.field(default_factory=DoubtRounds)
@@ -434,8 +302,8 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     undoable_but_hold: tuple[str, ...] = ()
     """The names in ``undoable`` without the hold hook, for orders whose hold the bank placed itself."""
 
-    places_hold: bool = False
-    """Whether one of the hooks places a hold."""
+    hold: str | None = None
+    """The name of the hook that places the hold, or None; computed from ``hooks``."""
 
     unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
     """Functions that retry a failed write of a response to the journal, by key.
@@ -444,13 +312,13 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        holds = {hook.name for hook in self.hooks if is_hold(hook)}
+        hold = next((hook.name for hook in self.hooks if is_hold(hook)), None)
         undoable = tuple(
             hook.name for hook in reversed(self.hooks) if not getattr(hook, "nothing_to_undo", False)
         )
-        force_setattr(self, "places_hold", bool(holds))
+        force_setattr(self, "hold", hold)
         force_setattr(self, "undoable", undoable)
-        force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name not in holds))
+        force_setattr(self, "undoable_but_hold", tuple(name for name in undoable if name != hold))
 
     def publish(self, kind: type[Event], work: OrderProgress, **fields: Any) -> None:
         """Publish an event about ``work`` to the observers, if there are any."""

@@ -23,7 +23,7 @@ The steps share these objects:
 from __future__ import annotations
 
 import asyncio
-import copy
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast
@@ -35,16 +35,12 @@ from transfer_async._http.retry import RateLimiter
 from transfer_async._models.errors import (
     MISMATCH_ACCEPTED,
     MISMATCH_IN_HISTORY,
-    BeneficiaryNotVerified,
     CauseKind,
     Expired,
-    HoldFailed,
     HoldRequired,
     JournalFailed,
     KeyBusy,
     KeyConflict,
-    MatchResult,
-    NotVerifiedReason,
     Outcome,
     OutcomeUnknown,
     PreflightFailed,
@@ -53,7 +49,6 @@ from transfer_async._models.errors import (
     is_a,
     name_of,
     sanitize_exception,
-    text_of,
 )
 from transfer_async._models.events import Claimed, HookPassed, OrderInDoubt
 from transfer_async._models.requests import fingerprint
@@ -65,10 +60,12 @@ from transfer_async._pipeline.call import (
     OrderCall,
     OrderProgress,
     annotate_error,
+    finish_tasks,
     fresh_id,
 )
-from transfer_async._pipeline.hooks import PreflightHook, checked_receipt, is_hold
+from transfer_async._pipeline.hooks import PreflightHook, broken_hook, checked_receipt, own_copy
 from transfer_async._pipeline.outcomes import (
+    check_key,
     definite_failure,
     doubt_on_record,
     flush_unjournaled,
@@ -80,9 +77,12 @@ from transfer_async._pipeline.outcomes import (
     went_in_doubt,
 )
 from transfer_async._support.clock import seconds_left, within
-from transfer_async._support.util import Raised, is_end, log, must_propagate, try_call
+from transfer_async._support.util import Raised, is_end, log, try_call
 from transfer_async.journal.model import ABANDONED, Entry, Rejection, TransitionResult
 from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
+
+MAX_CLAIM_AGE = 900.0
+"""The age in seconds from which an abandoned claim is not continued: its hold and checks may be outdated."""
 
 
 async def create_order(context: ClientCore, call: OrderCall) -> Order:
@@ -147,7 +147,7 @@ async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
         fingerprint=fingerprint(intent.order),
         client_made=call.client_made,
         lease=context.lease,
-        max_claim_age=context.max_claim_age,
+        max_claim_age=MAX_CLAIM_AGE,
         hooks=context.undoable if intent.held is None else context.undoable_but_hold,
         once=call.once,
     )
@@ -236,7 +236,7 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
         TransferError: a hook refused or failed, there is no hold, or a time limit passed.
     """
     intent = call.work.intent
-    if intent.held is None and not context.places_hold:
+    if intent.held is None and context.hold is None:
         raise HoldRequired(
             "the customer's funds must be held before an order is sent: give the client a hold hook "
             "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
@@ -284,7 +284,7 @@ async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, 
     sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
-        if hook.name in work.receipts or (held and is_hold(hook)):
+        if hook.name in work.receipts or (held and hook.name == context.hold):
             continue
         if to_be_kept:
             await _keep(context, work, claimed)
@@ -325,67 +325,17 @@ async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, h
         cause = sanitize_exception(receipt.error)
         if is_a(cause, PreflightFailed):
             claimed.entered = claimed.entered[:-1]  # The hook guarantees that it did nothing.
-            raise _own_copy(cast("PreflightFailed", cause), hook) from cause_of(cause)
+            raise own_copy(cast("PreflightFailed", cause), hook) from cause_of(cause)
         if limit is not None and limit.expired() and left < context.timeouts.hook:
             why = f"the call's deadline passed while the hook {hook.name!r} ran"
             raise Expired(why, limit="deadline") from cause
         why = f"the hook {hook.name!r} failed ({name_of(cause)})"
-        raise _broken_hook(hook, why) from cause
+        raise broken_hook(hook, why) from cause
     try:
         call.work.receipts[hook.name] = checked_receipt(hook, receipt)
     except (TypeError, ValueError) as error:
-        raise _broken_hook(hook, str(error)) from error
+        raise broken_hook(hook, str(error)) from error
     context.publish(HookPassed, call.work, hook=hook.name, took=context.clock.now() - began)
-
-
-def _broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
-    kind = HoldFailed if is_hold(hook) else PreflightFailed
-    return kind(why, refused=False, hook=hook.name)
-
-
-def _own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return a copy of a hook's ``error``, or a `HoldFailed` if a hold raised a plain `PreflightFailed`.
-
-    The bank may raise the same error object in many calls, so that object must not be changed. If its class
-    prevents copying it, or reading or changing the copy, return an error of this package instead.
-    """
-    try:
-        if not (is_hold(hook) and type(error) is PreflightFailed):
-            return _completed(copy.copy(error), _default_error(error), hook)
-        return HoldFailed(text_of(error), refused=error.refused, hook=hook.name)
-    except BaseException as failed:
-        if must_propagate(failed):
-            raise
-    own = _default_error(error)
-    own.hook = hook.name
-    return own
-
-
-def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create an error with default attributes, in the package's most specific class that fits ``error``."""
-    if is_a(error, BeneficiaryNotVerified):
-        return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
-    kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
-    return kind(text_of(error))
-
-
-def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Give ``own`` every attribute that the call or the journal needs, and return it.
-
-    Raises:
-        Exception: the class of ``own`` prevents this, or an attribute has a wrong type.
-    """
-    for name, value in vars(default).items():
-        given = getattr(own, name, value)
-        setattr(own, name, given)
-        if getattr(own, name) is not given:
-            raise AttributeError(name)
-    own.outcome, own.hook = Outcome.NOT_SENT, hook.name
-    if type(own.refused) is not bool or type(getattr(own, "result", MatchResult.MATCH)) is not MatchResult:
-        raise TypeError
-    if type(getattr(own, "reason", None)) not in (NotVerifiedReason, type(None)):
-        raise TypeError
-    return own
 
 
 async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> None:
@@ -478,3 +428,115 @@ class EagerStart(Generic[T]):
                 waits_for = work.send(sent) if error is None else work.throw(error)
             except StopIteration as end:
                 return cast("T", end.value)
+
+
+# --- a task for each call ----------------------------------------------------------------------------
+# Each call runs in a separate task, because its caller may be cancelled while the request is in flight. The
+# caller then gets its `CancelledError` at once, and the separate task finishes the remaining work. aiohttp
+# requires that the task that began a request also ends it.
+
+
+TASK_NAME = "transfer_async order"
+"""The name of every task that runs a call. All tasks share one string, to save memory."""
+
+
+class InFlight:
+    """The calls that a client is running."""
+
+    def __init__(self, context: ClientCore) -> None:
+        self._context = context
+        self._calls: dict[asyncio.Task[None], OrderCall] = {}
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return whether ``task`` is running one of the calls."""
+        return task in self._calls
+
+    async def run(self, call: OrderCall) -> Order:
+        """Run ``call`` in a separate task and wait for its order.
+
+        Raises:
+            asyncio.CancelledError: the caller was cancelled. If nothing was sent, this is raised after the
+                hooks are undone and the key is free. Otherwise it is raised at once.
+            TransferError: the call ended without an order; see `TransferClient.create_order`.
+        """
+        task = _started(_deliver(self._context, call), asyncio.get_running_loop())
+        if not task.done():
+            self._calls[task] = call
+            task.add_done_callback(self._done)
+        try:
+            return await call.outcome
+        except asyncio.CancelledError:
+            if not task.done():
+                call.cancellation.abandon()
+                if not call.cancellation.may_have_been_sent:
+                    await asyncio.wait([task])
+            raise
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        call = self._calls.pop(task)
+        call.cancellation.task = None  # This breaks a reference cycle.
+        if not call.outcome.done():  # The task was cancelled before it began.
+            call.outcome.cancel()
+
+    def cut_off(self) -> None:
+        """Stop all calls. Orders whose request is in flight become doubts."""
+        for call in list(self._calls.values()):
+            call.cancellation.cut_off()
+
+    async def finish(self, *, wait: float, grace: float) -> None:
+        """Wait up to ``wait`` seconds for all calls, then cut off those that are left.
+
+        After that, wait up to ``grace`` seconds until those have ended.
+        """
+        await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
+
+
+async def _deliver(context: ClientCore, call: OrderCall) -> None:
+    """Run ``call``, and deliver its result if the caller is still waiting."""
+    call.cancellation.task = asyncio.current_task()
+    try:
+        order = await create_order(context, call)
+    except asyncio.CancelledError:
+        if call.cancellation.sent and not call.outcome.done():  # The caller was not cancelled.
+            # For example, a hook's own timer cancelled the call. A `CancelledError` would mean that nothing
+            # was sent, and a task group of the caller would ignore it.
+            why = "the call was cancelled, but not by its caller: look up the key in the journal"
+            failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
+            call.outcome.set_exception(annotate_error(failed, call.work, order_may_exist=True))
+        call.outcome.cancel()
+    except BaseException as error:
+        if isinstance(error, TransferError) and not call.outcome.done():
+            try:
+                await check_key(context, error, client_made=call.client_made)
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - `error` must still be delivered
+                error.order_may_exist = True
+                call.cancellation.swallow()
+        if not call.outcome.done():
+            call.outcome.set_exception(_deliverable(error, call.work))
+        if is_end(error):
+            raise
+    else:
+        if not call.outcome.done():
+            call.outcome.set_result(order)
+
+
+def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
+    """Return ``error`` if a call may raise it; else a `JournalFailed` that asks to look up the key."""
+    if is_a(error, TransferError) or is_end(error):
+        return error
+    why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"
+    failed = JournalFailed(why, outcome=Outcome.UNKNOWN)
+    failed.__cause__ = sanitize_exception(error)
+    return annotate_error(failed, work, order_may_exist=True)
+
+
+if sys.version_info >= (3, 12):
+
+    def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        # An eager start saves one iteration of the event loop.
+        return asyncio.Task(run, loop=loop, name=TASK_NAME, eager_start=True)
+
+else:
+
+    def _started(run: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        return loop.create_task(run, name=TASK_NAME)

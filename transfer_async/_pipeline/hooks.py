@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-from transfer_async._models.errors import HoldFailed, PreflightFailed
+from transfer_async._models.errors import (
+    BeneficiaryNotVerified,
+    HoldFailed,
+    HoldRequired,
+    MatchResult,
+    NotVerifiedReason,
+    Outcome,
+    PreflightFailed,
+    is_a,
+    text_of,
+)
 from transfer_async._models.requests import LONGEST_REFERENCE, OrderIntent, is_clean, is_sendable, to_text
-from transfer_async._support.util import checked_async, refuse_class
+from transfer_async._support.util import checked_async, must_propagate, refuse_class
 
 
 @runtime_checkable
@@ -176,11 +187,68 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     """
     if receipt is not None and not isinstance(receipt, str):
         raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
-    receipt = None if receipt is None else to_text(receipt)
-    if is_hold(hook) and not (receipt or "").strip():
+    text = None if receipt is None else to_text(receipt)
+    if not (text or "").strip() and is_hold(hook):
         raise HoldFailed("the hold returned no reference: return a string", refused=False, hook=hook.name)
-    if receipt is not None and len(receipt) > LONGEST_REFERENCE:
+    if text is None:
+        return None
+    if len(text) > LONGEST_REFERENCE:
         raise ValueError(f"a hook's receipt is longer than {LONGEST_REFERENCE:,} characters")
-    if receipt is not None and not is_sendable(receipt):
+    if not is_sendable(text):
         raise ValueError("a hook's receipt cannot be encoded as UTF-8")
-    return receipt
+    return text
+
+
+# --- errors of hooks ---------------------------------------------------------------------------------
+# A call raises an error of its own, whatever its hook raised.
+
+
+def broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
+    """Create the error of a call whose ``hook`` failed without a `PreflightFailed` of its own."""
+    kind = HoldFailed if is_hold(hook) else PreflightFailed
+    return kind(why, refused=False, hook=hook.name)
+
+
+def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
+    """Return a copy of a hook's ``error``, or a `HoldFailed` if a hold raised a plain `PreflightFailed`.
+
+    The bank may raise the same error object in many calls, so that object must not be changed. If its class
+    prevents copying it, or reading or changing the copy, return an error of this package instead.
+    """
+    try:
+        if not (is_hold(hook) and type(error) is PreflightFailed):
+            return _completed(copy.copy(error), _default_error(error), hook)
+        return HoldFailed(text_of(error), refused=error.refused, hook=hook.name)
+    except BaseException as failed:
+        if must_propagate(failed):
+            raise
+    own = _default_error(error)
+    own.hook = hook.name
+    return own
+
+
+def _default_error(error: PreflightFailed) -> PreflightFailed:
+    """Create an error with default attributes, in the package's most specific class that fits ``error``."""
+    if is_a(error, BeneficiaryNotVerified):
+        return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
+    kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
+    return kind(text_of(error))
+
+
+def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
+    """Give ``own`` every attribute that the call or the journal needs, and return it.
+
+    Raises:
+        Exception: the class of ``own`` prevents this, or an attribute has a wrong type.
+    """
+    for name, value in vars(default).items():
+        given = getattr(own, name, value)
+        setattr(own, name, given)
+        if getattr(own, name) is not given:
+            raise AttributeError(name)
+    own.outcome, own.hook = Outcome.NOT_SENT, hook.name
+    if type(own.refused) is not bool or type(getattr(own, "result", MatchResult.MATCH)) is not MatchResult:
+        raise TypeError
+    if type(getattr(own, "reason", None)) not in (NotVerifiedReason, type(None)):
+        raise TypeError
+    return own

@@ -101,7 +101,7 @@ async def settle(
     create = Create(
         attempt=claimed.attempt or "",
         order_id=order.id,
-        reply=response.reply,
+        reply=response.result.body,
         retried=is_reported,
         publish=call.is_published,
     )
@@ -121,7 +121,7 @@ async def settle(
         response.connection.distrust()
         work.correct_last(Outcome.UNKNOWN)
         why = "the response contains the order of another key"
-        doubt = UnreadableOrder(why, raw=response.reply, kind=CauseKind.UNREADABLE_ANSWER)
+        doubt = UnreadableOrder(why, raw=response.result.body, kind=CauseKind.UNREADABLE_ANSWER)
         return await went_in_doubt(context, call, claimed, doubt)
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.order_id == order.id and entry.ending is None:
@@ -129,9 +129,9 @@ async def settle(
             OrderCreated,
             work,
             order_id=order.id,
-            status=response.status,
+            status=response.result.status,
             took=response.took,
-            request_id=response.request_id,
+            request_id=response.result.request_id,
         )
         return order
     why = CREATED_LATE

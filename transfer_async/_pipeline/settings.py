@@ -21,9 +21,6 @@ from transfer_async._support.util import VERSION, a_duration, count, instance_of
 from transfer_async.journal.model import LONGEST_LEASE
 from transfer_async.journal.protocol import Journal
 
-MAX_CLAIM_AGE = 900.0
-"""The age in seconds from which an abandoned claim is not continued: its hold and checks may be outdated."""
-
 USER_AGENT = f"transfer_async/{VERSION}"
 
 

@@ -54,8 +54,7 @@ from transfer_async.desk.pending_keys import (
     time_of,
 )
 from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_same_person
-from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
-from transfer_async.journal.state_machine import latest
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, latest
 
 REFRESH = 30
 """The seconds after which the browser reloads a list that refreshes itself."""

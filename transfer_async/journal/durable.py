@@ -59,6 +59,8 @@ from transfer_async.journal.transitions import (
     Release,
     Resolve,
     TakeOver,
+    history_step,
+    is_told,
 )
 
 log: logging.Logger = logging.getLogger("transfer_async")
@@ -402,9 +404,11 @@ class DurableJournal(abc.ABC):
             quiet = 0 if len(self._waiting) > before else quiet + 1
 
     async def _commit_all(self, wanted: list[PendingMove]) -> None:
+        new_scopes = {pending.place[0] for pending in wanted} - self._scopes_seen
         try:
             await self._open()
-            await self._warn_of_new_scopes(wanted)
+            if new_scopes:
+                await self._warn_of_new_scopes(new_scopes)
         except BaseException as error:  # noqa: BLE001 - raised in each caller
             _fail(wanted, error)
             return
@@ -426,10 +430,10 @@ class DurableJournal(abc.ABC):
             if not pending.result.done():
                 pending.result.set_result(result)
 
-    async def _warn_of_new_scopes(self, wanted: list[PendingMove]) -> None:
+    async def _warn_of_new_scopes(self, scopes: set[str]) -> None:
         """Warn once about a scope without keys if other scopes have keys: its address may have changed."""
-        for scope in {pending.place[0] for pending in wanted} - self._scopes_seen:
-            self._scopes_seen.add(scope)
+        self._scopes_seen |= scopes
+        for scope in scopes:
             known: list[str] = []
             with contextlib.suppress(Exception):  # The commit that follows raises the same error.
                 known = await self.scopes()
@@ -486,6 +490,8 @@ class PendingMove(msgspec.Struct, eq=False):
         commit_unknown: whether an earlier commit of the transition may have succeeded. If so, its token is
             looked up first.
         is_settled: whether its commit is durable and its caller received the result.
+        order_id: the id of the order to bind the key to, or None; computed from ``move``.
+        is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
     """
 
     place: RecordId
@@ -494,6 +500,11 @@ class PendingMove(msgspec.Struct, eq=False):
     result: asyncio.Future[TransitionResult | None]
     commit_unknown: bool = False
     is_settled: bool = False
+    order_id: str | None = None
+    is_by_one_person: bool = False
+
+    def __post_init__(self) -> None:
+        self.order_id, self.is_by_one_person = self.move.order_bound, self.move.is_by_one_person
 
 
 class Write(msgspec.Struct):
@@ -555,13 +566,13 @@ class Transaction:
         self.cache: WriteCache = cache
         self.is_committing: bool = False
         self._seal = seal
-        rules = {(pending.place[0], FOUR_EYES) for pending in wanted if pending.move.is_by_one_person}
+        rules = {(pending.place[0], FOUR_EYES) for pending in wanted if pending.is_by_one_person}
         # Every process locks the keys in the same order, so there is no deadlock.
         self.places: list[RecordId] = sorted({pending.place for pending in wanted} | rules)
         known = {place: cache.get(place) for place in self.places}
         self._known = {place: found for place, found in known.items() if found is not None}
         self.writes: list[Write] = []
-        self.steps: list[tuple[RecordId, str, HistoryEvent]] = []
+        self.steps: list[tuple[RecordId, str, tuple[Any, ...]]] = []
         self.results: list[TransitionResult | None] = []
         self._held: dict[RecordId, _Held] = {}
         self._ids: dict[tuple[str, str], str] = {}
@@ -580,9 +591,7 @@ class Transaction:
     def ids(self) -> set[tuple[str, str]]:
         """The order ids to bind, with their scopes."""
         return {
-            (pending.place[0], order_id)
-            for pending in self.wanted
-            if (order_id := pending.move.order_bound) is not None
+            (pending.place[0], pending.order_id) for pending in self.wanted if pending.order_id is not None
         }
 
     @property
@@ -649,11 +658,7 @@ class Transaction:
             self.load(place, self.known_token(place), None)
         self.decide(now)
         decided = zip(self.wanted, self.results, strict=True)
-        uncertain = {
-            pending.place
-            for pending, result in decided
-            if _needs_stored_state(pending.place, pending.move, result)
-        }
+        uncertain = {pending.place for pending, result in decided if _needs_stored_state(pending, result)}
         self.restrict_to({write.place for write in self.writes} - uncertain)
 
     def restrict_to(self, places: Collection[RecordId]) -> None:
@@ -666,9 +671,8 @@ class Transaction:
         self._held = {place: held for place, held in self._held.items() if place in places}
 
     def _decide_one(self, pending: PendingMove, held: _Held, now: float) -> TransitionResult | None:
-        before, move = held.entry, pending.move
+        before, move, order_id = held.entry, pending.move, pending.order_id
         scope, key = pending.place
-        order_id = move.order_bound
         taken = order_id is not None and self._ids.get((scope, order_id), key) != key
         rule = self._held.get((scope, FOUR_EYES))
         result = state_machine.decide(
@@ -679,9 +683,9 @@ class Transaction:
         held.entry, held.changed_by = result.entry, pending.token
         if order_id is not None and result.denial is None:
             self._ids[scope, order_id] = key
-        if state_machine.is_told(move, result):
-            step = state_machine.history_step(result.entry, move, now=now)
-            self.steps.append((pending.place, pending.token, step))
+        if is_told(move, result):
+            step = history_step(result.entry, move, now=now)
+            self.steps.append((pending.place, pending.token, rows.step_values(step)))
         return result
 
     def remember(self) -> None:
@@ -691,14 +695,14 @@ class Transaction:
                 self.cache.keep(place, token, held.entry)
 
 
-def _needs_stored_state(place: RecordId, move: Move, result: TransitionResult | None) -> bool:
+def _needs_stored_state(pending: PendingMove, result: TransitionResult | None) -> bool:
     if result is None or result.denial is not None:
         return True
     # One person's decision depends on the scope's rule, which another process may have just changed.
-    if move.is_by_one_person or place[1] == FOUR_EYES:
+    if pending.is_by_one_person or pending.place[1] == FOUR_EYES:
         return True
     # The store checks that an order id is unique only if the id is written.
-    return move.order_bound not in (None, result.entry.order_id)
+    return pending.order_id not in (None, result.entry.order_id)
 
 
 def _result_of_found_commit(pending: PendingMove, held: _Held, now: float) -> TransitionResult:

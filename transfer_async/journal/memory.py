@@ -17,9 +17,17 @@ from transfer_async._support.clock import Clock, Duration, seconds
 from transfer_async._support.util import check_count
 from transfer_async.journal import state_machine
 from transfer_async.journal.model import FOUR_EYES, REFUTED, Entry, HistoryEvent, KeyState, TransitionResult
-from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Propose
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Propose, latest
 from transfer_async.journal.protocol import KEPT, AuditLine, forgettable
-from transfer_async.journal.transitions import Claim, Create, Move, Refute, Resolve
+from transfer_async.journal.transitions import (
+    Claim,
+    Create,
+    Move,
+    Refute,
+    Resolve,
+    history_step,
+    is_told,
+)
 
 HISTORY = 100
 """The maximum number of history lines per key; lines without a decision are dropped first."""
@@ -101,17 +109,17 @@ class MemoryJournal:
             self._forget(place)
             return
         self._entries[place] = entry
-        if state_machine.is_told(move, verdict):
+        if is_told(move, verdict):
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
             # The line is created now: the entry and the transition would take four times as much space.
-            step = state_machine.history_step(entry, move, now=now)
+            step = history_step(entry, move, now=now)
             steps.append(step)
             if step.by is not None:
                 last = self._by_people[-1][0] if self._by_people else 0
                 self._by_people.append((last + 1, place, step))
             if len(steps) > HISTORY:
-                steps[:] = state_machine.latest(steps, HISTORY)
+                steps[:] = latest(steps, HISTORY)
         if ended:
             self._ended.setdefault(place, now)
         else:

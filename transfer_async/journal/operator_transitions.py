@@ -7,6 +7,7 @@ each transition applies to. `transfer_async._pipeline.decisions` defines the tex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from transfer_async._models.errors import Cause, CauseKind, Outcome
 from transfer_async.journal.model import (
     Decision,
     Entry,
+    HistoryEvent,
     KeyState,
     OutboxEntry,
     Proposal,
@@ -26,6 +28,7 @@ from transfer_async.journal.transitions import (
     Move,
     OfPerson,
     Refute,
+    RenewLease,
     Resolve,
     denied_to_person,
     with_notification,
@@ -275,6 +278,22 @@ class Unwatch(_WithoutChange, frozen=True, kw_only=True):
 
 WITHOUT_CHANGE = frozenset({Look.name, Note.name, Watch.name, Unwatch.name})
 """The names of the transitions that do not change the key, so that a pending proposal stays valid."""
+
+_DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
+
+
+def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
+    """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
+
+    Otherwise many look-ups or notes would displace the decisions. The newest line is always kept.
+    """
+    surplus = len(steps) - limit
+    if surplus <= 0:
+        return list(steps)
+    dropped = set([at for at, step in enumerate(steps[:-1]) if step.move in _DECIDES_NOTHING][:surplus])
+    left = [step for at, step in enumerate(steps) if at not in dropped]
+    return left[len(left) - limit :]
+
 
 # --- the states that they apply to ----------------------------------------------------------------
 

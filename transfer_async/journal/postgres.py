@@ -51,7 +51,6 @@ from transfer_async.journal.rows import (
     checked_counts,
     refuse_another_version,
     statements_from,
-    step_values,
     table_of,
 )
 
@@ -421,8 +420,8 @@ def _written(transaction: Transaction) -> tuple[str, str]:
         values = (*write.place, write.known, *stored, write.intent_changed, write.reply_changed)
         writes.append(dict(zip(WRITTEN, values, strict=True)))
     steps = [
-        dict(zip(STEPPED, (*place, token, *step_values(step)), strict=True))
-        for place, token, step in transaction.steps
+        dict(zip(STEPPED, (*place, token, *values), strict=True))
+        for place, token, values in transaction.steps
     ]
     return msgspec.json.encode(writes).decode(), msgspec.json.encode(steps).decode()
 

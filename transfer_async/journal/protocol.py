@@ -19,7 +19,14 @@ from transfer_async._models.errors import (
     sanitize_exception,
 )
 from transfer_async._models.responses import Order
-from transfer_async._support.util import FrozenStruct, Raised, is_async, refuse_class, try_call
+from transfer_async._support.util import (
+    FrozenStruct,
+    Raised,
+    is_async,
+    must_propagate,
+    refuse_class,
+    try_call,
+)
 from transfer_async.journal.model import Entry, HistoryEvent, KeyState, Rejection, TransitionResult
 from transfer_async.journal.transitions import Move
 
@@ -290,22 +297,18 @@ class ScopedJournal(FrozenStruct, frozen=True):
         Raises:
             JournalFailed: the store raised, has no entry for the key, or its record is corrupt.
         """
-        verdict = await try_call(self.store.move, self.scope, key, move)
-        if type(verdict) is Raised:
-            error = _failed(verdict.error, f"failed on {move.name}")
-            error.outcome, error.order, error.key = certain, order, key  # The store cannot know these.
-            raise error
-        if verdict is None:
-            raise KeyForgotten(
-                "the journal has no record of the key any more", outcome=certain, order=order, key=key
-            )
-        if verdict.denial is Rejection.UNREAD:
-            unread = verdict.entry.unread
-            why = "the journal's record of the key cannot be read: an operator must first resolve the key"
-            if unread is not None and unread.is_sealed:
-                why = "the journal's record of the key cannot be decrypted: configure its encryption key"
-            raise JournalFailed(why, outcome=certain, order=order, key=key)
-        return verdict
+        try:
+            verdict = await self.store.move(self.scope, key, move)
+        except BaseException as error:
+            if must_propagate(error):
+                raise
+            failed = _failed(error, f"failed on {move.name}")
+        else:
+            if verdict is not None and verdict.denial is not Rejection.UNREAD:
+                return verdict
+            failed = _without_record(verdict)
+        failed.outcome, failed.order, failed.key = certain, order, key  # The store cannot know these.
+        raise failed  # Not in the handler above, so that the store's error is not its context.
 
     async def now(self) -> float:
         """See `Journal.now`."""
@@ -411,6 +414,17 @@ async def _read(
     error = _failed(found.error, f"could not be {doing}")
     error.key = error.key or key
     raise error
+
+
+def _without_record(verdict: TransitionResult | None) -> JournalFailed:
+    """Return the error for a key that has no record, or none that can be read."""
+    if verdict is None:
+        return KeyForgotten("the journal has no record of the key any more")
+    unread = verdict.entry.unread
+    why = "the journal's record of the key cannot be read: an operator must first resolve the key"
+    if unread is not None and unread.is_sealed:
+        why = "the journal's record of the key cannot be decrypted: configure its encryption key"
+    return JournalFailed(why)
 
 
 def _failed(error: BaseException, what: str) -> JournalFailed:

@@ -37,7 +37,6 @@ from transfer_async.journal.rows import (
     checked_counts,
     refuse_another_version,
     statements_from,
-    step_values,
 )
 from transfer_async.journal.sqlite_file import APPLICATION, FileReplaced, Identity, OpenFile, decode_lossless
 
@@ -342,25 +341,25 @@ class _File(OpenFile):
 
     def _store(self, transaction: Transaction, ids: dict[RecordId, int]) -> None:
         """Write the results with one call for each statement: each call waits for the interpreter lock."""
-        next_id = self._value(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}") + 1
+        if added := [write.place for write in transaction.writes if write.known is None]:
+            [(last,)] = self.query(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}")
+            ids.update((place, number) for number, place in enumerate(added, last + 1))
         new: list[tuple[Any, ...]] = []
         changed: list[tuple[Any, ...]] = []
         replies: list[tuple[int, bytes | None]] = []
         for write in transaction.writes:
-            (scope, key), row = write.place, write.row
+            (scope, key), row, number = write.place, write.row, ids[write.place]
             values = (row.state, row.token, row.order_id, row.due_at, row.ended_at, row.body)
             if write.known is None:
-                number = ids[write.place] = next_id + len(new)
                 new.append((number, self._scope(scope), key, *values, row.intent))
             else:
-                number = ids[write.place]
                 changed.append((*values, write.intent_changed, row.intent, number))
             if write.reply_changed:
                 replies.append((number, row.reply))
         self._db.executemany(_ADD, new)
         self._db.executemany(_CHANGE, changed)
         self._db.executemany(_STORE_REPLY, replies)
-        steps = [(ids[place], *step_values(step)) for place, _, step in transaction.steps]
+        steps = [(ids[place], *values) for place, _, values in transaction.steps]
         self._db.executemany(_ADD_STEP, steps)
 
     def prune(self, scope: str, before: float) -> int:

@@ -38,7 +38,6 @@ change these rules, change `TRANSITIONS`, `transitions`, `operator_transitions` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -51,15 +50,13 @@ from transfer_async.journal.model import (
     ENDED,
     LONGEST_LEASE,
     Entry,
-    HistoryEvent,
     KeyState,
     Rejection,
     TransitionResult,
     demands_four_eyes,
 )
-from transfer_async.journal.operator_transitions import OPERATOR_TRANSITIONS, WITHOUT_CHANGE, Demand
+from transfer_async.journal.operator_transitions import OPERATOR_TRANSITIONS, Demand
 from transfer_async.journal.transitions import (
-    CREATED_LATE,
     AcquireLease,
     AddPendingUndos,
     Claim,
@@ -71,13 +68,11 @@ from transfer_async.journal.transitions import (
     MarkUndone,
     Move,
     Quarantine,
-    Refute,
     Release,
     RenewLease,
     RequestNotification,
     Suspect,
     TakeOver,
-    is_late,
 )
 
 # --- the table ----------------------------------------------------------------------------------
@@ -210,41 +205,6 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
     return replace(entry, **changes) if changes else entry
 
 
-# --- the history --------------------------------------------------------------------------------
-
-
-def is_told(move: Move, verdict: TransitionResult) -> bool:
-    """Return whether the history records ``move``; a rejected one is recorded if it put the key in doubt."""
-    return move.is_in_history and (verdict.denial is None or verdict.found_doubt)
-
-
-def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
-    """Return the history line for ``move``, which resulted in ``entry``."""
-    # A `Suspect` is about the sender's own order, which may differ from the key's order.
-    known = None if isinstance(move, Suspect) else entry.order_id
-    return HistoryEvent(
-        at=now,
-        move=move.name,
-        state=entry.state,
-        intent_id=entry.intent_id,
-        epoch=entry.epoch,
-        attempt=entry.attempt,
-        order_id=getattr(move, "order_id", None) or known or getattr(move, "wrong", None),
-        ending=entry.ending if entry.ending is not None and isinstance(move, (Release, Refute)) else None,
-        by=getattr(move, "by", None),
-        reason=_reason(entry, move),
-    )
-
-
-def _reason(entry: Entry, move: Move) -> str | None:
-    # The line of a claim has a reason only if the claim put the key in doubt.
-    if entry.state is S.IN_DOUBT and isinstance(move, Claim):
-        return entry.cause.told if entry.cause is not None else None
-    if isinstance(move, Create) and is_late(entry):
-        return CREATED_LATE
-    return getattr(move, "reason", None)
-
-
 # --- waiting and ended keys ---------------------------------------------------------------------
 
 
@@ -270,19 +230,3 @@ def is_ended(entry: Entry) -> bool:
     if entry.proposal is not None or entry.four_eyes is not None:
         return False
     return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)
-
-
-_DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
-
-
-def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
-    """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
-
-    Otherwise many look-ups or notes would displace the decisions. The newest line is always kept.
-    """
-    surplus = len(steps) - limit
-    if surplus <= 0:
-        return list(steps)
-    dropped = set([at for at, step in enumerate(steps[:-1]) if step.move in _DECIDES_NOTHING][:surplus])
-    left = [step for at, step in enumerate(steps) if at not in dropped]
-    return left[len(left) - limit :]

@@ -22,6 +22,7 @@ from transfer_async.journal.model import (
     Ending,
     Entry,
     HidesStored,
+    HistoryEvent,
     KeyState,
     OutboxEntry,
     PendingUndo,
@@ -890,3 +891,38 @@ class Claim(Move, frozen=True, kw_only=True):
 
 _BEGUN = Entry(state=KeyState.CLAIMED, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
 """The template for the entries that a claim creates; a copy takes half the time of a new entry."""
+
+
+# --- the history --------------------------------------------------------------------------------
+
+
+def is_told(move: Move, verdict: TransitionResult) -> bool:
+    """Return whether the history records ``move``; a rejected one is recorded if it put the key in doubt."""
+    return move.is_in_history and (verdict.denial is None or verdict.found_doubt)
+
+
+def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
+    """Return the history line for ``move``, which resulted in ``entry``."""
+    # A `Suspect` is about the sender's own order, which may differ from the key's order.
+    known = None if isinstance(move, Suspect) else entry.order_id
+    return HistoryEvent(
+        at=now,
+        move=move.name,
+        state=entry.state,
+        intent_id=entry.intent_id,
+        epoch=entry.epoch,
+        attempt=entry.attempt,
+        order_id=getattr(move, "order_id", None) or known or getattr(move, "wrong", None),
+        ending=entry.ending if entry.ending is not None and isinstance(move, (Release, Refute)) else None,
+        by=getattr(move, "by", None),
+        reason=_reason(entry, move),
+    )
+
+
+def _reason(entry: Entry, move: Move) -> str | None:
+    # The line of a claim has a reason only if the claim put the key in doubt.
+    if entry.state is KeyState.IN_DOUBT and isinstance(move, Claim):
+        return entry.cause.told if entry.cause is not None else None
+    if isinstance(move, Create) and is_late(entry):
+        return CREATED_LATE
+    return getattr(move, "reason", None)

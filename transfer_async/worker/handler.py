@@ -100,7 +100,7 @@ class Handler:
         try:
             if not isinstance(command, OrderCommand):
                 command = OrderCommand.from_json(command)
-            call = worker_call(self.client, command.request, once=True)
+            call = worker_call(self.client, command.request)
             work = call.work
             result = await run_call(self.client, call)
         except BaseException as error:  # every message needs a disposition
