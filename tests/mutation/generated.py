@@ -119,7 +119,12 @@ PARTS = {
     ),
     "operators": Part(
         ("transfer_async/_pipeline/operators.py",),
-        ("tests/_pipeline/test_decisions.py", "tests/_pipeline/test_operators.py"),
+        (
+            "tests/_pipeline/test_decisions.py",
+            "tests/_pipeline/test_operators.py",
+            "tests/desk/test_damaged_records.py",
+            "tests/desk/test_notes.py",
+        ),
     ),
 }
 
@@ -161,10 +166,15 @@ def _survivors_of(meta: Path, codes: dict[str, int | None]) -> Iterator[str]:
         before, after = functions[f"{function}__mutmut_{_ORIGINAL}"], functions[name]
         if _messages(before) != _messages(after):
             continue
-        old, new = ([line.strip() for line in lines[one.lineno : one.end_lineno]] for one in (before, after))
+        old, new = (_lines(lines, one) for one in (before, after))
         changed = [line for line in difflib.ndiff(old, new) if line.startswith(("- ", "+ "))]
         readable = function.removeprefix("x").strip("_ǁ").replace("ǁ", ".")
         yield f"{meta.name.removesuffix('.py.meta')}.{readable}: {'  '.join(changed)}"
+
+
+def _lines(source: Sequence[str], function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    head, *body = source[function.lineno - 1 : function.end_lineno]
+    return [line.strip() for line in (head.replace(function.name, "this"), *body)]
 
 
 def _messages(function: ast.AST) -> list[str]:
