@@ -131,6 +131,17 @@ async def test_a_refused_decision_does_not_quarantine_a_corrupt_record(world: Wo
     assert (await world.entry()).unread == unread
 
 
+async def test_a_refutation_that_is_too_early_does_not_quarantine_a_corrupt_record(world: World):
+    await world.in_doubt()
+    unread = Unread(why="DecodeError", kept="{", hooks=("funds_hold",), earlier_hooks=())
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # as a damaged row is read
+    entries[world.scope, "k"] = replace(entries[world.scope, "k"], unread=unread)
+    with pytest.raises(ValueError, match=r"too early, .*; try again in 300 s"):
+        await operators(world).refute("k", undone=True, **ADA)
+
+    assert (await world.entry()).unread == unread
+
+
 async def test_the_banks_resolve_ends_a_doubt_despite_a_dual_control_demand(world: World):
     async def resolve(*_: object) -> str:
         return "tx-seen"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests._cli.journal.terminal import ADA, asked
-from tests.support.bank import World
+from tests.support.bank import World, refused_order
 from tests.support.cases import each
-from transfer_async import JournalFailed, KeyState
+from transfer_async import JournalFailed, KeyState, Refused
 from transfer_async._cli import create_run
 from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._pipeline.operators import Operators
@@ -72,6 +72,17 @@ async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: Wor
         "tx-b",
         [KeyState.CREATED, KeyState.CREATED, KeyState.IN_DOUBT],
     )
+
+
+async def test_a_refuted_key_that_was_used_since_is_not_counted_as_done(doubts: World, tmp_path: Path):
+    """The row is about an earlier call, and says nothing about the last one."""
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
+    await asked("refute", "--from", str(file), "--yes", *BY)
+    await doubts.fails(Refused, refused_order(), key="a")
+    again = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
+
+    assert again.stdout.startswith("2 rows: 1 done before, 1 refused\n")
+    assert [result for *_, result in await results(file)] == ["refused", "done before"]
 
 
 async def test_a_second_run_refutes_no_key_again(doubts: World, tmp_path: Path):
