@@ -131,6 +131,21 @@ async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts
     assert "d.jsonl.results.jsonl.part" not in await asyncio.to_thread(os.listdir, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("command", "results", "code"), [("resolve", "1 done, 1 refused", 3), ("propose", "2 done", 0)]
+)
+async def test_a_dry_run_refuses_an_order_id_for_a_second_key_if_the_run_would(
+    doubts: World, tmp_path: Path, command: str, results: str, code: int
+):
+    rows = [f"{key},resolve,tx-1,seen it,{await seen(doubts, key)}\n" for key in "ab"]
+    file = await write(tmp_path / "d.csv", HEADER + "".join(rows))
+    dry = await asked(command, "--from", str(file), "--dry-run", *BY, code=code)
+    run = await asked(command, "--from", str(file), *BY, code=code)
+
+    assert f"2 rows: {results}\n" in dry.stdout
+    assert run.stdout.startswith(f"2 rows: {results}\n")
+
+
 async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_another(
     doubts: World, tmp_path: Path
 ):
