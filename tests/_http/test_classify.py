@@ -1,13 +1,16 @@
 """Classification of an exchange: both tables, each status, and the resulting errors."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from tests.support import samples
 from tests.support.cases import each
 from transfer_async import (
     ConnectionFailed,
@@ -19,6 +22,7 @@ from transfer_async import (
     ServiceFailed,
     Unauthorized,
 )
+from transfer_async._converters.converter import read_answer
 from transfer_async._http.classify import (
     ORDER_ANSWERS,
     READ_ANSWERS,
@@ -27,8 +31,10 @@ from transfer_async._http.classify import (
     classify_response,
     error_of,
     fields_named,
+    other_order,
 )
 from transfer_async._http.transport import ExchangeResult
+from transfer_async._models.errors import CauseKind
 
 EVERY_STATUS = range(100, 600)
 DEFAULT = RetryPolicy()
@@ -148,11 +154,17 @@ def test_spaces_in_the_wrong_token_body_do_not_matter(body):
         *(b'{"message": "unauthorized"}', b'{"message": "Unauthorized."}', b'{"message": ["Unauthorized"]}'),
         *(b'{"message": "Unauthorized", "id": "tx-1"}', b'{"Message": "Unauthorized"}'),
         *(b'{"message": "created", "message": "Unauthorized"}', b'["Unauthorized"]', b'"Unauthorized"'),
-        *(b"Unauthorized", b'{"message": "Unauthorized"}}', b""),
+        *(b"Unauthorized", b'{"message": "Unauthorized"}}', b"", UNAUTHORIZED.ljust(200)),
     ],
 )
 def test_no_other_body_is_a_wrong_token(body):
     assert classify_response(answered(200, body), DEFAULT, ORDER_ANSWERS) is Classification.ANSWERED
+
+
+def test_a_cut_body_is_no_wrong_token_with_a_2xx():
+    cut = answered(200, UNAUTHORIZED, intact=False)
+
+    assert classify_response(cut, DEFAULT, ORDER_ANSWERS) is Classification.ANSWERED
 
 
 def test_a_401_needs_no_body():
@@ -264,7 +276,31 @@ def test_a_doubt_and_a_failed_read_carry_the_bytes():
 
     assert (doubt.status, doubt.raw, doubt.request_id) == (502, HTML, "req-7")
     assert (failed.status, failed.body, failed.request_id) == (502, HTML, "req-7")
+    assert str(failed) == "no usable answer (status 502, request req-7)"
     assert (lost.status, lost.raw, lost.request_id) == (None, None, None)
+    assert str(lost) == "the request may have been processed"
+
+
+@each(
+    ("evidence", "kind"),
+    [
+        (ExchangeResult(sent=True), CauseKind.NO_ANSWER),
+        (ExchangeResult(sent=True, status=422, intact=True, alone=False), CauseKind.SECOND_ANSWER),
+        (answered(503), CauseKind.STATUS),
+        (answered(503, intact=False), CauseKind.CUT_ANSWER),
+    ],
+)
+def test_a_doubt_has_the_kind_of_its_cause(evidence, kind):
+    """The operator's first step depends on it."""
+    assert error(Classification.UNKNOWN, evidence).kind is kind
+
+
+def test_an_error_has_the_exception_beneath_it_as_its_cause_but_no_cancellation():
+    lost = ConnectionResetError()
+
+    assert error(Classification.UNKNOWN, ExchangeResult(sent=True, error=lost)).__cause__ is lost
+    for none in (None, asyncio.CancelledError()):
+        assert error(Classification.UNKNOWN, ExchangeResult(sent=True, error=none)).__cause__ is None
 
 
 LATER = (NOW + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
@@ -322,3 +358,51 @@ def test_only_field_names_of_the_specification_are_taken_from_a_refusal():
     )
     for body in (b"", b"{", b"[]", b'{"errors": ["matcher_amount"]}', b'{"errors": null}'):
         assert fields_named(body) == ()
+
+
+def test_a_refused_order_has_the_fields_that_the_refusal_names_and_a_refused_read_has_none():
+    refusal = answered(422, b'{"errors": {"matcher_amount": ["too high"]}}')
+
+    assert error(Classification.REFUSED, refusal).fields == ("matcher_amount",)
+    assert error(Classification.REFUSED, refusal, reading=True).fields == ()
+
+
+# --- another order ------------------------------------------------------------------------------
+
+
+SENT = samples.new_order()
+POSTER, BENEFICIARY = SENT.poster_username, SENT.poster_recipient_username
+
+
+def difference(*, sent=SENT, poster=POSTER, beneficiary=BENEFICIARY, **shown):
+    """Return the field in which a response with ``shown`` differs from the order that was ``sent``."""
+    shown |= {"user": {"username": poster}, "postersBeneficiary": {"username": beneficiary}}
+    amounts = {"poster_amount": sent.poster_amount, "matcher_amount": sent.matcher_amount}
+    return other_order(sent, read_answer(samples.encode(samples.order_json(**amounts | shown))))
+
+
+@each(
+    ("shown", "field"),
+    [
+        ({}, None),
+        ({"poster_currency": "EUR"}, "poster_currency"),
+        ({"matcher_currency": "GHS"}, "matcher_currency"),
+        ({"poster_amount": 1250.01}, None),
+        ({"poster_amount": 1250.011}, "poster_amount"),
+        ({"matcher_amount": 999999.99}, None),
+        ({"matcher_amount": 999999.98}, "matcher_amount"),
+        ({"poster": "Ada.Okafor@Example.org", "beneficiary": None}, None),
+        ({"poster": None, "beneficiary": "BEN.OKRI@EXAMPLE.ORG"}, None),
+        ({"poster": BENEFICIARY}, "poster's username"),
+        ({"beneficiary": POSTER}, "beneficiary's username"),
+    ],
+)
+def test_a_response_with_another_amount_currency_or_person_is_to_another_order(shown, field):
+    assert difference(**shown) == field
+
+
+def test_the_amount_in_a_response_may_differ_by_one_unit_of_its_last_place():
+    fine = samples.new_order(poster_amount="1.2345", matcher_amount="987.6", exchange_rate="0.00125")
+
+    assert difference(sent=fine, poster_amount=Decimal("1.2346")) is None
+    assert difference(sent=fine, poster_amount=Decimal("1.23461")) == "poster_amount"

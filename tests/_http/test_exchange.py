@@ -295,6 +295,25 @@ async def test_an_interim_response_starts_the_wait_anew(bank: Bank, loop_time: L
 
 
 @pytest.mark.usefixtures("http_path")
+async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: Bank, loop_time: LoopTime):
+    async def processing(connection: Connection) -> None:
+        request = await connection.request()
+        for _ in range(8):
+            await loop_time.pass_(4.0)
+            connection.send(b"HTTP/1.1 102 Processing\r\n\r\n")
+            await connection.drain()
+            await loop_time.pass_(0.0)
+        connection.send(order_reply(request))
+
+    async with serving(processing) as server:
+        error: Any = await bank.try_order(server.url, timeouts=SLOW_READ)
+
+    assert error.status is None
+    assert error.order_may_exist
+    assert isinstance(error.__cause__, TimeoutError)
+
+
+@pytest.mark.usefixtures("http_path")
 async def test_each_part_of_a_body_may_take_its_time(bank: Bank, loop_time: LoopTime):
     async def slow(connection: Connection) -> None:
         reply = order_reply(await connection.request())

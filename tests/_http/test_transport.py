@@ -445,6 +445,23 @@ async def test_a_plain_request_goes_to_the_proxy_with_the_full_url(bank: Bank):
     assert server.accepted == 0
 
 
+async def test_only_the_proxy_receives_its_password(bank: Bank, certificates: Certificates):
+    async with (
+        serving(answers) as plain,
+        serving(answers, tls=certificates.server) as server,
+        serving(proxies) as proxy,
+    ):
+        address = proxy.url.replace("http://", "http://bank:hunter2@")
+        for url in (plain.url, server.url):
+            await bank.send_order(url, proxy=address, ssl=certificates.client)
+
+    assert [request.headers["proxy-authorization"] for request in proxy.requests] == [BANKS_PASSWORD] * 2
+    assert ["proxy-authorization" in request.headers for request in server.requests] == [False]
+
+
+BANKS_PASSWORD = "Basic YmFuazpodW50ZXIy"
+
+
 async def test_a_tunnel_carries_many_orders_and_reads(bank: Bank, certificates: Certificates):
     async with (
         serving(answers, tls=certificates.server) as server,

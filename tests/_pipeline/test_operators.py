@@ -11,6 +11,7 @@ from transfer_async import (
     Clock,
     Decision,
     Doubt,
+    InvalidOrder,
     KeyChanged,
     KeyState,
     MemoryJournal,
@@ -282,8 +283,12 @@ async def test_a_key_that_is_unknown_free_or_claimed_is_not_in_doubt(world: Worl
 async def test_by_and_reason_are_required(world: World, desk: Operators, name: str, text: Any):
     world.time.pass_(300.0)
 
-    for ending in endings(desk, **SAID | {name: text}):
-        why = await refusal(ending)
+    said: dict[str, Any] = SAID | {name: text}
+    notes = [desk.look("k", **said), desk.note("k", **said)]
+    if name == "by":
+        notes.append(desk.watch("k", by=text))
+    for call in (*endings(desk, **said), *notes):
+        why = await refusal(call)
         assert why == f"{name}: must be a non-empty line of text, which is kept in the history"
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
@@ -293,6 +298,8 @@ async def test_by_and_reason_are_required(world: World, desk: Operators, name: s
 
 async def test_an_unknown_key_has_no_history(world: World):
     assert await operators(world).history("never") == ()
+    with pytest.raises(InvalidOrder, match="key: "):
+        await operators(world).history("")
 
 
 async def test_prune_removes_settled_keys_and_keeps_pending_ones(world: World):
@@ -330,6 +337,29 @@ async def test_audit_returns_the_lines_from_since_until_before_until(world: Worl
     assert [step.reason for _, step, _ in lines] == ["note 1"]
 
 
+async def test_the_audit_is_read_in_pages_and_by_person(world: World):
+    await world.in_doubt("k")
+    desk = operators(world)
+    for by in ("ada", "ben", "ada"):
+        await desk.note("k", by=by, reason=f"a note of {by}")
+    lines, after = await desk.audit(limit=2)
+    earlier, end = await desk.audit(limit=2, after=after)
+    found, _ = await desk.audit(by="ben")
+
+    assert [[step.by for _, step, _ in page] for page in (lines, earlier, found)] == [
+        ["ada", "ben"],
+        ["ada"],
+        ["ben"],
+    ]
+    assert end == ""
+
+
+async def test_the_journals_seconds_are_converted_to_utc(world: World):
+    utc = await operators(world).times()
+
+    assert utc(await world.journal.now()) == NOON
+
+
 async def test_prune_refuses_a_time_in_the_future(world: World):
     async with world.client() as client:
         for desk in (client, operators(world)):
@@ -364,6 +394,13 @@ async def test_a_failing_store_raises_journal_failed(
 
     assert isinstance(failed.__cause__, OSError)
     assert "disk full" not in str(failed)
+
+
+async def test_after_a_failed_decision_the_outcome_is_unknown(world: World, desk: Operators):
+    world.journal.fail_on = transitions.Resolve
+    failed = await failure(desk.resolve("k", order_id="tx-1", **SAID), JournalFailed)
+
+    assert failed.outcome is Outcome.UNKNOWN
 
 
 async def test_a_journal_failed_error_of_the_journal_is_passed_on(

@@ -437,6 +437,25 @@ async def test_a_key_that_cannot_be_written_does_not_block_the_others(world: Wor
     }
 
 
+async def test_failures_of_single_keys_do_not_end_a_run(world: World):
+    """Only consecutive failures show that the journal is down."""
+    for number in range(8):
+        await world.crash(transitions.MarkSending, key=f"k{number}")
+    world.time.pass_(60.0)
+
+    async def every_second_fails(_: object) -> None:
+        if world.journal.kinds.count("TakeOver") % 2:
+            raise OSError
+
+    world.journal.before[transitions.TakeOver] = every_second_fails
+    async with world.client() as client:
+        with pytest.raises(JournalFailed):
+            await client.recover()
+    states = [(await world.entry(f"k{number}")).state for number in range(8)]
+
+    assert states == [KeyState.CLAIMED, KeyState.FREE] * 4
+
+
 async def test_a_journal_that_fails_repeatedly_is_not_tried_for_every_key(world: World):
     for number in range(5):
         await world.crash(transitions.MarkSending, key=f"k{number}")

@@ -32,6 +32,13 @@ async def test_a_refutation_is_shown_once_more_before_anything_is_written(world:
     assert await world.told() == before
 
 
+async def test_a_refutation_without_a_reason_is_refused_before_the_review(doubted: World, desk: Desk):
+    answer = await reviewed(desk.visitor(), reason=" ")
+
+    assert answer.status == 422
+    assert "This cannot be undone. Nothing is decided yet." not in answer.text
+
+
 @pytest.mark.parametrize("typed", ["k", " k ", "155025", "155,025.00", "155025.00 NGN", "NGN 155,025"])
 async def test_the_amount_or_the_key_confirms_it(doubted: World, desk: Desk, typed: str):
     ada = desk.visitor()

@@ -270,6 +270,23 @@ async def test_an_error_about_one_transition_fails_only_that_one(store: Store):
     assert store.commits == [5, 1, 1, 1, 1, 1]
 
 
+async def test_a_settled_transition_is_not_committed_again_after_an_error_about_another(store: Store):
+    """A back end may settle some transitions of a commit before another one fails."""
+    commit, alone = store._commit, store.commits
+
+    async def partly(wanted: Sequence[PendingMove]) -> None:
+        if len(wanted) > 1:
+            await commit(wanted[:-1])
+            raise ValueError
+        await commit(wanted)
+
+    store._commit = partly  # type: ignore[method-assign]
+    verdicts = await asyncio.gather(*await waiting(store, 3))
+
+    assert [verdict.denial for verdict in verdicts] == [None] * 3
+    assert alone == [2, 1]
+
+
 async def test_the_transition_of_a_cancelled_caller_is_committed(store: Store):
     gate = store.gate = Gate()
     (caller,) = await waiting(store, 1)

@@ -21,7 +21,10 @@ from tests.support.journalling import (
 )
 from transfer_async.journal import rows, state_machine, transitions
 from transfer_async.journal.durable import PendingMove, Transaction, WriteCache
-from transfer_async.journal.model import Entry, KeyState, Rejection
+from transfer_async.journal.model import Decision, Entry, KeyState, Rejection
+from transfer_async.journal.operator_transitions import Propose
+
+PROPOSAL = Propose(id="p", decision=Decision.RESOLVE, attempt="a", order_id="tx-1", by="ada", said="seen")
 
 
 class Makes:
@@ -104,6 +107,16 @@ async def test_an_id_that_is_bound_earlier_in_the_commit_is_foreign_later(
     assert denials(transaction) == [None, Rejection.FOREIGN]
 
 
+async def test_a_proposal_does_not_bind_its_order_id_to_its_key(makes: Makes):
+    """Otherwise the order of another key, created in the same commit, would be a doubt."""
+    makes.store("k-1", "a", claim(), mark(), doubt())
+    makes.store("k-2", "b", claim(), mark())
+    transaction = makes.transaction(("k-1", PROPOSAL), ("k-2", create("a", "tx-1")))
+    transaction.decide(0.0)
+
+    assert denials(transaction) == [None, None]
+
+
 async def test_places_are_always_sorted(makes: Makes):
     transaction = makes.transaction(*((key, claim()) for key in ("b", "a", "c", "a")))
 
@@ -122,6 +135,7 @@ COMMITTED: dict[str, tuple[str, tuple[transitions.Move, ...], transitions.Move, 
     "a rejected claim that recorded a doubt": ("t0", SENDER_IN_DOUBT, claim(2), Rejection.IN_DOUBT),
     "an order, and another transition since": ("other", UNDO_PENDING, create(), None),
     "a release, and another transition since": ("other", UNDO_PENDING, release(), None),
+    "a release of a suspected order, which left a doubt": ("t0", SENDER_IN_DOUBT, release(), Rejection.LOST),
     "an undo, and another transition since": ("other", UNDO_PENDING, mark_undone("hold"), None),
 }
 """The stored token, the transitions that led to the stored entry, the committed one, and its rejection."""
@@ -214,6 +228,14 @@ async def test_an_optimistic_write_replaces_nothing_or_the_cached_entry(makes: M
 async def test_no_rejection_is_decided_optimistically(makes: Makes, wishes: tuple[transitions.Move, ...]):
     makes.store("k", "t", claim())
     transaction = assumed(makes, *(("k", wish) for wish in wishes))
+
+    assert (transaction.wanted, transaction.results, transaction.writes) == ([], [], [])
+
+
+async def test_a_proposal_with_an_order_id_is_not_decided_optimistically(makes: Makes):
+    """Only the stored state shows whether another key has the order; no unique index checks a proposal."""
+    makes.store("k", "t", claim(), mark(), doubt())
+    transaction = assumed(makes, ("k", PROPOSAL))
 
     assert (transaction.wanted, transaction.results, transaction.writes) == ([], [], [])
 

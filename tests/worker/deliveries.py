@@ -59,12 +59,13 @@ class FakeHandler:
 
     log: Log
     result: object
+    asked: bool = True
 
     async def handle(self, command, *, deliveries=1):
         await self.log.step("handle")
         decided = disposition(self.result, deliveries=deliveries)
         outcome = AN_OUTCOME if decided.action.value == "ack" else None
-        return Handled(disposition=decided, outcome=outcome, key="k", result=self.result)
+        return Handled(disposition=decided, outcome=outcome, key="k", result=self.result, asked=self.asked)
 
 
 @define

@@ -288,6 +288,17 @@ async def test_a_bad_token_makes_the_worker_not_ready_until_a_command_succeeds()
     assert await desk.worker.health.not_ready() == []
 
 
+async def test_a_result_from_the_journal_does_not_end_the_wait_for_the_service():
+    """A redelivered command is answered without a request, so it does not show that the token works now."""
+    desk = Desk(Unauthorized(status=401))
+    await desk.take()
+    pause, desk.handler.asked = desk.worker.pause, False
+    await desk.take(ORDER)
+
+    assert desk.worker.pause == pause > 0
+    assert await desk.worker.health.not_ready() == ["service: the service does not accept the token"]
+
+
 async def test_no_command_is_taken_while_none_could_succeed():
     desk = Desk(TokenUnavailable())
 

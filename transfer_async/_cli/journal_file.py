@@ -178,11 +178,13 @@ class DryRunJournal:
             await self.read(scope, key),
             move,
             now=await self._store.now(),
-            id_taken=order_id is not None and self._bound.setdefault(order_id, key) != key,
+            id_taken=order_id is not None and self._bound.get(order_id, key) != key,
             four_eyes=await self.read(scope, FOUR_EYES),
         )
         if result is not None:
             self._entries[key] = result.entry
+            if order_id is not None and result.entry.order_id == order_id:  # A proposal does not bind the id.
+                self._bound[order_id] = key
         return result
 
 

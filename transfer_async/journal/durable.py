@@ -681,7 +681,7 @@ class Transaction:
         if result is None or result.entry is before:
             return result
         held.entry, held.changed_by = result.entry, pending.token
-        if order_id is not None and result.denial is None:
+        if order_id is not None and result.entry.order_id == order_id:  # A proposal does not bind the id.
             self._ids[scope, order_id] = key
         if is_told(move, result):
             step = history_step(result.entry, move, now=now)

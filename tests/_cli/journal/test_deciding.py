@@ -9,9 +9,10 @@ import pytest
 from tests._cli.journal.terminal import ADA, BEN, asked, corrupt_intents, told
 from tests.support.bank import NOON, World
 from tests.support.cases import each
-from transfer_async import JournalFailed, KeyState, UnreadableOrder
+from transfer_async import CauseKind, JournalFailed, KeyState, UnreadableOrder
+from transfer_async._models.errors import Cause
 from transfer_async._pipeline import operators
-from transfer_async.journal import Create
+from transfer_async.journal import Create, GoInDoubt
 from transfer_async.sandbox import WrongTypes
 
 SEEN = ["resolve", "doubt", "--order-id", "tx-seen"]
@@ -224,7 +225,9 @@ async def test_a_missing_reason_is_asked_for(doubted: World):
     assert last.reason == "a letter"
 
 
-@pytest.mark.parametrize("command", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"]])
+@pytest.mark.parametrize(
+    "command", [["resolve", "--order-id", "tx-other"], ["refute", "--yes"], ["propose", "refute"]]
+)
 async def test_a_decision_about_one_doubt_does_not_end_a_later_one(
     command: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ):
@@ -292,3 +295,15 @@ async def test_the_order_id_of_an_unreadable_response_is_offered(
     assert shown["history"][-1]["reason"].endswith(f"; the response has the id {order_id}")
     assert f"contains {order_id}. Is it the order of doubt?" in no.stderr
     assert (await world.entry("doubt")).order_id == order_id
+
+
+async def test_of_several_candidates_none_is_offered(world: World):
+    await world.in_doubt("doubt")
+    attempt = (await world.entry("doubt")).attempt or ""
+    for order_id in ("tx-1", "tx-2"):
+        cause = Cause(kind=CauseKind.UNREADABLE_ANSWER)
+        await world.move(GoInDoubt(attempt=attempt, candidate=order_id, cause=cause), "doubt")
+    refused = await asked("resolve", "doubt", "--candidate", *ADA, code=2)
+
+    assert "the service's responses contain several candidate orders: tx-1, tx-2" in refused.stderr
+    assert (await world.entry("doubt")).state is KeyState.IN_DOUBT

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests._cli.journal.terminal import ADA, asked
-from tests.support.bank import World
+from tests.support.bank import World, refused_order
 from tests.support.cases import each
-from transfer_async import JournalFailed, KeyState
+from transfer_async import JournalFailed, KeyState, Refused
 from transfer_async._cli import create_run
 from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._pipeline.operators import Operators
@@ -74,6 +74,17 @@ async def test_every_row_is_decided_and_a_second_run_decides_nothing(doubts: Wor
     )
 
 
+async def test_a_refuted_key_that_was_used_since_is_not_counted_as_done(doubts: World, tmp_path: Path):
+    """The row is about an earlier call, and says nothing about the last one."""
+    file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
+    await asked("refute", "--from", str(file), "--yes", *BY)
+    await doubts.fails(Refused, refused_order(), key="a")
+    again = await asked("refute", "--from", str(file), "--yes", *BY, code=3)
+
+    assert again.stdout.startswith("2 rows: 1 done before, 1 refused\n")
+    assert [result for *_, result in await results(file)] == ["refused", "done before"]
+
+
 async def test_a_second_run_refutes_no_key_again(doubts: World, tmp_path: Path):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", decision="refute")
     unasked = await asked("refute", "--from", str(file), *BY, code=2)
@@ -118,6 +129,21 @@ async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts
     assert rest == ["3 rows: 1 done, 2 refused", "this was a dry run: nothing was decided or written"]
     assert [await doubts.entry(key) for key in "ab"] == before
     assert "d.jsonl.results.jsonl.part" not in await asyncio.to_thread(os.listdir, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "results", "code"), [("resolve", "1 done, 1 refused", 3), ("propose", "2 done", 0)]
+)
+async def test_a_dry_run_refuses_an_order_id_for_a_second_key_if_the_run_would(
+    doubts: World, tmp_path: Path, command: str, results: str, code: int
+):
+    rows = [f"{key},resolve,tx-1,seen it,{await seen(doubts, key)}\n" for key in "ab"]
+    file = await write(tmp_path / "d.csv", HEADER + "".join(rows))
+    dry = await asked(command, "--from", str(file), "--dry-run", *BY, code=code)
+    run = await asked(command, "--from", str(file), *BY, code=code)
+
+    assert f"2 rows: {results}\n" in dry.stdout
+    assert run.stdout.startswith(f"2 rows: {results}\n")
 
 
 async def test_under_dual_control_a_file_is_proposed_by_one_and_approved_by_another(

@@ -31,6 +31,18 @@ async def test_one_person_proposes_and_another_approves(world: World, somebody: 
     assert (await world.entry()).state is KeyState.FREE
 
 
+async def test_an_approval_waits_for_the_given_time_too(world: World):
+    await world.in_doubt()
+    proposed = await asked("propose", "k", "refute", *ADA)
+    proposal = proposed.stdout.split()[-1]
+    approve = ("approve", "k", "--yes", "--proposal", proposal, *BEN)
+    early = await asked(*approve, "--settle-after", "1e9", code=1)
+
+    assert "it is too early, because a request may still take effect" in early.stderr
+    assert (await world.entry()).state is KeyState.IN_DOUBT
+    await asked(*approve)
+
+
 async def test_the_proposals_id_is_required_when_not_interactive(world: World):
     await world.in_doubt()
     proposal = (await told("propose", "k", "resolve", "--order-id", "tx-1", *ADA))["proposal"]
