@@ -4,6 +4,7 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import AsyncMock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -129,6 +130,38 @@ async def test_keys_that_a_dead_worker_abandoned_are_listed(world: World, desk: 
 
     assert "claimed abandoned" in shown.text
     assert "sending abandoned" in shown.text
+
+
+async def test_the_reasons_of_a_key_do_not_contradict_each_other(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    """A later call is in doubt, while an undo of an earlier call is pending."""
+    await world.owing()
+    world.bank.release_error = RuntimeError()
+    await world.in_doubt()
+    page, owed = await desk.visitor().key(), await world.entry()
+    unread = Unread(why="DecodeError", kept="{", hooks=(), earlier_hooks=())
+    monkeypatch.setattr(world.journal, "read", AsyncMock(return_value=replace(owed, unread=unread)))
+    corrupt = await desk.visitor().key()
+
+    assert "in doubt undo pending" in page.text
+    assert "The order may exist, and its hold is kept." in page.text
+    assert "An earlier call with this key ended in a definite failure" in page.text
+    assert "A definite failure is recorded" not in page.text
+    assert "no recovery can continue it" in corrupt.text
+    assert "The next recovery" not in corrupt.text
+
+
+async def test_a_key_that_a_worker_is_processing_is_not_called_abandoned(world: World, desk: Desk):
+    await world.crash(transitions.Create)
+    ada = desk.visitor()
+
+    busy = await ada.key()
+    world.time.pass_(60)
+    abandoned = await ada.key()
+
+    assert "Its worker never reported an end." not in busy.text
+    assert "Its worker never reported an end." in abandoned.text
 
 
 async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: Desk):

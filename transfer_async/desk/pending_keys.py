@@ -37,7 +37,7 @@ from transfer_async._pipeline.key_views import KeyView, amount_in, money
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.clock import Clock, in_two_units
 from transfer_async.desk.auth import Operator, Role
-from transfer_async.journal.model import FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
+from transfer_async.journal.model import BELIEVED, FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
 PAGE = 100
 """The number of keys that are read at once. While they are decoded, nothing else in the process runs."""
@@ -379,10 +379,16 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
         view.state is KeyState.IN_DOUBT,
         view.proposal is not None,
         bool(view.pending_undos),
-        view.state in (KeyState.CLAIMED, KeyState.SENDING),
+        view.state in (KeyState.CLAIMED, KeyState.SENDING) and not _is_in_use(view),
         bool(view.pending_notifications),
         not view.readable,
     )
+
+
+def _is_in_use(view: KeyView) -> bool:
+    """Return whether a worker's lease on the key is valid. A lease that ends too late is a wrong record."""
+    entry = view.entry
+    return view.age is not None and 0 < entry.lease_until - entry.claimed_at - view.age <= BELIEVED
 
 
 @cache  # Many thousands of rows share each combination.

@@ -456,7 +456,7 @@ async def key_page(
         "view": view,
         "name": name_of(view.key),
         "why": kinds_of(view),
-        "sealed": ENCRYPTED if view.is_sealed else None,
+        "reasons": reasons_of(view),
         "steps": shown,
         "earlier": len(steps) - len(shown),
         "pending": pending(view, holds=shared.holds),
@@ -578,7 +578,7 @@ KIND_LABELS = {
 """The labels of the reasons why a key needs attention."""
 
 KIND_HELP = {
-    "doubt": "The order may exist, and the hold is kept. Find out whether it exists, then record the result.",
+    "doubt": "The order may exist, and its hold is kept. Find out whether it exists, then record the result.",
     "proposed": "One person has proposed a decision, and another must approve it.",
     "owed": "A definite failure is recorded, but a hook is not undone yet. The next recovery tries again.",
     "abandoned": "Its worker never reported an end. The next recovery continues it.",
@@ -588,8 +588,21 @@ KIND_HELP = {
 
 OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
 
-ENCRYPTED = "The key's record is encrypted with a key that is not available here."
-"""The text instead of ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
+
+def reasons_of(view: KeyView) -> list[str]:
+    """Return the texts of the reasons why a key needs attention. No text contradicts another."""
+    texts = dict(KIND_HELP)
+    if view.is_sealed:
+        texts["unreadable"] = "The key's record is encrypted with a key that is not available here."
+    if view.state is not KeyState.FREE:  # The pending undos are those of earlier intents.
+        texts["owed"] = (
+            "An earlier call with this key ended in a definite failure, but its hook is not undone yet. "
+            "The next recovery tries again."
+        )
+    if not view.readable:  # No recovery and no worker continues such a key.
+        texts = {kind: texts[kind] for kind in ("doubt", "proposed", "unreadable")}
+    return [texts[kind] for kind in kinds_of(view) if kind in texts]
+
 
 _MOVES = {
     "claim": "a worker took the key",
