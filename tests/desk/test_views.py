@@ -53,6 +53,7 @@ async def test_amounts_are_summed_by_currency_and_reason(world: World, desk: Des
     shown = await desk.visitor().get()
 
     assert "Currency In doubt Undo pending NGN 310,050.00 155,025.00" in shown.text
+    assert "A key with several reasons counts in each of their columns." in shown.text
 
 
 async def test_every_page_names_its_environment_and_the_number_of_waiting_keys(world: World):
