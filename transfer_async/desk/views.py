@@ -54,7 +54,7 @@ from transfer_async.desk.pending_keys import (
     time_of,
 )
 from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_same_person
-from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Note
 from transfer_async.journal.state_machine import latest
 
 REFRESH = 30
@@ -457,7 +457,8 @@ async def key_page(
         "name": name_of(view.key),
         "why": kinds_of(view),
         "reasons": reasons_of(view),
-        "steps": shown,
+        "note": next((step for step in reversed(steps) if step.move == Note.name), None),
+        "steps": shown[::-1],
         "earlier": len(steps) - len(shown),
         "pending": pending(view, holds=shared.holds),
         "nothing_to_do": nothing_to_do(view),
