@@ -66,6 +66,7 @@ async def test_the_selected_keys_are_proposed_with_one_reason_and_nothing_is_dec
         None,
     ]
     assert "proposed by me 2" in mine.text
+    assert "by ada: the order exists tx-1, 0 s ago" in mine.text
     assert 'form="bulk"' not in mine.html  # a key with a proposal cannot be selected
     assert "select" not in mine.page.forms
 

@@ -86,7 +86,7 @@ class KeyRow:
     currency: str  # the amount's currency; empty if unknown
     cause: str  # a short text why the order is in doubt; empty if unknown
     by: str | None  # the name of the person who has proposed a decision
-    proposed: str  # the proposed decision, as a clause; empty without a proposal
+    proposed: str  # the proposed decision with its order's id, as a clause; empty without a proposal
     proposed_at: float  # the time of the proposal, in seconds since 1970; minus infinity if unknown
     watched_by: str | None  # the name of the person who is looking at the key
     watched_at: float  # when this person began, in seconds since 1970; minus infinity if unknown
@@ -336,13 +336,20 @@ def pending_row(view: KeyView) -> KeyRow | None:
         currency="" if order is None else sys.intern(order.poster_currency),
         cause=view.cause_in_short,
         by=None if view.proposal is None else view.proposal.by,
-        proposed="" if view.proposal is None else proposed_row(view.proposal).explained,
+        proposed=_proposed(view.proposal),
         proposed_at=time_of(view, view.proposal),
         watched_by=None if view.watcher is None else view.watcher.by,
         watched_at=time_of(view, view.watcher),
         has_candidate=bool(view.candidates),
         ids=_ids(view),
     )
+
+
+def _proposed(proposal: Proposal | None) -> str:
+    """Return the proposed decision as a clause with the order's id; an empty text without a proposal."""
+    if proposal is None:
+        return ""
+    return " ".join(filter(None, (proposed_row(proposal).explained, proposal.order_id)))
 
 
 def _ids(view: KeyView) -> str:
