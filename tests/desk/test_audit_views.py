@@ -43,8 +43,8 @@ async def searched(visitor: Visitor, **fields: str) -> tuple[str, dict[str, Any]
 async def test_a_reader_sees_who_decided_and_who_proposed_it(desk: Desk):
     page = await desk.visitor("eve", []).get("/audit")
 
-    assert "the order was recorded as existing tx-second ben ada" in page.text
-    assert "a decision was proposed tx-second ada – resolve: in the export" in page.text
+    assert "decided: the order exists tx-second ben ada" in page.text
+    assert "proposed: the order exists tx-second ada – in the export" in page.text
     assert "key?key=second" in page.page.links
     assert page.text.index("tx-second") < page.text.index("tx-first")
 
@@ -102,8 +102,8 @@ async def test_the_file_has_no_formula(desk: Desk):
     assert [
         (row["key"], row["did"], row["by"], row["proposed by"], row["order id"]) for row in rows[-3:-1]
     ] == [
-        ("first", "the order was recorded as existing", "ben", "ada", "tx-first"),
-        ("first", "a decision was proposed", "ada", "", "tx-first"),
+        ("first", "decided: the order exists", "ben", "ada", "tx-first"),
+        ("first", "proposed: the order exists", "ada", "", "tx-first"),
     ]
     assert not any(cell.startswith("=") for row in rows for cell in row.values())
 

@@ -460,7 +460,7 @@ async def test_views_of_the_parties_do_not_hide_decisions_in_the_history(world: 
 
     shown = await ada.key()
 
-    for move in ("a worker took the key", "the order was recorded as existing", "withdrawn by ada"):
+    for move in ("a worker took the key", "decided: the order exists", "withdrawn by ada"):
         assert move in shown.text
     assert "the parties were shown by eve" in shown.text
 

@@ -15,7 +15,7 @@ from attrs import evolve, field, frozen
 from transfer_async._pipeline.decisions import is_approval
 from transfer_async._support.clock import moment
 from transfer_async.desk.pending_keys import PER_PAGE, csv_of, utc_text
-from transfer_async.desk.views import Shared, fields_of, move_text, name_of, operator_at
+from transfer_async.desk.views import Shared, did, fields_of, name_of, operator_at
 from transfer_async.journal.protocol import AuditLine
 
 AUDIT_CSV = "decisions.csv"
@@ -163,15 +163,15 @@ def _csv_line(line: AuditLine) -> list[str]:
     key, step, _ = line
     proposal = proposal_of(line)
     proposed = ("", "") if proposal is None else (proposal.by, utc_text(proposal.at))
-    did = move_text(step.move)
+    text, reason = did(step)
     return [
         utc_text(step.at),
         name_of(key),
-        did,
+        text,
         step.by or "",
         *proposed,
         step.order_id or "",
-        step.reason or "",
+        reason or "",
     ]
 
 

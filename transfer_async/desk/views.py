@@ -28,6 +28,7 @@ from transfer_async._pipeline.decisions import (
     approval,
     effects_of_proposal,
     pending,
+    proposed_in,
     proposed_row,
 )
 from transfer_async._pipeline.key_views import KeyView, Sentence, amount_in, money, only_scopes
@@ -627,7 +628,7 @@ _MOVES = {
     "layaside": "the corrupt record was put into quarantine",
     "promise": "the outcome was published as unknown",
     "told": "the end of the doubt was published",
-} | {row.name: row.history for row in DECISIONS}
+} | {row.name: f"decided: {row.explained}" for row in DECISIONS}
 """The text of each transition in the history. A transition from a later version is shown by its name."""
 
 
@@ -714,9 +715,11 @@ def name_of(key: str) -> str:
     return "The rule of dual control" if key == FOUR_EYES else key
 
 
-def move_text(name: str) -> str:
-    """Return the text of a transition in the history."""
-    return _MOVES.get(name, name)
+def did(step: HistoryEvent) -> tuple[str, str | None]:
+    """Return what a history line records, in the words of the forms, and its reason."""
+    if (proposed := proposed_in(step)) is not None:
+        return f"proposed: {proposed[0]}", proposed[1]
+    return _MOVES.get(step.move, step.move), step.reason
 
 
 def count(number: int, thing: str) -> str:
@@ -787,11 +790,11 @@ _environment.filters.update(
     count=count,
     exact=escape,  # without marks, for a field that the browser must send back unchanged
     machine_time=machine_time,
-    move=move_text,
     time=_time,
 )
 _environment.globals.update(
     address=address,
+    did=did,
     own_proposal=OWN_PROPOSAL,
     ages=AGES,
     amounts=AMOUNTS,
