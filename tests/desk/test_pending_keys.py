@@ -125,8 +125,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
         "now": NOON.timestamp(),
     }
     words = {"operator": None, "heading": "", "caption": "", "nothing": "", "other_scopes": "", "label": ""}
-    return views.page(
-        "list",
+    return views.TEMPLATES["list"].render(
         snapshot=snapshot,
         choice=evolve(choice, page=page.page),
         page=page,

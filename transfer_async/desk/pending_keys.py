@@ -65,9 +65,7 @@ STALE_AFTER = 60.0
 PAGE_TIMEOUT = 60.0
 """The timeout in seconds for reading one page of keys from the journal."""
 
-IN_DOUBT, PROPOSED, OWED = "doubt", "proposed", "owed"
-ABANDONED, UNTOLD, UNREADABLE = "abandoned", "untold", "unreadable"
-KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
+KINDS = ("doubt", "proposed", "owed", "abandoned", "untold", "unreadable")
 """The reasons why a key may need attention. A key may have several reasons."""
 
 _NOTHING = Decimal(0)
@@ -129,10 +127,7 @@ class Totals:
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers that count as the person ``me``, who cannot approve their proposals.
-
-        Names that look alike count as one person's.
-        """
+        """Return the proposers whose name looks like ``me``, who cannot approve their proposals."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
@@ -145,9 +140,7 @@ class Totals:
             self.proposals[row.by] += number
         if row.amount is not None:
             self._amounts[row.currency] += number
-            sums = self._sums.get(row.currency)
-            if sums is None:
-                sums = self._sums[row.currency] = dict.fromkeys(KINDS, _NOTHING)
+            sums = self._sums.setdefault(row.currency, dict.fromkeys(KINDS, _NOTHING))
             for kind in row.kinds:
                 sums[kind] += number * row.amount
 
@@ -156,18 +149,13 @@ class Totals:
 class PendingKeysSnapshot:
     """The list of keys that needed attention when the journal was last read."""
 
-    rows: list[KeyRow]
-    """The keys, oldest first."""
-    beyond: int = 0
-    """The number of keys that are not listed because the list is full."""
-    read_at: datetime
-    """The time when reading the journal began."""
-    is_complete: bool = True
-    """Whether the whole journal was read."""
-    totals: Totals = field(init=False)
-    """The totals over `rows`, computed in the background and not during a request."""
+    rows: list[KeyRow]  # the keys, oldest first
+    beyond: int = 0  # the number of keys that are not listed because the list is full
+    read_at: datetime  # the time when reading the journal began
+    is_complete: bool = True  # whether the whole journal was read
+    totals: Totals = field(init=False)  # over `rows`, computed in the background and not during a request
+    # The filtered and sorted rows for the most recent choices; see `listing`.
     chosen: dict[Choice, list[KeyRow]] = field(factory=dict, init=False)
-    """The filtered and sorted rows for the most recent choices; see `listing`."""
 
     def __attrs_post_init__(self) -> None:
         self.totals = Totals(self.rows)
@@ -326,7 +314,7 @@ def pending_row(view: KeyView) -> KeyRow | None:
     kinds = kinds_of(view)
     if not kinds:
         return None
-    order = view.order
+    order, proposal = view.order, view.proposal
     return KeyRow(
         key=view.key,
         kinds=kinds,
@@ -335,21 +323,16 @@ def pending_row(view: KeyView) -> KeyRow | None:
         weight=0.0 if order is None else float(order.poster_amount),
         currency="" if order is None else sys.intern(order.poster_currency),
         cause=view.cause_in_short,
-        by=None if view.proposal is None else view.proposal.by,
-        proposed=_proposed(view.proposal),
-        proposed_at=time_of(view, view.proposal),
+        by=None if proposal is None else proposal.by,
+        proposed=" ".join(filter(None, (proposed_row(proposal).explained, proposal.order_id)))
+        if proposal
+        else "",
+        proposed_at=time_of(view, proposal),
         watched_by=None if view.watcher is None else view.watcher.by,
         watched_at=time_of(view, view.watcher),
         has_candidate=bool(view.candidates),
         ids=_ids(view),
     )
-
-
-def _proposed(proposal: Proposal | None) -> str:
-    """Return the proposed decision as a clause with the order's id; an empty text without a proposal."""
-    if proposal is None:
-        return ""
-    return " ".join(filter(None, (proposed_row(proposal).explained, proposal.order_id)))
 
 
 def _ids(view: KeyView) -> str:

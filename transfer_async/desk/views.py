@@ -87,7 +87,6 @@ class Views:
             request,
             is_empty=not snapshot.rows,
             heading="Keys that need attention",
-            caption="Keys that need attention",
             nothing="No key needs attention." if snapshot.is_complete else "No key was found so far.",
             snapshot=snapshot,
             choice=choice,
@@ -216,11 +215,10 @@ class Views:
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
     """Return the numbers of proposals that the operator may approve and has made."""
-    mine = snapshot.totals.by_me(me.name)
-    numbers = {True: 0, False: 0}
-    for by, number in snapshot.totals.proposals.items():
-        numbers[by in mine] += number
-    return {"mine": numbers[True]} | ({"approve": numbers[False]} if me.may(Role.APPROVE) else {})
+    totals = snapshot.totals
+    mine = sum(totals.proposals[by] for by in totals.by_me(me.name))
+    others = totals.proposals.total() - mine
+    return {"mine": mine} | ({"approve": others} if me.may(Role.APPROVE) else {})
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
@@ -266,7 +264,6 @@ SHOWN_STEPS = 200
 
 LONGEST_FIELD = 10_000
 """The maximum length of a form field, in characters."""
-
 
 LONGEST_LABEL = 40
 """The maximum length of the environment's label, in characters."""
@@ -335,8 +332,9 @@ class PageStyle:
         """The style sheet. The text on the band is black or white, whichever has more contrast."""
         if self.colour is None:
             return _STYLE
-        red, green, blue = (_linear(int(self.colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
-        luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # as WCAG 2 defines it
+        parts = [int(self.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]  # as WCAG 2 defines it
         text = "#000000" if luminance > 0.179 else "#ffffff"
         return f"{_STYLE}\n:root {{ --band: {self.colour}; --on-band: {text}; }}\n"
 
@@ -362,11 +360,6 @@ def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
     ]
 
 
-def _linear(part: float) -> float:
-    """Return the linear light intensity of one component of an sRGB colour."""
-    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)
-
-
 @frozen(kw_only=True)
 class Shared:
     """The objects and settings that all pages use."""
@@ -384,7 +377,9 @@ class Shared:
         where: dict[str, Any] = {"scope": self.operators.scope, "label": self.style.label}
         where |= {"waiting": self.cache.waiting, "signs_out": self.signs_out}
         where |= {"zone": self.style.zone, "made_at": self.clock.utc()}
-        return web.Response(text=page(template, **where, **given), content_type="text/html", status=status)
+        return web.Response(
+            text=TEMPLATES[template].render(where, **given), content_type="text/html", status=status
+        )
 
     def time(self, seconds: float) -> str:
         """Return seconds since 1970 as a page shows them."""
@@ -425,8 +420,6 @@ async def fields_of(request: web.Request) -> dict[str, str]:
     return fields
 
 
-_NOT_LISTED: Mapping[str, str] = {}
-
 _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
     **dict.fromkeys(("reason", "order_id", "ticked"), ""),
@@ -441,7 +434,7 @@ async def key_page(
     *,
     status: int = 200,
     done: str = "",
-    listed: Mapping[str, str] = _NOT_LISTED,
+    listed: Mapping[str, str] | None = None,
     **more: Any,
 ) -> web.Response:
     """Return the page of one key with its current record.
@@ -467,7 +460,7 @@ async def key_page(
         "links": links_of(shared.style.link, view),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
         "done": confirmed,
-        **await _following(shared, operator, view, listed, is_done=confirmed is not None),
+        **await _following(shared, operator, view, listed or {}, is_done=confirmed is not None),
         "at": moment,
         **_forms(shared, operator, view, four_eyes=(await shared.operators.four_eyes()).demanded),
         **_NOTHING_TRIED,
@@ -582,25 +575,22 @@ KIND_LABELS = {
 KIND_HELP = {
     "doubt": "The order may exist, and its hold is kept. Find out whether it exists, then record the result.",
     "proposed": "One person has proposed a decision, and another must approve it.",
-    "owed": "A definite failure is recorded, but a hook is not undone yet. The next recovery tries again.",
+    "owed": "A call with this key ended in a definite failure, but its hook is not undone yet. "
+    "The next recovery tries again.",
     "abandoned": "Its worker never reported an end. The next recovery continues it.",
     "untold": "A doubt has ended, but its outcome is not published yet. A worker publishes it.",
     "unreadable": "The key's record is corrupt, so no recovery can continue it.",
 }
+
+ENCRYPTED = "The key's record is encrypted with a key that is not available here."
+"""The text instead of ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
 
 OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
 
 
 def reasons_of(view: KeyView) -> list[str]:
     """Return the texts of the reasons why a key needs attention. No text contradicts another."""
-    texts = dict(KIND_HELP)
-    if view.is_sealed:
-        texts["unreadable"] = "The key's record is encrypted with a key that is not available here."
-    if view.state is not KeyState.FREE:  # The pending undos are those of earlier intents.
-        texts["owed"] = (
-            "An earlier call with this key ended in a definite failure, but its hook is not undone yet. "
-            "The next recovery tries again."
-        )
+    texts = KIND_HELP | ({"unreadable": ENCRYPTED} if view.is_sealed else {})
     if not view.readable:  # No recovery and no worker continues such a key.
         texts = {kind: texts[kind] for kind in ("doubt", "proposed", "unreadable")}
     return [texts[kind] for kind in kinds_of(view) if kind in texts]
@@ -804,9 +794,4 @@ _environment.globals.update(
     kinds=KIND_LABELS,
     kinds_explained=KIND_HELP,
 )
-_TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for name in _NAMES[1:]}
-
-
-def page(template: str, **given: Any) -> str:
-    """Return an HTML page from one of the templates."""
-    return _TEMPLATES[template].render(given)
+TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for name in _NAMES[1:]}
