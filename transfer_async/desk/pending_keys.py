@@ -18,8 +18,8 @@ import math
 import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from functools import cache, cached_property
 from itertools import compress
@@ -35,7 +35,8 @@ from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.decisions import proposed_row
 from transfer_async._pipeline.key_views import KeyView, amount_in, money
 from transfer_async._pipeline.operators import Operators
-from transfer_async._support.clock import Clock, in_two_units
+from transfer_async._support.clock import Clock, in_two_units, moment, time_after
+from transfer_async._support.util import log
 from transfer_async.desk.auth import Operator, Role
 from transfer_async.journal.model import BELIEVED, FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
@@ -614,38 +615,54 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _AT_ONCE = 1_000  # the number of rows that are written before other requests get a turn
 
 
-async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
+def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
     """Return all rows of the choice as a CSV file."""
-    return await csv_of(CSV, _CSV_HEADER, map(_csv_row, _chosen(snapshot, choice)))
+    rows = _chosen(snapshot, choice)
+
+    async def pages() -> AsyncIterator[Iterable[Sequence[str]]]:
+        for begin in range(0, len(rows), _AT_ONCE):
+            await asyncio.sleep(0)
+            yield map(_csv_row, rows[begin : begin + _AT_ONCE])
+
+    return csv_of(CSV, _CSV_HEADER, pages())
 
 
-def _csv_row(row: KeyRow) -> tuple[str, ...]:
+def _csv_row(row: KeyRow) -> Sequence[str]:
     amount = "" if row.amount is None else f"{row.amount:f}"
     order = (row.key, ", ".join(row.kinds), amount, row.currency, utc_text(row.since), row.cause)
     proposal = ("", "", "") if row.by is None else (row.proposed, row.by, utc_text(row.proposed_at))
     return (*order, *proposal)
 
 
-async def csv_of(name: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> web.Response:
-    """Return ``rows`` as a CSV file with a header. No spreadsheet runs a cell as a formula."""
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(header)
-    for number, row in enumerate(rows):
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-        writer.writerow([_inert(cell) for cell in row])
-    body = file.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the byte order mark.
+def csv_of(name: str, header: Sequence[str], pages: AsyncIterable[Iterable[Sequence[str]]]) -> web.Response:
+    """Return a CSV file that is sent page by page. No spreadsheet runs a cell as a formula.
+
+    If a page fails, the connection is closed, so that the browser reports an incomplete download.
+    """
+
+    async def body() -> AsyncIterator[bytes]:
+        yield _csv_text([header]).encode("utf-8-sig")  # Excel recognises UTF-8 by the byte order mark.
+        try:
+            async for rows in pages:
+                yield _csv_text(rows).encode()
+        except Exception as error:  # noqa: BLE001 - its text may contain personal data
+            log.error("the desk could not send all of %s (%s)", name, type(error).__name__)
+            raise ConnectionResetError from None
+
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
+    return web.Response(body=body(), content_type="text/csv", charset="utf-8", headers=disposition)
+
+
+def _csv_text(rows: Iterable[Sequence[str]]) -> str:
+    file = io.StringIO()
+    csv.writer(file).writerows([_inert(cell) for cell in row] for row in rows)
+    return file.getvalue()
 
 
 def utc_text(time: float) -> str:
     """Return seconds since 1970 as a time in UTC, or an empty text if it is not a valid time."""
-    try:
-        return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):  # for example infinity or NaN
-        return ""
+    when = time_after(moment(0), time)  # None for example for infinity
+    return "" if when is None else when.isoformat(timespec="seconds")
 
 
 def _inert(cell: str) -> str:

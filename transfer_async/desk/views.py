@@ -116,7 +116,7 @@ class Views:
             title = "The file would not contain all keys"
             return self._shared.answer("message", status=503, title=title, text=text, operator=me)
         choice = Choice.of(request.query, snapshot, me=me, now=self._shared.clock.utc().timestamp())
-        return await as_csv(snapshot, choice)
+        return as_csv(snapshot, choice)
 
     async def key(self, request: web.Request) -> web.Response:
         """Return the page of one key."""
