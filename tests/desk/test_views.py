@@ -471,7 +471,7 @@ async def test_a_keys_page_shows_the_cause_of_its_doubt_and_its_attempts(world: 
 
     shown, listed = await ada.key(), await ada.get(cause="no answer")
 
-    assert "Why no answer came" in shown.text
+    assert "Why in doubt no answer came" in shown.text
     assert (
         "Attempts No. Began Took Ended in Request id 1 2024-05-06 12:00:00 UTC 0.000 s unknown" in shown.text
     )
@@ -520,6 +520,7 @@ async def test_the_page_says_that_the_bank_releases_its_own_hold(world: World, d
 
     assert "The bank must release the hold bank-7, because it placed this hold itself." in shown.text
     assert "No hook needs an undo." in shown.text
+    assert "The bank's hold bank-7" in shown.text
 
 
 async def test_no_release_is_announced_if_none_will_happen(world: World, desk: Desk):
