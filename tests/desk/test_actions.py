@@ -301,7 +301,7 @@ async def test_an_outdated_page_changes_nothing_and_shows_what_happened(
 
     assert answer.status == 409
     assert "the key has changed meanwhile" in answer.text
-    assert "the order was recorded as existing by ada tx-abc" in answer.text
+    assert "decided: the order exists by ada tx-abc" in answer.text
     assert "on the statement" in answer.text
     assert decisions(await doubted.told()) == ["resolve: created"]
 
@@ -424,7 +424,7 @@ async def test_a_change_between_reading_and_writing_is_not_overwritten(doubted: 
     answer = await desk.visitor().does(form, **fields)
 
     assert answer.status == 409
-    assert "the order was recorded as existing by operator tx-first" in answer.text
+    assert "decided: the order exists by operator tx-first" in answer.text
     assert (await doubted.entry()).order_id == "tx-first"
 
 

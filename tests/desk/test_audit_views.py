@@ -3,15 +3,19 @@
 import csv
 import io
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from aiohttp import ClientPayloadError
 
 from tests.desk.visitor import Answer, Desk, Visitor, where_to
-from tests.support.bank import World
+from tests.support.bank import World, other_order
+from transfer_async import OutcomeUnknown
 from transfer_async.desk import Role, audit_views
 from transfer_async.journal import Decision
+from transfer_async.sandbox import CloseAfterProcessing
 
 RULE = "The rule of dual control"
 AUCKLAND = ZoneInfo("Pacific/Auckland")
@@ -43,8 +47,8 @@ async def searched(visitor: Visitor, **fields: str) -> tuple[str, dict[str, Any]
 async def test_a_reader_sees_who_decided_and_who_proposed_it(desk: Desk):
     page = await desk.visitor("eve", []).get("/audit")
 
-    assert "the order was recorded as existing tx-second ben ada" in page.text
-    assert "a decision was proposed tx-second ada – resolve: in the export" in page.text
+    assert "decided: the order exists tx-second ben ada" in page.text
+    assert "proposed: the order exists tx-second ada – in the export" in page.text
     assert "key?key=second" in page.page.links
     assert page.text.index("tx-second") < page.text.index("tx-first")
 
@@ -102,8 +106,8 @@ async def test_the_file_has_no_formula(desk: Desk):
     assert [
         (row["key"], row["did"], row["by"], row["proposed by"], row["order id"]) for row in rows[-3:-1]
     ] == [
-        ("first", "the order was recorded as existing", "ben", "ada", "tx-first"),
-        ("first", "a decision was proposed", "ada", "", "tx-first"),
+        ("first", "decided: the order exists", "ben", "ada", "tx-first"),
+        ("first", "proposed: the order exists", "ada", "", "tx-first"),
     ]
     assert not any(cell.startswith("=") for row in rows for cell in row.values())
 
@@ -124,14 +128,85 @@ async def test_a_long_audit_has_pages(desk: Desk, monkeypatch: pytest.MonkeyPatc
     assert "audit" in page.page.links
 
 
-async def test_a_file_of_too_many_lines_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(audit_views, "MAX_LINES", 3)
+async def test_a_long_file_is_read_and_sent_in_parts(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(audit_views, "PAGE", 2)
     monkeypatch.setattr(audit_views, "MAX_NAMES", 1)
+    asked: list[int] = []
 
-    answer = await desk.visitor("eve", []).get("/decisions.csv")
+    async def audit(scope: str, **wanted: Any) -> Any:
+        asked.append(wanted["limit"])
+        return await world.journal.journal.audit(scope, **wanted)  # type: ignore[attr-defined] # optional
 
-    assert answer.status == 404
-    assert "choose fewer days" in answer.text
+    monkeypatch.setattr(world.journal, "audit", audit)
+    rows = rows_of(await desk.visitor("eve", []).get("/decisions.csv"))
+
+    assert [row["key"] for row in rows] == ["second", "second", "first", "first", RULE]
+    assert asked == [2, 2, 2]
+
+
+async def test_a_file_that_cannot_be_completed_is_not_taken_for_complete(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(audit_views, "PAGE", 2)
+    complete, calls = world.journal.audit, count()
+
+    async def fails_later(scope: str, **wanted: Any) -> Any:
+        if next(calls):
+            raise OSError("secret")
+        return await complete(scope, **wanted)
+
+    monkeypatch.setattr(world.journal, "audit", fails_later)
+
+    with pytest.raises(ClientPayloadError):
+        await desk.visitor("eve", []).get("/decisions.csv")
+
+    assert "the desk could not send all of decisions.csv (JournalFailed)" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_each_line_has_the_amount_of_its_own_order(world: World):
+    """The key was refuted and used again, for another amount. The first order is no longer on record."""
+    async with world.client() as client, Desk.of(client) as made:
+        ada = made.visitor()
+        await world.in_doubt()
+        world.time.pass_(600)
+        await ada.does("refute")
+        pending = rows_of(await ada.get("/decisions.csv"))
+        await client.recover()
+        ended = rows_of(await ada.get("/decisions.csv"))
+        world.sandbox.faults.add(CloseAfterProcessing())
+        await world.fails(OutcomeUnknown, other_order())
+        await ada.does("note")
+        page, rows = await ada.get("/audit"), rows_of(await ada.get("/decisions.csv"))
+
+    assert [(row["amount"], row["currency"]) for row in pending] == [("155025.00", "NGN")]
+    assert [(row["amount"], row["currency"]) for row in ended] == [("", "")]
+    assert [(row["did"], row["amount"]) for row in rows] == [
+        ("a note was written", "310050.00"),
+        ("decided: no order exists, and none can appear", ""),
+    ]
+    assert "k 310,050.00 NGN a note was written" in page.text
+
+
+async def test_notes_and_look_ups_can_be_left_out(desk: Desk):
+    ada = desk.visitor("ada")
+    await ada.does("note", key="first")
+    await ada.does("parties", key="first")
+
+    path, query, page = await searched(ada, decisions="1")
+    saved = rows_of(await ada.get("/decisions.csv", **query))
+
+    assert (path, query) == ("/audit", {"decisions": "1"})
+    assert "only decisions and proposals" in page.text
+    assert "a note was written" not in page.text
+    assert {row["did"] for row in saved} == {
+        "decided: the order exists",
+        "proposed: the order exists",
+        "dual control was demanded",
+    }
+    assert 'id="decisions" name="decisions" value="1" checked' in page.html
 
 
 async def test_a_journal_without_an_audit_says_so(world: World):

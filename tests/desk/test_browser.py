@@ -198,6 +198,37 @@ async def test_a_print_has_the_record_and_the_history_and_no_form(world: World, 
         assert await ada.evaluate(chosen) == "all"
 
 
+@pytest.mark.trial(ci=1, long=1)
+async def test_a_print_of_several_proposals_has_their_ids_and_results(
+    world: World, browser: Browser, size: int
+):
+    async with world.client(four_eyes=True) as client, Desk.of(client) as desk:
+        for key in ("payment-1", "payment-2", "payment-3"):
+            await world.in_doubt(key)
+        ada = await sits_down(browser, desk, "ada", *Role)
+        await ada.go(f"{desk.base}/")
+        await ada.evaluate("document.querySelectorAll('[name=key]').forEach(box => { box.checked = true })")
+        await ada.follow("Propose orders for the selected keys …", role="button")
+        for key, order_id in (("payment-1", "tx-first"), ("payment-2", "second")):
+            await ada.write(f"The order's id for {key}", order_id)
+        await ada.write("How do you know? Your reason is kept in the history of each key.", "in the export")
+        await ada.follow("Propose them", role="button")
+        await ada.ask("Emulation.setEmulatedMedia", media="print")
+        seen = "[...document.querySelectorAll('main *')].filter(item => item.checkVisibility())"
+        values = await ada.evaluate(f"{seen}.filter(item => item.name).map(item => item.value)")
+        text = await ada.evaluate("document.querySelector('main').innerText")
+
+        assert values == ["second", "in the export"]
+        for part in (
+            "payment-1: the order exists, tx-first",
+            "payment-2",
+            "155,025.00 NGN",
+            "must look like",
+        ):
+            assert part in text, part
+        assert "Propose them" not in text
+
+
 async def shown_pages(world: World, desk: Desk) -> list[str]:
     """Addresses of pages that have everything on them."""
     await world.in_doubt(HOSTILE)

@@ -66,6 +66,7 @@ async def test_the_selected_keys_are_proposed_with_one_reason_and_nothing_is_dec
         None,
     ]
     assert "proposed by me 2" in mine.text
+    assert "by ada: the order exists tx-1, 0 s ago" in mine.text
     assert 'form="bulk"' not in mine.html  # a key with a proposal cannot be selected
     assert "select" not in mine.page.forms
 
@@ -100,7 +101,7 @@ async def test_a_key_that_changed_meanwhile_is_refused_and_the_others_are_propos
     answer = await proposed(ada, page, k1="tx-1", k2="tx-2", k3="no id")
 
     assert answer.status == 422
-    assert "Proposed: 1 key. The other keys are below." in answer.text
+    assert "Proposed: 1 key. The other keys are below. payment-1 : the order exists, tx-1" in answer.text
     assert "payment-2 (Has changed since this page was made, so nothing was proposed)" in answer.text
     assert "Order id: must look like" in answer.text
     assert 'value="no id"' in answer.html

@@ -246,7 +246,7 @@ async def test_a_proposal_form_never_decides_alone(
 
     assert answer.status == 409
     assert "Nothing was changed: one person is enough now" in answer.text
-    assert "dual control was waived by yan" in answer.text
+    assert "decided: dual control is waived by yan" in answer.text
     assert await world.entry() == before
     assert (await ada.sends(answer.page, form, reason="seen", **fields)).status == 303
 

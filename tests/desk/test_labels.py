@@ -13,7 +13,7 @@ from transfer_async._pipeline.key_views import CAUSES, money, view_of
 from transfer_async._support.clock import in_two_units
 from transfer_async.desk import views
 from transfer_async.desk.pending_keys import KINDS
-from transfer_async.journal import Decision, Entry, KeyState, transitions
+from transfer_async.journal import Decision, Entry, HistoryEvent, KeyState, transitions
 from transfer_async.journal.transitions import Claim, Move
 
 
@@ -22,15 +22,34 @@ def kinds_of_moves(kind: type[Move] = Move) -> set[type[Move]]:
     return {one for one in found if hasattr(one, "name")}
 
 
+def line(move: str, reason: str | None = None) -> HistoryEvent:
+    return HistoryEvent(at=0.0, move=move, state=KeyState.IN_DOUBT, intent_id="", epoch=0, reason=reason)
+
+
 def test_every_transition_in_the_history_has_a_label():
     assert {transitions.Refute, Claim} < kinds_of_moves()
     names = {kind.name for kind in kinds_of_moves()} - {"attend"}  # it has no line in the history
 
-    assert {name for name in names if views.move_text(name) == name} == set()
+    assert {name for name in names if views.did(line(name))[0] == name} == set()
 
 
 def test_a_transition_of_a_later_version_keeps_its_name():
-    assert views.move_text("teleport") == "teleport"
+    assert views.did(line("teleport")) == ("teleport", None)
+
+
+@each(
+    ("reason", "told"),
+    [
+        ("resolve: in the export", ("proposed: the order exists", "in the export")),
+        ("refute: a: b", ("proposed: no order exists, and none can appear", "a: b")),
+        ("amend: read again", ("proposed: the order's id is corrected or withdrawn", "read again")),
+        ("waive: one is ill", ("proposed: dual control is waived", "one is ill")),
+        ("later: on", ("a decision was proposed", "later: on")),
+        (None, ("a decision was proposed", None)),
+    ],
+)
+def test_a_proposal_names_its_decision_as_the_forms_do(reason, told):
+    assert views.did(line("propose", reason)) == told
 
 
 def test_every_kind_of_pending_key_is_explained():

@@ -23,6 +23,20 @@ async def test_a_note_is_in_the_history_and_changes_nothing(doubted: World, desk
     assert (await ben.sends(page, "note", reason="thanks")).status == 303  # its page is still current
 
 
+async def test_the_latest_note_stands_above_the_actions(doubted: World, desk: Desk):
+    ada = desk.visitor("ada", [Role.CHANGE])
+    assert "Latest note" not in (await ada.key()).text
+    await ada.does("note", reason="called the service")
+    await ada.does("note", reason="it answers at four")
+    await ada.does("watch")
+
+    page = (await ada.key()).text
+
+    note = page.index("Latest note it answers at four by ada,")
+    assert note < page.index("What can be done") < page.index("What happened, newest first")
+    assert page.rindex("it answers at four") < page.index("called the service")
+
+
 async def test_a_note_leaves_a_proposal_and_its_approval_valid(world: World):
     async with world.client(four_eyes=True) as client, Desk.of(client) as made:
         await world.in_doubt()

@@ -18,6 +18,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl
 
 import pytest
+from aiohttp import web
 from attrs import evolve
 from msgspec.structs import replace
 
@@ -125,8 +126,7 @@ def shown_page(snapshot: PendingKeysSnapshot, **wanted: str) -> str:
         "now": NOON.timestamp(),
     }
     words = {"operator": None, "heading": "", "caption": "", "nothing": "", "other_scopes": "", "label": ""}
-    return views.page(
-        "list",
+    return views.TEMPLATES["list"].render(
         snapshot=snapshot,
         choice=evolve(choice, page=page.page),
         page=page,
@@ -615,6 +615,11 @@ async def test_the_next_key_is_the_next_oldest_one(snapshot: PendingKeysSnapshot
 # --- the list as a file ---------------------------------------------------------------------------
 
 
+async def sent(response: web.Response) -> bytes:
+    """Return the body of a response that is sent in parts."""
+    return await response.body.as_bytes()  # type: ignore[union-attr] # an async payload
+
+
 async def test_the_chosen_rows_are_saved_as_csv_without_formulas():
     made = board_of(Many(3))
     first, *others = (await made.shown()).rows
@@ -623,8 +628,8 @@ async def test_the_chosen_rows_are_saved_as_csv_without_formulas():
     )
     unknown = evolve(others[0], key="-5", amount=None, currency="", since=-math.inf, cause="no answer")
     rows = [unknown, hostile, others[1]]
-    made = await pending_keys.as_csv(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(sort="key"))
-    text = bytes(made.body).decode("utf-8-sig")
+    made = pending_keys.as_csv(PendingKeysSnapshot(rows=rows, read_at=NOON), Choice(sort="key"))
+    text = (await sent(made)).decode("utf-8-sig")
     cells = [*csv.DictReader(io.StringIO(text))]
 
     assert [*cells[0]] == (

@@ -92,7 +92,7 @@ async def test_a_decision_during_the_review_is_not_overwritten(doubted: World, d
     answer = await ada.post("/refute", {**review.page.forms["refute"], "typed": "k"})
 
     assert answer.status == 409
-    assert "the order was recorded as existing by ben tx-abc" in answer.text
+    assert "decided: the order exists by ben tx-abc" in answer.text
     assert (await doubted.entry()).state is KeyState.CREATED
 
 

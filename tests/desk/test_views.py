@@ -4,6 +4,7 @@ import asyncio
 import re
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import AsyncMock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -52,6 +53,7 @@ async def test_amounts_are_summed_by_currency_and_reason(world: World, desk: Des
     shown = await desk.visitor().get()
 
     assert "Currency In doubt Undo pending NGN 310,050.00 155,025.00" in shown.text
+    assert "A key with several reasons counts in each of their columns." in shown.text
 
 
 async def test_every_page_names_its_environment_and_the_number_of_waiting_keys(world: World):
@@ -129,6 +131,38 @@ async def test_keys_that_a_dead_worker_abandoned_are_listed(world: World, desk: 
 
     assert "claimed abandoned" in shown.text
     assert "sending abandoned" in shown.text
+
+
+async def test_the_reasons_of_a_key_do_not_contradict_each_other(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    """A later call is in doubt, while an undo of an earlier call is pending."""
+    await world.owing()
+    world.bank.release_error = RuntimeError()
+    await world.in_doubt()
+    page, owed = await desk.visitor().key(), await world.entry()
+    unread = Unread(why="DecodeError", kept="{", hooks=(), earlier_hooks=())
+    monkeypatch.setattr(world.journal, "read", AsyncMock(return_value=replace(owed, unread=unread)))
+    corrupt = await desk.visitor().key()
+
+    assert "in doubt undo pending" in page.text
+    assert "The order may exist, and its hold is kept." in page.text
+    assert "A call with this key ended in a definite failure" in page.text
+    assert "A definite failure is recorded" not in page.text
+    assert "no recovery can continue it" in corrupt.text
+    assert "The next recovery" not in corrupt.text
+
+
+async def test_a_key_that_a_worker_is_processing_is_not_called_abandoned(world: World, desk: Desk):
+    await world.crash(transitions.Create)
+    ada = desk.visitor()
+
+    busy = await ada.key()
+    world.time.pass_(60)
+    abandoned = await ada.key()
+
+    assert "Its worker never reported an end." not in busy.text
+    assert "Its worker never reported an end." in abandoned.text
 
 
 async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: Desk):
@@ -426,7 +460,7 @@ async def test_views_of_the_parties_do_not_hide_decisions_in_the_history(world: 
 
     shown = await ada.key()
 
-    for move in ("a worker took the key", "the order was recorded as existing", "withdrawn by ada"):
+    for move in ("a worker took the key", "decided: the order exists", "withdrawn by ada"):
         assert move in shown.text
     assert "the parties were shown by eve" in shown.text
 
@@ -437,7 +471,7 @@ async def test_a_keys_page_shows_the_cause_of_its_doubt_and_its_attempts(world: 
 
     shown, listed = await ada.key(), await ada.get(cause="no answer")
 
-    assert "Why no answer came" in shown.text
+    assert "Why in doubt no answer came" in shown.text
     assert (
         "Attempts No. Began Took Ended in Request id 1 2024-05-06 12:00:00 UTC 0.000 s unknown" in shown.text
     )
@@ -486,6 +520,7 @@ async def test_the_page_says_that_the_bank_releases_its_own_hold(world: World, d
 
     assert "The bank must release the hold bank-7, because it placed this hold itself." in shown.text
     assert "No hook needs an undo." in shown.text
+    assert "The bank's hold bank-7" in shown.text
 
 
 async def test_no_release_is_announced_if_none_will_happen(world: World, desk: Desk):

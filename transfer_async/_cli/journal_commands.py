@@ -41,12 +41,14 @@ from transfer_async._pipeline.key_views import (
     KeyView,
     checked_order_id,
     checked_settle_after,
+    checked_text,
 )
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
 from transfer_async.journal.durable import DurableJournal
 from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, HistoryEvent, KeyState, Proposal
-from transfer_async.journal.protocol import KEPT, KeyRecord
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
+from transfer_async.journal.protocol import KEPT, AuditLine, KeyRecord
 from transfer_async.journal.rows import Upgrade
 
 app = typer.Typer(
@@ -304,6 +306,64 @@ def show(
 
 async def _record(operators: Operators, key: str) -> tuple[KeyView, tuple[HistoryEvent, ...]]:
     return await operators.view(key), await operators.history(key)
+
+
+def note(
+    key: Key,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The note, one line. Name no customer.")],
+    *,
+    target: JournalTarget,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a note into a key's history. The key does not change, and a proposal stays valid."""
+    with usage():
+        person, reason = Person(by, None).name, checked_text("TEXT", text)
+    target.with_journal(lambda operators: operators.note(key, by=person, reason=reason))
+    if as_json:
+        tell(journal_output.as_json({"key": key, "by": person, "note": reason}))
+    else:
+        tell(f"{shown(key)}: the history has your note")
+
+
+def audit(
+    *,
+    target: JournalTarget,
+    by: Annotated[str | None, typer.Option(help="List only what this person did.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="The first date or time, as in 2026-01-01; UTC by default.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="List only lines before this date or time; UTC by default.")
+    ] = None,
+    decisions: Annotated[
+        bool, typer.Option("--decisions", help="List only decisions and proposals, no notes and look-ups.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what people did about all keys, newest first. Deleted keys are not included."""
+    with usage():
+        wanted: dict[str, Any] = {
+            "by": by,
+            "since": None if since is None else journal_output.time_given("--since", since),
+            "until": None if until is None else journal_output.time_given("--until", until),
+        }
+
+    async def read(operators: Operators) -> list[AuditLine]:
+        lines, after = await operators.audit(**wanted)
+        while after:
+            more, after = await operators.audit(after=after, **wanted)
+            lines += more
+        return [line for line in lines if not (decisions and line[1].move in WITHOUT_CHANGE)]
+
+    lines = target.with_journal(read)
+    if as_json:
+        found = [journal_output.audit_json(line) for line in lines]
+        tell(journal_output.as_json({"scope": target.scope, "lines": found}))
+        return
+    if lines:
+        show_table(journal_output.AUDIT, lines)
+    tell(f"{shown(target.scope)}: {journal_output.counted(len(lines), 'line')}")
 
 
 # --- decisions --------------------------------------------------------------------------------------
@@ -710,6 +770,8 @@ def prune(
 
 _command(list_waiting, "list")
 _command(show, cls=PlainUsage)
+_command(note, cls=PlainUsage)
+_command(audit)
 for _decision in _PROPOSABLE:
     _register_decision(_decision)
 _command(propose, cls=PlainUsage, more=_options_of(*_PROPOSABLE), from_file=_PROPOSABLE)

@@ -21,14 +21,14 @@ from transfer_async._models import errors
 from transfer_async._models.errors import Attempt, Cause, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.decisions import proposed_row
+from transfer_async._pipeline.decisions import is_approval, proposed_row
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support import util
 from transfer_async._support.clock import in_two_units, time_after
-from transfer_async.journal.model import SETTLE_AFTER, Ending, HistoryEvent, KeyState, Proposal
+from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Ending, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.postgres import PostgresJournal
-from transfer_async.journal.protocol import Journal, NotToBeForgotten, forgettable
+from transfer_async.journal.protocol import AuditLine, Journal, NotToBeForgotten, forgettable
 from transfer_async.journal.sqlite import SQLiteJournal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,6 +53,19 @@ def age_text(seconds: float | None) -> str:
     return "-" if seconds is None else in_two_units(seconds, ("d", "h", "m", "s"))
 
 
+def time_given(option: str, text: str) -> datetime:
+    """Return the time in ``text``, which is in UTC if it names no zone.
+
+    Raises:
+        ValueError: the text is not a time; the message names the option.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{option}: must be a date or a time, as in 2026-01-01") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
 _AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -65,11 +78,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
     if (before is None) == (older_than is None):
         raise ValueError("--before or --older-than: give one of them")
     if before is not None:
-        try:
-            time = datetime.fromisoformat(before)
-        except ValueError:
-            raise ValueError("--before: must be a date or a time, as in 2026-01-01") from None
-        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        time = time_given("--before", before)
     elif age := re.fullmatch(r"(\d{1,5})([mhdw])", older_than or ""):
         time = now - timedelta(**{_AGES[age[2]]: int(age[1])})
     else:
@@ -190,6 +199,24 @@ HISTORY: dict[str, Callable[[HistoryEvent], str]] = {
 """The columns of a key's history, each with the function that returns a cell's text."""
 
 
+AUDIT: dict[str, Callable[[AuditLine], str]] = {
+    "at": lambda line: step_time(line[1]),
+    "key": lambda line: "the rule of dual control" if line[0] == FOUR_EYES else shown(line[0]),
+    "move": lambda line: line[1].move,
+    "order id": lambda line: shown(line[1].order_id),
+    "by": lambda line: shown(line[1].by),
+    "proposed by": lambda line: shown(getattr(_approved(line), "by", None)),
+    "reason": lambda line: shown(line[1].reason),
+}
+"""The columns of ``journal audit``, each with the function that returns a cell's text."""
+
+
+def _approved(line: AuditLine) -> HistoryEvent | None:
+    """Return the proposal that a line of the audit approves, or None."""
+    _, step, proposal = line
+    return proposal if proposal is not None and is_approval(step, proposal) else None
+
+
 # --- for machines -------------------------------------------------------------------------------
 
 
@@ -253,6 +280,14 @@ def step_json(step: HistoryEvent) -> dict[str, Any]:
         "ended_in": None if step.ending is None else step.ending.error,
         **_fields(step, "by", "reason"),
     }
+
+
+def audit_json(line: AuditLine) -> dict[str, Any]:
+    """Return a line of the audit for JSON."""
+    key, step, _ = line
+    proposal = _approved(line)
+    approved = None if proposal is None else {"by": proposal.by, "at": time_after(_EPOCH, proposal.at)}
+    return {"key": key, **step_json(step), "approved_proposal": approved}
 
 
 # --- sums ---------------------------------------------------------------------------------------

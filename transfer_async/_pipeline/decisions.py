@@ -221,8 +221,7 @@ class DecisionRow:
         propose: the text of the button under dual control.
         verb: the subject of the sentences about the effects, such as "Resolving".
         proposed: the short text of the decision in a proposal, with ``{}`` for the order's id.
-        explained: the proposed decision as a clause, for the web page.
-        history: the text for the decision in the key's history.
+        explained: the decision as a clause, for the web page: its forms, proposals, histories and audit.
         done: the name of the decision in the address to which the page redirects after it.
         saved: the page's message after the decision was saved.
     """
@@ -241,7 +240,6 @@ class DecisionRow:
     verb: str = ""
     proposed: str
     explained: str
-    history: str
     done: str = ""
     saved: str = ""
 
@@ -294,7 +292,6 @@ DECISIONS: tuple[DecisionRow, ...] = (
         verb="Resolving",
         proposed="resolve as {}",
         explained="the order exists",
-        history="the order was recorded as existing",
         done="resolved",
         saved="Saved: the order exists. Calls with this key now return it.",
     ),
@@ -315,7 +312,6 @@ DECISIONS: tuple[DecisionRow, ...] = (
         verb="Refuting",
         proposed="refute",
         explained="no order exists, and none can appear",
-        history="the order was recorded as not existing",
         done="refuted",
         saved="Saved: no order exists.",
     ),
@@ -334,7 +330,6 @@ DECISIONS: tuple[DecisionRow, ...] = (
         verb="Amending",
         proposed="amend to {}",
         explained="the order's id is corrected",
-        history="the order's id was corrected",
         done="amended",
         saved="Saved: the order's id is corrected.",
     ),
@@ -350,7 +345,6 @@ DECISIONS: tuple[DecisionRow, ...] = (
         verb="Taking it back",
         proposed="back into doubt",
         explained="the order's id is withdrawn",
-        history="the order's id was withdrawn",
         done="takenback",
         saved="Saved: the key is in doubt again.",
     ),
@@ -361,7 +355,6 @@ DECISIONS: tuple[DecisionRow, ...] = (
         effects=_of_waiving,
         proposed="waive",
         explained="dual control is waived",
-        history="dual control was waived",
     ),
 )
 """All decisions, in the order of the forms on the page."""
@@ -460,6 +453,18 @@ def transition_of(
 
 
 # --- the history ------------------------------------------------------------------------------------
+
+
+def proposed_in(step: HistoryEvent) -> tuple[str, str] | None:
+    """Return the decision that a history line proposes, as a clause, and the reason; None for another line.
+
+    A line does not show whether an order's id would be corrected or withdrawn. So the clause names both.
+    """
+    name, _, reason = (step.reason or "").partition(": ")
+    clauses = [row.explained for row in DECISIONS if row.decision.value == name]
+    if step.move != Propose.name or not clauses:
+        return None
+    return " or ".join([clauses[0], *(clause.rpartition(" ")[2] for clause in clauses[1:])]), reason
 
 
 def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:

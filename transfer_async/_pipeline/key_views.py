@@ -335,6 +335,13 @@ def parties_of(entry: Entry) -> OrderIntent | Order | None:
     return entry.intent or order_on_record(entry) or next((undo.intent for undo in undos), None)
 
 
+def order_of_intent(entry: Entry, intent_id: str) -> NewOrder | Order | None:
+    """Return the order of one of the key's intents, or None if it is no longer on record."""
+    intents = [entry.intent, *(undo.intent for undo in entry.pending_undos)]
+    found = next((item.order for item in intents if item is not None and item.id == intent_id), None)
+    return order_on_record(entry) if found is None and entry.intent_id == intent_id else found
+
+
 @frozen
 class Sentence:
     """A sentence about a key, with values that must be sanitized before they are shown.

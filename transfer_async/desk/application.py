@@ -475,8 +475,6 @@ HEADERS = {
 _OF_THE_BODY = frozenset({"transfer-encoding", "etag", "last-modified"})
 """Names of headers that describe the body of a response, besides those that begin with ``Content-``."""
 
-READING = frozenset({"GET", "HEAD"})
-
 
 def keep_headers(error: web.HTTPException, response: web.Response) -> None:
     """Copy the cookies and headers of ``error`` to ``response``, except headers that describe the body."""
@@ -492,7 +490,7 @@ def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:
 
     Without ``origin``, the request's ``Origin`` is compared with its ``Host``.
     """
-    if request.method in READING:
+    if request.method in ("GET", "HEAD"):
         return False
     site = request.headers.getall("Sec-Fetch-Site", [])
     if site and site != ["same-origin"]:  # The browser sets this header, and pages cannot change it.

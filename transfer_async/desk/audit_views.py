@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as day_time
 from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import web
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 
+from transfer_async._models.requests import NewOrder
+from transfer_async._models.responses import Order
 from transfer_async._pipeline.decisions import is_approval
+from transfer_async._pipeline.key_views import order_of_intent
 from transfer_async._support.clock import moment
-from transfer_async.desk.pending_keys import PER_PAGE, csv_of, utc_text
-from transfer_async.desk.views import Shared, fields_of, move_text, name_of, operator_at
+from transfer_async.desk.pending_keys import PAGE, PER_PAGE, csv_of, utc_text
+from transfer_async.desk.views import Shared, did, fields_of, name_of, operator_at
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
 from transfer_async.journal.protocol import AuditLine
 
 AUDIT_CSV = "decisions.csv"
@@ -24,13 +29,12 @@ AUDIT_CSV = "decisions.csv"
 MAX_SEARCHES = 40
 """The maximum number of calls of `Operators.audit` for one page. The first search may take many of them."""
 
-MAX_LINES = 100_000
-"""The maximum number of lines of the audit's CSV file."""
-
 MAX_NAMES = 10_000
 """The maximum number of operators' names that a process keeps."""
 
-_CSV_HEADER = ("at", "key", "did", "by", "proposed by", "proposed at", "order id", "reason")
+_HEADER = ("at", "key", "did", "by", "proposed by", "proposed at", "order id", "reason", "amount", "currency")
+
+_Order = NewOrder | Order | None
 
 
 @frozen(kw_only=True)
@@ -43,20 +47,20 @@ class AuditChoice:
     person: str = ""  # the hash of the person's name
     since: date | None = None  # the first day
     until: date | None = None  # the last day
+    decisions: bool = False  # whether to leave out the lines that changed nothing, such as notes
     after: str = ""  # where the previous page ended
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> AuditChoice:
         """Return the filters in the query of an address. Invalid days are ignored."""
-        since, until = _day(query.get("since", "")), _day(query.get("until", ""))
-        return cls(person=query.get("person", ""), since=since, until=until, after=query.get("after", ""))
+        given = {name: query.get(name, "") for name in ("person", "after")}
+        since, until = (_day(query.get(name, "")) for name in ("since", "until"))
+        return cls(**given, since=since, until=until, decisions=query.get("decisions") == "1")
 
     def address(self, page: str = "audit", **changes: Any) -> str:
         """Return the address of the page with these filters, changed by ``changes``."""
-        wanted = evolve(self, **changes)
-        days = {"since": str(wanted.since or ""), "until": str(wanted.until or "")}
-        given = {"person": wanted.person, **days, "after": wanted.after}
-        query = urlencode({name: value for name, value in given.items() if value})
+        given = asdict(evolve(self, **changes)) | {"decisions": "1" if self.decisions else ""}
+        query = urlencode({name: str(value) for name, value in given.items() if value})
         return f"{page}?{query}" if query else page
 
 
@@ -70,17 +74,23 @@ class AuditViews:
     async def show(self, request: web.Request) -> web.Response:
         """Return a page of audit lines."""
         choice, me = AuditChoice.of(request.query), operator_at(request)
+        lines, number, after = list[AuditLine](), 0, ""
         try:
-            lines, after = await self._lines(choice, limit=PER_PAGE, searches=MAX_SEARCHES)
+            async for found, after in self._pages(choice, limit=PER_PAGE):  # noqa: B007 - used below
+                lines, number = lines + found, number + 1
+                if len(lines) >= PER_PAGE or number == MAX_SEARCHES:
+                    break
         except ValueError as error:
             return self._cannot(request, error)
+        for _, step, _ in lines:
+            self._mark(step.by or "")
         return self._shared.answer(
             "audit",
             operator=me,
             choice=choice,
             name=self._names.get(choice.person, ""),
             names=sorted({*self._names.values(), me.name}),
-            lines=lines,
+            lines=await self._with_orders(lines),
             after=after,
             csv=choice.address(AUDIT_CSV, after=""),
             proposal_of=proposal_of,
@@ -97,34 +107,37 @@ class AuditViews:
 
     async def csv(self, request: web.Request) -> web.Response:
         """Return all audit lines that the filters leave, as a CSV file."""
-        choice = AuditChoice.of(request.query)
+        pages = self._pages(AuditChoice.of(request.query), limit=PAGE)
         try:
-            lines, after = await self._lines(choice, limit=MAX_LINES)
+            first, _ = await anext(pages)
         except ValueError as error:
             return self._cannot(request, error)
-        if after:
-            why = f"there are more than {MAX_LINES:,} lines: choose fewer days"
-            return self._cannot(request, ValueError(why))
-        return await csv_of(AUDIT_CSV, _CSV_HEADER, map(_csv_line, lines))
 
-    async def _lines(
-        self, choice: AuditChoice, *, limit: int, searches: int | None = None
-    ) -> tuple[list[AuditLine], str]:
-        """Return a page of audit lines, and the ``after`` of the next page, empty on the last page."""
+        async def rows() -> AsyncIterator[Iterable[Sequence[str]]]:
+            yield map(_csv_line, await self._with_orders(first))
+            async for lines, _ in pages:
+                yield map(_csv_line, await self._with_orders(lines))
+
+        return csv_of(AUDIT_CSV, _HEADER, rows())
+
+    async def _pages(self, choice: AuditChoice, *, limit: int) -> AsyncIterator[tuple[list[AuditLine], str]]:
+        """Yield the lines that each search finds, and the ``after`` of the next search."""
         wanted: dict[str, Any] = {"by": await self._name(choice.person) if choice.person else None}
         zone = self._shared.style.zone or UTC
         for name, day in (("since", choice.since), ("until", choice.until and choice.until + timedelta(1))):
             wanted[name] = None if day is None else datetime.combine(day, day_time.min, zone)
-        lines: list[AuditLine] = []
-        after, number = choice.after, 0
-        while number != searches and len(lines) < limit and (after or not number):
-            some = min(limit - len(lines), 500)
-            found, after = await self._shared.operators.audit(limit=some, after=after, **wanted)
-            lines += found
-            number += 1
-        for _, step, _ in lines:
-            self._mark(step.by or "")
-        return lines, after
+        after, is_more = choice.after, True
+        while is_more:
+            lines, after = await self._shared.operators.audit(limit=limit, after=after, **wanted)
+            yield [line for line in lines if not (choice.decisions and line[1].move in WITHOUT_CHANGE)], after
+            is_more = bool(after)
+
+    async def _with_orders(self, lines: Sequence[AuditLine]) -> list[tuple[AuditLine, _Order]]:
+        """Return each line with its order, or with None if the order is no longer on record."""
+        keys, read = {key for key, _, _ in lines}, self._shared.operators._journal.read
+        entries = dict(zip(keys, await asyncio.gather(*map(read, keys)), strict=True))
+        found = [(line, entries[line[0]]) for line in lines]  # None if the key was pruned just now
+        return [(line, order_of_intent(entry, line[1].intent_id) if entry else None) for line, entry in found]
 
     def _mark(self, name: str) -> str:
         """Return the hash of a person's name, and store the name for `_name`."""
@@ -146,11 +159,9 @@ class AuditViews:
         return self._names[mark]
 
     def _cannot(self, request: web.Request, error: ValueError) -> web.Response:
-        text = str(error).removeprefix("journal: ")
-        text = f"{text[:1].upper()}{text[1:]}."
-        return self._shared.answer(
-            "message", status=404, title="No audit", text=text, operator=operator_at(request)
-        )
+        why, operator = str(error).removeprefix("journal: "), operator_at(request)
+        text = f"{why[:1].upper()}{why[1:]}."
+        return self._shared.answer("message", status=404, title="No audit", text=text, operator=operator)
 
 
 def proposal_of(line: AuditLine) -> Any:
@@ -159,20 +170,14 @@ def proposal_of(line: AuditLine) -> Any:
     return proposal if proposal is not None and is_approval(step, proposal) else None
 
 
-def _csv_line(line: AuditLine) -> list[str]:
-    key, step, _ = line
-    proposal = proposal_of(line)
-    proposed = ("", "") if proposal is None else (proposal.by, utc_text(proposal.at))
-    did = move_text(step.move)
-    return [
-        utc_text(step.at),
-        name_of(key),
-        did,
-        step.by or "",
-        *proposed,
-        step.order_id or "",
-        step.reason or "",
-    ]
+def _csv_line(given: tuple[AuditLine, _Order]) -> Sequence[str]:
+    line, order = given
+    (key, step, _), proposal = line, proposal_of(line)
+    proposed = ("", "") if proposal is None else (proposal.by or "", utc_text(proposal.at))
+    amount = ("", "") if order is None else (f"{order.poster_amount:f}", order.poster_currency)
+    text, reason = did(step)
+    order_id = step.order_id or ""
+    return (utc_text(step.at), name_of(key), text, step.by or "", *proposed, order_id, reason or "", *amount)
 
 
 def _day(text: str) -> date | None:

@@ -70,7 +70,7 @@ class BulkProposals:
                 problems[key] = problem_text(error)
         if not problems:
             raise web.HTTPSeeOther("./?proposal=mine")
-        made = sum(bool(order_id) for order_id in ids.values()) - len(problems)
+        made = [(key, order_id) for key, order_id in ids.items() if order_id and key not in problems]
         left = {key: ids[key] for key in problems}
         return await self._page(operator, left, reason=reason, problems=problems, made=made)
 
@@ -102,7 +102,7 @@ class BulkProposals:
                 continue
             token = token_of(view, operator.name, four_eyes=four_eyes, holds=self._shared.holds)
             rows.append({"view": view, "token": token, "order_id": order_id, "problem": problem})
-        given = {"rows": rows, "left_out": left_out, "wrong": None, "made": 0, **more}
+        given = {"rows": rows, "left_out": left_out, "wrong": None, "made": (), **more}
         status = 422 if problems or given["wrong"] else 200
         return self._shared.answer("bulk", status=status, operator=operator, **given)
 

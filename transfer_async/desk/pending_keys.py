@@ -18,8 +18,8 @@ import math
 import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from functools import cache, cached_property
 from itertools import compress
@@ -35,9 +35,10 @@ from transfer_async._models.errors import JournalFailed
 from transfer_async._pipeline.decisions import proposed_row
 from transfer_async._pipeline.key_views import KeyView, amount_in, money
 from transfer_async._pipeline.operators import Operators
-from transfer_async._support.clock import Clock, in_two_units
+from transfer_async._support.clock import Clock, in_two_units, moment, time_after
+from transfer_async._support.util import log
 from transfer_async.desk.auth import Operator, Role
-from transfer_async.journal.model import FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
+from transfer_async.journal.model import BELIEVED, FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
 PAGE = 100
 """The number of keys that are read at once. While they are decoded, nothing else in the process runs."""
@@ -65,9 +66,7 @@ STALE_AFTER = 60.0
 PAGE_TIMEOUT = 60.0
 """The timeout in seconds for reading one page of keys from the journal."""
 
-IN_DOUBT, PROPOSED, OWED = "doubt", "proposed", "owed"
-ABANDONED, UNTOLD, UNREADABLE = "abandoned", "untold", "unreadable"
-KINDS = (IN_DOUBT, PROPOSED, OWED, ABANDONED, UNTOLD, UNREADABLE)
+KINDS = ("doubt", "proposed", "owed", "abandoned", "untold", "unreadable")
 """The reasons why a key may need attention. A key may have several reasons."""
 
 _NOTHING = Decimal(0)
@@ -86,7 +85,7 @@ class KeyRow:
     currency: str  # the amount's currency; empty if unknown
     cause: str  # a short text why the order is in doubt; empty if unknown
     by: str | None  # the name of the person who has proposed a decision
-    proposed: str  # the proposed decision, as a clause; empty without a proposal
+    proposed: str  # the proposed decision with its order's id, as a clause; empty without a proposal
     proposed_at: float  # the time of the proposal, in seconds since 1970; minus infinity if unknown
     watched_by: str | None  # the name of the person who is looking at the key
     watched_at: float  # when this person began, in seconds since 1970; minus infinity if unknown
@@ -129,10 +128,7 @@ class Totals:
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers that count as the person ``me``, who cannot approve their proposals.
-
-        Names that look alike count as one person's.
-        """
+        """Return the proposers whose name looks like ``me``, who cannot approve their proposals."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
@@ -145,9 +141,7 @@ class Totals:
             self.proposals[row.by] += number
         if row.amount is not None:
             self._amounts[row.currency] += number
-            sums = self._sums.get(row.currency)
-            if sums is None:
-                sums = self._sums[row.currency] = dict.fromkeys(KINDS, _NOTHING)
+            sums = self._sums.setdefault(row.currency, dict.fromkeys(KINDS, _NOTHING))
             for kind in row.kinds:
                 sums[kind] += number * row.amount
 
@@ -156,18 +150,13 @@ class Totals:
 class PendingKeysSnapshot:
     """The list of keys that needed attention when the journal was last read."""
 
-    rows: list[KeyRow]
-    """The keys, oldest first."""
-    beyond: int = 0
-    """The number of keys that are not listed because the list is full."""
-    read_at: datetime
-    """The time when reading the journal began."""
-    is_complete: bool = True
-    """Whether the whole journal was read."""
-    totals: Totals = field(init=False)
-    """The totals over `rows`, computed in the background and not during a request."""
+    rows: list[KeyRow]  # the keys, oldest first
+    beyond: int = 0  # the number of keys that are not listed because the list is full
+    read_at: datetime  # the time when reading the journal began
+    is_complete: bool = True  # whether the whole journal was read
+    totals: Totals = field(init=False)  # over `rows`, computed in the background and not during a request
+    # The filtered and sorted rows for the most recent choices; see `listing`.
     chosen: dict[Choice, list[KeyRow]] = field(factory=dict, init=False)
-    """The filtered and sorted rows for the most recent choices; see `listing`."""
 
     def __attrs_post_init__(self) -> None:
         self.totals = Totals(self.rows)
@@ -326,7 +315,7 @@ def pending_row(view: KeyView) -> KeyRow | None:
     kinds = kinds_of(view)
     if not kinds:
         return None
-    order = view.order
+    order, proposal = view.order, view.proposal
     return KeyRow(
         key=view.key,
         kinds=kinds,
@@ -335,9 +324,11 @@ def pending_row(view: KeyView) -> KeyRow | None:
         weight=0.0 if order is None else float(order.poster_amount),
         currency="" if order is None else sys.intern(order.poster_currency),
         cause=view.cause_in_short,
-        by=None if view.proposal is None else view.proposal.by,
-        proposed="" if view.proposal is None else proposed_row(view.proposal).explained,
-        proposed_at=time_of(view, view.proposal),
+        by=None if proposal is None else proposal.by,
+        proposed=" ".join(filter(None, (proposed_row(proposal).explained, proposal.order_id)))
+        if proposal
+        else "",
+        proposed_at=time_of(view, proposal),
         watched_by=None if view.watcher is None else view.watcher.by,
         watched_at=time_of(view, view.watcher),
         has_candidate=bool(view.candidates),
@@ -379,10 +370,16 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
         view.state is KeyState.IN_DOUBT,
         view.proposal is not None,
         bool(view.pending_undos),
-        view.state in (KeyState.CLAIMED, KeyState.SENDING),
+        view.state in (KeyState.CLAIMED, KeyState.SENDING) and not _is_in_use(view),
         bool(view.pending_notifications),
         not view.readable,
     )
+
+
+def _is_in_use(view: KeyView) -> bool:
+    """Return whether a worker's lease on the key is valid. A lease that ends too late is a wrong record."""
+    entry = view.entry
+    return view.age is not None and 0 < entry.lease_until - entry.claimed_at - view.age <= BELIEVED
 
 
 @cache  # Many thousands of rows share each combination.
@@ -618,38 +615,54 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _AT_ONCE = 1_000  # the number of rows that are written before other requests get a turn
 
 
-async def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
+def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
     """Return all rows of the choice as a CSV file."""
-    return await csv_of(CSV, _CSV_HEADER, map(_csv_row, _chosen(snapshot, choice)))
+    rows = _chosen(snapshot, choice)
+
+    async def pages() -> AsyncIterator[Iterable[Sequence[str]]]:
+        for begin in range(0, len(rows), _AT_ONCE):
+            await asyncio.sleep(0)
+            yield map(_csv_row, rows[begin : begin + _AT_ONCE])
+
+    return csv_of(CSV, _CSV_HEADER, pages())
 
 
-def _csv_row(row: KeyRow) -> tuple[str, ...]:
+def _csv_row(row: KeyRow) -> Sequence[str]:
     amount = "" if row.amount is None else f"{row.amount:f}"
     order = (row.key, ", ".join(row.kinds), amount, row.currency, utc_text(row.since), row.cause)
     proposal = ("", "", "") if row.by is None else (row.proposed, row.by, utc_text(row.proposed_at))
     return (*order, *proposal)
 
 
-async def csv_of(name: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> web.Response:
-    """Return ``rows`` as a CSV file with a header. No spreadsheet runs a cell as a formula."""
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(header)
-    for number, row in enumerate(rows):
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-        writer.writerow([_inert(cell) for cell in row])
-    body = file.getvalue().encode("utf-8-sig")  # Excel recognises UTF-8 by the byte order mark.
+def csv_of(name: str, header: Sequence[str], pages: AsyncIterable[Iterable[Sequence[str]]]) -> web.Response:
+    """Return a CSV file that is sent page by page. No spreadsheet runs a cell as a formula.
+
+    If a page fails, the connection is closed, so that the browser reports an incomplete download.
+    """
+
+    async def body() -> AsyncIterator[bytes]:
+        yield _csv_text([header]).encode("utf-8-sig")  # Excel recognises UTF-8 by the byte order mark.
+        try:
+            async for rows in pages:
+                yield _csv_text(rows).encode()
+        except Exception as error:  # noqa: BLE001 - its text may contain personal data
+            log.error("the desk could not send all of %s (%s)", name, type(error).__name__)
+            raise ConnectionResetError from None
+
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return web.Response(body=body, content_type="text/csv", charset="utf-8", headers=disposition)
+    return web.Response(body=body(), content_type="text/csv", charset="utf-8", headers=disposition)
+
+
+def _csv_text(rows: Iterable[Sequence[str]]) -> str:
+    file = io.StringIO()
+    csv.writer(file).writerows([_inert(cell) for cell in row] for row in rows)
+    return file.getvalue()
 
 
 def utc_text(time: float) -> str:
     """Return seconds since 1970 as a time in UTC, or an empty text if it is not a valid time."""
-    try:
-        return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):  # for example infinity or NaN
-        return ""
+    when = time_after(moment(0), time)  # None for example for infinity
+    return "" if when is None else when.isoformat(timespec="seconds")
 
 
 def _inert(cell: str) -> str:

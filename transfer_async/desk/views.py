@@ -28,6 +28,7 @@ from transfer_async._pipeline.decisions import (
     approval,
     effects_of_proposal,
     pending,
+    proposed_in,
     proposed_row,
 )
 from transfer_async._pipeline.key_views import KeyView, Sentence, amount_in, money, only_scopes
@@ -54,7 +55,7 @@ from transfer_async.desk.pending_keys import (
     time_of,
 )
 from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_same_person
-from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, latest
+from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Note, latest
 
 REFRESH = 30
 """The seconds after which the browser reloads a list that refreshes itself."""
@@ -85,7 +86,6 @@ class Views:
             request,
             is_empty=not snapshot.rows,
             heading="Keys that need attention",
-            caption="Keys that need attention",
             nothing="No key needs attention." if snapshot.is_complete else "No key was found so far.",
             snapshot=snapshot,
             choice=choice,
@@ -115,7 +115,7 @@ class Views:
             title = "The file would not contain all keys"
             return self._shared.answer("message", status=503, title=title, text=text, operator=me)
         choice = Choice.of(request.query, snapshot, me=me, now=self._shared.clock.utc().timestamp())
-        return await as_csv(snapshot, choice)
+        return as_csv(snapshot, choice)
 
     async def key(self, request: web.Request) -> web.Response:
         """Return the page of one key."""
@@ -214,11 +214,10 @@ class Views:
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
     """Return the numbers of proposals that the operator may approve and has made."""
-    mine = snapshot.totals.by_me(me.name)
-    numbers = {True: 0, False: 0}
-    for by, number in snapshot.totals.proposals.items():
-        numbers[by in mine] += number
-    return {"mine": numbers[True]} | ({"approve": numbers[False]} if me.may(Role.APPROVE) else {})
+    totals = snapshot.totals
+    mine = sum(totals.proposals[by] for by in totals.by_me(me.name))
+    others = totals.proposals.total() - mine
+    return {"mine": mine} | ({"approve": others} if me.may(Role.APPROVE) else {})
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
@@ -264,7 +263,6 @@ SHOWN_STEPS = 200
 
 LONGEST_FIELD = 10_000
 """The maximum length of a form field, in characters."""
-
 
 LONGEST_LABEL = 40
 """The maximum length of the environment's label, in characters."""
@@ -333,8 +331,9 @@ class PageStyle:
         """The style sheet. The text on the band is black or white, whichever has more contrast."""
         if self.colour is None:
             return _STYLE
-        red, green, blue = (_linear(int(self.colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
-        luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # as WCAG 2 defines it
+        parts = [int(self.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]  # as WCAG 2 defines it
         text = "#000000" if luminance > 0.179 else "#ffffff"
         return f"{_STYLE}\n:root {{ --band: {self.colour}; --on-band: {text}; }}\n"
 
@@ -360,11 +359,6 @@ def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
     ]
 
 
-def _linear(part: float) -> float:
-    """Return the linear light intensity of one component of an sRGB colour."""
-    return part / 12.92 if part <= 0.04045 else float(((part + 0.055) / 1.055) ** 2.4)
-
-
 @frozen(kw_only=True)
 class Shared:
     """The objects and settings that all pages use."""
@@ -382,7 +376,9 @@ class Shared:
         where: dict[str, Any] = {"scope": self.operators.scope, "label": self.style.label}
         where |= {"waiting": self.cache.waiting, "signs_out": self.signs_out}
         where |= {"zone": self.style.zone, "made_at": self.clock.utc()}
-        return web.Response(text=page(template, **where, **given), content_type="text/html", status=status)
+        return web.Response(
+            text=TEMPLATES[template].render(where, **given), content_type="text/html", status=status
+        )
 
     def time(self, seconds: float) -> str:
         """Return seconds since 1970 as a page shows them."""
@@ -423,8 +419,6 @@ async def fields_of(request: web.Request) -> dict[str, str]:
     return fields
 
 
-_NOT_LISTED: Mapping[str, str] = {}
-
 _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
     **dict.fromkeys(("reason", "order_id", "ticked"), ""),
@@ -439,7 +433,7 @@ async def key_page(
     *,
     status: int = 200,
     done: str = "",
-    listed: Mapping[str, str] = _NOT_LISTED,
+    listed: Mapping[str, str] | None = None,
     **more: Any,
 ) -> web.Response:
     """Return the page of one key with its current record.
@@ -455,8 +449,9 @@ async def key_page(
         "view": view,
         "name": name_of(view.key),
         "why": kinds_of(view),
-        "sealed": ENCRYPTED if view.is_sealed else None,
-        "steps": shown,
+        "reasons": reasons_of(view),
+        "note": next((step for step in reversed(steps) if step.move == Note.name), None),
+        "steps": shown[::-1],
         "earlier": len(steps) - len(shown),
         "pending": pending(view, holds=shared.holds),
         "nothing_to_do": nothing_to_do(view),
@@ -464,7 +459,7 @@ async def key_page(
         "links": links_of(shared.style.link, view),
         "has_parties": view.readable and (view.order is not None or view.entry.reply is not None),
         "done": confirmed,
-        **await _following(shared, operator, view, listed, is_done=confirmed is not None),
+        **await _following(shared, operator, view, listed or {}, is_done=confirmed is not None),
         "at": moment,
         **_forms(shared, operator, view, four_eyes=(await shared.operators.four_eyes()).demanded),
         **_NOTHING_TRIED,
@@ -577,18 +572,28 @@ KIND_LABELS = {
 """The labels of the reasons why a key needs attention."""
 
 KIND_HELP = {
-    "doubt": "The order may exist, and the hold is kept. Find out whether it exists, then record the result.",
+    "doubt": "The order may exist, and its hold is kept. Find out whether it exists, then record the result.",
     "proposed": "One person has proposed a decision, and another must approve it.",
-    "owed": "A definite failure is recorded, but a hook is not undone yet. The next recovery tries again.",
+    "owed": "A call with this key ended in a definite failure, but its hook is not undone yet. "
+    "The next recovery tries again.",
     "abandoned": "Its worker never reported an end. The next recovery continues it.",
     "untold": "A doubt has ended, but its outcome is not published yet. A worker publishes it.",
     "unreadable": "The key's record is corrupt, so no recovery can continue it.",
 }
 
-OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
-
 ENCRYPTED = "The key's record is encrypted with a key that is not available here."
 """The text instead of ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
+
+OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
+
+
+def reasons_of(view: KeyView) -> list[str]:
+    """Return the texts of the reasons why a key needs attention. No text contradicts another."""
+    texts = KIND_HELP | ({"unreadable": ENCRYPTED} if view.is_sealed else {})
+    if not view.readable:  # No recovery and no worker continues such a key.
+        texts = {kind: texts[kind] for kind in ("doubt", "proposed", "unreadable")}
+    return [texts[kind] for kind in kinds_of(view) if kind in texts]
+
 
 _MOVES = {
     "claim": "a worker took the key",
@@ -612,7 +617,7 @@ _MOVES = {
     "layaside": "the corrupt record was put into quarantine",
     "promise": "the outcome was published as unknown",
     "told": "the end of the doubt was published",
-} | {row.name: row.history for row in DECISIONS}
+} | {row.name: f"decided: {row.explained}" for row in DECISIONS}
 """The text of each transition in the history. A transition from a later version is shown by its name."""
 
 
@@ -699,9 +704,11 @@ def name_of(key: str) -> str:
     return "The rule of dual control" if key == FOUR_EYES else key
 
 
-def move_text(name: str) -> str:
-    """Return the text of a transition in the history."""
-    return _MOVES.get(name, name)
+def did(step: HistoryEvent) -> tuple[str, str | None]:
+    """Return what a history line records, in the words of the forms, and its reason."""
+    if (proposed := proposed_in(step)) is not None:
+        return f"proposed: {proposed[0]}", proposed[1]
+    return _MOVES.get(step.move, step.move), step.reason
 
 
 def count(number: int, thing: str) -> str:
@@ -772,11 +779,11 @@ _environment.filters.update(
     count=count,
     exact=escape,  # without marks, for a field that the browser must send back unchanged
     machine_time=machine_time,
-    move=move_text,
     time=_time,
 )
 _environment.globals.update(
     address=address,
+    did=did,
     own_proposal=OWN_PROPOSAL,
     ages=AGES,
     amounts=AMOUNTS,
@@ -786,9 +793,4 @@ _environment.globals.update(
     kinds=KIND_LABELS,
     kinds_explained=KIND_HELP,
 )
-_TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for name in _NAMES[1:]}
-
-
-def page(template: str, **given: Any) -> str:
-    """Return an HTML page from one of the templates."""
-    return _TEMPLATES[template].render(given)
+TEMPLATES = {name.removesuffix(".html"): _environment.get_template(name) for name in _NAMES[1:]}

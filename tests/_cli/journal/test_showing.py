@@ -1,4 +1,4 @@
-"""`journal list` and `journal show`: what they show for a decision, and no personal data unless requested."""
+"""`journal list`, `show`, `note` and `audit`: what they show, and no personal data unless requested."""
 
 import asyncio
 import json
@@ -7,10 +7,11 @@ import sys
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests._cli.journal.terminal import ADA, asked, everything, told
+from tests._cli.journal.terminal import ADA, BEN, asked, everything, told
 from tests.support import commands
 from tests.support.bank import NOON, World
 from tests.support.cases import each
@@ -304,3 +305,85 @@ async def test_the_journal_is_closed_after_an_error(world: World, monkeypatch: p
     await asked("recover", "--hooks", "json:loads", code=2)  # opens the journal twice; then the factory fails
 
     assert world.journal.closed == 3
+
+
+# --- notes and the audit --------------------------------------------------------------------------
+
+
+async def test_a_note_is_in_the_history_and_changes_nothing(world: World):
+    await world.in_doubt("k")
+    before = await world.entry()
+
+    result = await asked("note", "k", "the service calls back at four", "--by", "ada")
+    noted = await told("note", "k", "it called", "--by", "ben")
+    after, record = await world.entry(), await told("show", "k")
+
+    assert result.stdout == "k: the history has your note\n"
+    assert noted == {"key": "k", "by": "ben", "note": "it called"}
+    assert [(step["move"], step["by"], step["reason"]) for step in record["history"][-2:]] == [
+        ("note", "ada", "the service calls back at four"),
+        ("note", "ben", "it called"),
+    ]
+    assert (after.state, after.version) == (before.state, before.version)
+
+
+async def test_an_empty_note_or_one_about_an_unknown_key_is_refused(world: World):
+    await world.in_doubt("k")
+
+    empty = await asked("note", "k", " ", "--by", "ada", code=2)
+    unknown = await asked("note", "nobody", "seen", "--by", "ada", code=1)
+
+    assert "TEXT: must be a non-empty line" in empty.stderr
+    assert "has no record in this scope" in unknown.stderr
+
+
+async def test_the_audit_lists_what_people_did_newest_first(world: World):
+    empty = await asked("audit")
+    for key in ("first", "second"):
+        await world.in_doubt(key)
+        await asked("propose", key, "resolve", "--order-id", f"tx-{key}", *ADA)
+    proposal = (await world.entry("second")).proposal
+    assert proposal is not None
+    await asked("approve", "second", "--proposal", proposal.id, "--yes", *BEN)
+    await asked("note", "first", "called", "--by", "ben")
+
+    result, found = await asked("audit", "--decisions"), await told("audit")
+    by_ada, later = await told("audit", "--by", "ada"), await told("audit", "--since", "2999-01-01")
+    earlier = await told("audit", "--until", "2999-01-01")
+
+    assert empty.stdout == f"{world.scope}: 0 lines\n"
+    assert [(line["key"], line["move"], line["by"]) for line in found["lines"]] == [
+        ("first", "note", "ben"),
+        ("second", "resolve", "ben"),
+        ("second", "propose", "ada"),
+        ("first", "propose", "ada"),
+    ]
+    assert found["lines"][1]["approved_proposal"]["by"] == "ada"
+    assert [line["approved_proposal"] for line in found["lines"][2:]] == [None, None]
+    assert [line["move"] for line in by_ada["lines"]] == ["propose", "propose"]
+    assert (later["lines"], earlier["lines"]) == ([], found["lines"])
+    *rows, total = result.stdout.splitlines()
+    cells = [re.split(r" {2,}", row) for row in rows]
+    assert cells[0] == ["at", "key", "move", "order id", "by", "proposed by", "reason"]
+    assert cells[1][1:] == ["second", "resolve", "tx-second", "ben", "ada", "looked, too"]
+    assert total == f"{world.scope}: 3 lines"
+
+
+async def test_the_audit_reads_all_pages(world: World, monkeypatch: pytest.MonkeyPatch):
+    await world.in_doubt("k")
+    for number in range(3):
+        await asked("note", "k", f"note {number}", "--by", "ada")
+    complete = operators.Operators.audit
+
+    async def short(self: operators.Operators, **wanted: Any) -> Any:
+        return await complete(self, limit=1, **wanted)
+
+    monkeypatch.setattr(operators.Operators, "audit", short)
+
+    assert [line["reason"] for line in (await told("audit"))["lines"]] == ["note 2", "note 1", "note 0"]
+
+
+async def test_the_audit_refuses_a_time_that_is_none(world: World):
+    refused = await asked("audit", "--since", "tomorrow", code=2)
+
+    assert "--since: must be a date or a time, as in 2026-01-01" in refused.stderr
