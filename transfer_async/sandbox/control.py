@@ -1,4 +1,4 @@
-"""The paths under `/sandbox/`, with which a person or a test controls the sandbox.
+"""The paths under `/sandbox/` that let a person or a test control the sandbox.
 
 They are not part of the specification. All paths except the first show personal data, so they require the
 token that the sandbox prints.
@@ -88,7 +88,7 @@ class FaultRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Control:
-    """Answers the requests to the service and to the sandbox's own paths."""
+    """Answers requests to the service and to the sandbox's own paths."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Control:
         }
 
     def is_control_path(self, path: str) -> bool:
-        """Return whether a path controls the sandbox. No fault applies to such a path."""
+        """Return whether a path controls the sandbox. Faults never apply to these paths."""
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
@@ -188,7 +188,7 @@ class Control:
 
 
 def make_fault(name: str, options: Mapping[str, Any]) -> Fault:
-    """Make a fault from its name in `FAULTS` and its settings.
+    """Create a fault from its name in `FAULTS` and its settings.
 
     Raises:
         ValueError: the name or a setting is unknown, or a value is out of range.
@@ -225,7 +225,7 @@ def _show_fault(fault: Fault) -> validation.JsonObject:
 
 
 def settings_text(fault: Fault, rule: Rule | None = None) -> str:
-    """Return a fault's name and settings, and the settings of its rule that are not the defaults."""
+    """Describe a fault by its name, its settings, and the settings of its rule that are not the defaults."""
     given = {name: getattr(fault, name) for name in attrs.fields_dict(type(fault))}
     options = ", ".join(f"{name} {_text(value)}" for name, value in given.items() if value not in (None, {}))
     parts = [f"{fault.name} ({options})" if options else fault.name]
@@ -262,7 +262,7 @@ def indented(body: bytes) -> str:
 
 
 def _depth(text: str) -> int:
-    """Return the maximum number of open brackets at any position of a text."""
+    """Return the maximum depth of nested brackets in a text."""
     return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 
@@ -355,7 +355,7 @@ class Page:
             return Reply(status=200, body=_STYLE_BYTES, headers={**HEADERS, "Content-Type": "text/css"})
         method = "GET" if call.path in (HOME, LIVE) else "POST"
         if call.method not in (method, "HEAD" if method == "GET" else ""):
-            return _problem(405, f"This path takes {method} only.", {"Allow": method})
+            return _problem(405, f"Only {method} is allowed for this path.", {"Allow": method})
         if method == "GET":
             return self._show(call)
         if not _is_own_form(call):

@@ -1,6 +1,6 @@
-"""Exact JSON, and the checks of a create-order request (specification, section 4.1).
+"""Exact JSON parsing, and validation of create-order requests (specification, section 4.1).
 
-The specification does not say which fields are required, nor which checks the service makes. The sandbox
+The specification does not say which fields are required, or which checks the service makes. The sandbox
 requires every field, ignores unknown fields, and reports all problems at once.
 """
 
@@ -34,7 +34,7 @@ def read(body: bytes) -> Any:
     """Read a JSON document. Every number becomes a `Decimal` with the same digits.
 
     Raises:
-        BadJson: the body is not UTF-8, is not JSON or is nested too deep; or it contains NaN, an infinity,
+        BadJson: the body is not UTF-8, is not JSON or is nested too deeply; or it contains NaN, an infinity,
             a number that is too long, or half of a surrogate pair.
     """
     try:
@@ -51,7 +51,7 @@ def read(body: bytes) -> Any:
     except UnicodeEncodeError:
         raise BadJson("A string contains half of a surrogate pair.") from None
     except RecursionError:
-        raise BadJson("The body is nested too deep.") from None
+        raise BadJson("The body is nested too deeply.") from None
     except (ValueError, ArithmeticError):
         raise BadJson("The body is not valid JSON.") from None
     return value
@@ -287,7 +287,7 @@ def decimal_of(value: object) -> Decimal | None:
 
 
 def filled(body: JsonObject, problems: Problems, values: JsonObject) -> Any:
-    """Return a copy of `body` in which the fields with problems have the values of `values`."""
+    """Return a copy of `body` in which `values` replaces the fields that have problems."""
     inner_body = body.get("external_order")
     copy = {**body, "external_order": dict(inner_body) if isinstance(inner_body, dict) else {}}
     for path in problems:
