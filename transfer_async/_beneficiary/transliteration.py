@@ -2,8 +2,8 @@
 
 A word consists of units: one letter, or a few letters that are spelt together. A unit may have several
 spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same if one word
-is a spelling of the other, so no scheme of transliteration has to be chosen. Words with several scripts, or
-with letters that names do not use, are refused, because they could imitate another name.
+is a spelling of the other, so no scheme of transliteration has to be chosen. Words that mix scripts, or
+contain letters that names do not use, are refused, because they could imitate another name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Units = tuple[tuple[str, ...], ...]
 
 
 class UnreadableName(ValueError):
-    """A text cannot be read as a name. The message gives the reason, but does not quote the text."""
+    """Raised if a text cannot be read as a name. The message contains the reason, but not the text."""
 
 
 @frozen(eq=False)
@@ -37,7 +37,7 @@ class Word:
         native: the word in its own script, case-folded and without accents.
         script: the script of all letters of the word.
         units: the spellings of each unit of the word in plain Latin.
-        marks: the accents of each Latin letter, to find contradicting accents of two words.
+        marks: the accents of each Latin letter, to find accents that contradict each other in two words.
     """
 
     native: str = field(repr=False)

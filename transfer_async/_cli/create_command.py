@@ -99,7 +99,7 @@ def create(
 
     After Ctrl-C or SIGTERM, the command starts no new line and finishes the orders in flight; a second signal
     cuts them off. A run gives up after 10 consecutive failures caused by a wrong token or base URL. It also
-    gives up after 32 consecutive orders (twice --concurrency, but at least 20) that end in doubt or fail for
+    gives up after 32 (twice --concurrency, but at least 20) consecutive orders that end in doubt or fail for
     reasons unrelated to the order. If another run holds the lease on a key, the line is retried after all
     other lines, until the lease expires.
 

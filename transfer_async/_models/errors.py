@@ -82,7 +82,7 @@ MISMATCH_IN_HISTORY = "beneficiary: no match (accepted)"
 
 
 class NotVerifiedReason(enum.Enum):
-    """The reason why a beneficiary is not verified. The brackets show the result for each reason."""
+    """The reason why a beneficiary is not verified. The result for each reason is in brackets."""
 
     OTHER_NAME = "other_name"
     """The account is in a different name (no match)."""
@@ -94,7 +94,8 @@ class NotVerifiedReason(enum.Enum):
     """``accept_close`` or ``accept_mismatch`` did not accept the account's name (close match or no match)."""
 
     DECEPTIVE_NAME = "deceptive_name"
-    """A name mixes scripts, or contains a look-alike letter or a sign that is no letter (no match)."""
+    """A name mixes scripts, or contains a look-alike letter or a character that is not a letter (no match).
+    """
 
     NOT_REGISTERED = "not_registered"
     """The username is not registered (no match)."""
@@ -160,9 +161,9 @@ class Attempt:
         number: the position in the call; the first attempt is 1.
         seconds: the duration of the attempt.
         outcome: what this attempt alone proves about the order.
-        status: the HTTP status, if a response came.
+        status: the HTTP status, if a response arrived.
         error: the class name of the underlying error, if there was one.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         began: the start time in UTC; None in records of earlier versions.
     """
 
@@ -325,8 +326,8 @@ class Refused(TransferError):
         status: the HTTP status; ``None`` for ``Refuted``.
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
-        retry_after: the seconds to wait that the service asked for; None if it did not ask.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        retry_after: the number of seconds that the service asked to wait; None if it did not ask.
         fields: the request's fields that the service named in its ``errors``. These are names from the
             specification, such as ``external_order.transaction_fee``, and never the service's own text.
     """
@@ -367,11 +368,11 @@ class Unauthorized(Refused):
 
 
 class RateLimited(Refused):
-    """The service responded with 429. ``retry_after`` has the seconds to wait, if the service sent them."""
+    """The service responded with 429. ``retry_after`` is the number of seconds to wait, if it sent one."""
 
 
 class Refuted(Refused):
-    """A doubt ended: no order exists, and none can appear. The error of the doubt is the chained cause."""
+    """A doubt was refuted: no order exists, and none can appear. The doubt's error is the chained cause."""
 
     def __init__(
         self, text: str = "the doubt is resolved: no order exists, and none can appear", **rest: Any
@@ -383,9 +384,9 @@ class OutcomeUnknown(TransferError):
     """The request may have been processed. Keep the hold, and do not send the order again.
 
     Args:
-        status: the HTTP status, if a response came.
-        raw: the bytes of the response, if one came; never in ``str``.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
+        status: the HTTP status, if a response arrived.
+        raw: the bytes of the response, if one arrived; never in ``str``.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         kind: why the outcome is unknown, if this call sent the request.
     """
 
@@ -423,7 +424,7 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The order for the key exists already, but this client knows only the order's id."""
+    """The order for the key already exists, but this client knows only the order's id."""
 
     default_outcome = Outcome.CREATED
 
@@ -440,7 +441,7 @@ class KeyBusy(TransferError):
     """Another task or worker is using the key now.
 
     Args:
-        retry_after: the seconds until the lease of the other task or worker ends. The lease may be renewed.
+        retry_after: the seconds until the other task's or worker's lease expires. The lease may be renewed.
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
@@ -472,10 +473,10 @@ class ServiceFailed(TransferError):
     """A read got no usable response after all retries: a 5xx, an unreadable response, or no response.
 
     Args:
-        status: the HTTP status, if a response came.
+        status: the HTTP status, if a response arrived.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
-        retry_after: the seconds to wait that the service asked for; None if it did not ask.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        retry_after: the number of seconds that the service asked to wait; None if it did not ask.
     """
 
     default_order_may_exist = False
@@ -614,7 +615,7 @@ def sanitize_exception(error: BaseException) -> BaseException:
 
 
 def bare_alone(error: BaseException) -> BaseException:
-    """Return the sanitized ``error`` without its traceback, whose variables may hold a token or a row."""
+    """Return the sanitized ``error`` without its traceback, whose variables may contain secrets."""
     made = sanitize_exception(error)
     _traceback.__set__(made, None)
     return made
@@ -759,7 +760,7 @@ def _instance(kind: type[BaseException]) -> BaseException:
 
 @functools.cache
 def _class_of(base: Any, name: str) -> Any:
-    """Create a class with this name for replacement errors. No property of ``base`` may hide a fact."""
+    """Create a class with this name for replacement errors. Properties of ``base`` never hide a fact."""
     facts = {fact: None for fact in _FACTS if any(fact in vars(item) for item in _mro(base))}
     return type(base)(name, (_Replacement, base), facts | {"__module__": __name__})
 
@@ -844,7 +845,7 @@ class Cause:
 
     Args:
         kind: see `CauseKind`.
-        status: the HTTP status of the last response, if one came.
+        status: the HTTP status of the last response, if one arrived.
         error: the class name of the underlying error, if there was one.
         candidate: the order id in a response that cannot be read as this order, if there is one.
         attempts: the HTTP attempts of the call, oldest first; empty if the process did not report them.
@@ -870,4 +871,4 @@ class Cause:
         if self.error is not None:
             facts.append(self.error)
         words = _CAUSE_TEXTS[self.kind] + (f" ({', '.join(facts)})" if facts else "")
-        return words if self.candidate is None else f"{words}; the response has the id {self.candidate}"
+        return words if self.candidate is None else f"{words}; the response contains the id {self.candidate}"

@@ -1,8 +1,8 @@
 """Typed events about a call. Logs, metrics, traces and progress displays are all built on them.
 
-An observer is any callable that takes an event. It runs in the client's own task, so it must return at
-once. If it raises an error, the error is logged and does not affect the call. Events contain no order, no
-body and no personal data.
+An observer is any callable that takes an event. It runs in the client's own task, so it must return
+immediately. If it raises an error, the error is logged and does not affect the call. Events contain no order,
+no body and no personal data.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class RetryScheduled(Event):
 class OrderCreated(Event):
     """The order exists and is recorded. The successful HTTP attempt took ``took`` seconds.
 
-    ``request_id`` is the service's id of that attempt's request, if its response has one.
+    ``request_id`` is the service's id for that attempt's request, if the response contains one.
     """
 
     order_id: str
@@ -162,7 +162,7 @@ class Resolved(Event):
 
 @frozen(kw_only=True)
 class DuplicateSuspected(Event):
-    """Two orders may exist for one key. An operator must check this at once.
+    """Two orders may exist for one key. An operator must check this immediately.
 
     A sender reported a different result after its doubt had already ended. ``order_id`` is the id of the
     order that the sender created, or the id in an unreadable response. It is None if no id is known.

@@ -103,7 +103,7 @@ def checked_scope(given: str) -> str:
 
 
 def is_sendable(text: str) -> bool:
-    """Return whether ``text`` can be encoded as UTF-8. Half of a surrogate pair cannot."""
+    """Return whether ``text`` can be encoded as UTF-8. A lone surrogate cannot."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -222,7 +222,7 @@ def unit(value: Decimal) -> Decimal:
 def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
     """Return ``amount × rate``, rounded half-even to ``places`` decimals.
 
-    If ``amount`` or ``rate`` is invalid, return 1: the check of that field reports the problem.
+    If ``amount`` or ``rate`` is invalid, return 1, because the check of that field reports the problem.
 
     Raises:
         InvalidOrder: ``places`` is not a whole number from 0 to 64.
@@ -236,7 +236,7 @@ def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
 
 
 def differ(a: Decimal, b: Decimal, *, by_more_than: Decimal) -> bool:
-    """Return whether the exact difference of ``a`` and ``b`` is more than ``by_more_than``."""
+    """Return whether the exact difference between ``a`` and ``b`` is more than ``by_more_than``."""
     # The digits of the exact difference could take gigabytes.
     if abs(a.adjusted() - b.adjusted()) > 4 * DIGITS:
         return a != b and max(a.copy_abs(), b.copy_abs()) > by_more_than

@@ -36,7 +36,7 @@ def duration(name: str, value: Duration) -> float:
     """Return the argument ``name`` in seconds.
 
     Raises:
-        ValueError: ``value`` is not a duration; the text names the argument.
+        ValueError: ``value`` is not a duration. The message names the argument.
     """
     try:
         return seconds(value)
@@ -45,7 +45,7 @@ def duration(name: str, value: Duration) -> float:
 
 
 def in_seconds(value: Duration) -> float:
-    """Return ``value`` in seconds; return anything else unchanged, so that a validator reports it."""
+    """Return a duration in seconds. Return any other value unchanged, for a validator to report."""
     try:
         return seconds(value)
     except ValueError:
@@ -100,10 +100,11 @@ class Clock:
     """The source of a client's time, sleep and randomness.
 
     Args:
-        now: returns the seconds on a clock that never goes back. It counts the time of a suspension.
+        now: returns the seconds on a clock that never goes backwards. The clock keeps running while the
+            machine is suspended.
         utc: returns the wall-clock time as an aware ``datetime``.
         sleep: waits for a number of seconds.
-        chance: returns a random number from 0 to below 1.
+        chance: returns a random number, at least 0 and less than 1.
     """
 
     now: Callable[[], float] = _NOW
@@ -123,7 +124,7 @@ NEVER: Final = float("inf")
 
 
 def on_clock(clock: Clock, moment: datetime | None) -> float:
-    """Convert ``moment`` to a time on ``clock``, which later changes of the wall clock do not affect."""
+    """Convert ``moment`` to a time on ``clock``, so that later wall clock changes do not affect it."""
     if moment is None:
         return NEVER
     return clock.now() + (moment - clock.utc()).total_seconds()
@@ -148,7 +149,7 @@ def within(limit: float, clock: Clock, deadline: float) -> float:
 
 
 class Periodic:
-    """Runs a function periodically. A run that fails is reported, and the next run still happens.
+    """Runs a function periodically. If a run fails, its error is reported and the next run still follows.
 
     Args:
         do: the function to run.
@@ -160,7 +161,8 @@ class Periodic:
             that start at the same time do not run in step.
 
     Attributes:
-        resting: whether `run` waits for the next run, so that it can be cancelled without loss.
+        resting: whether `run` is waiting for the next run, so that it can be cancelled without interrupting
+            one.
     """
 
     def __init__(

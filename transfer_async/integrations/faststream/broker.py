@@ -1,6 +1,6 @@
-"""The interface of a message broker to workers, and the code that all brokers share.
+"""The interface between workers and message brokers, and the code that all brokers share.
 
-Each broker has its own module, which needs its own extra.
+Each broker has its own module and needs its own extra.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ _NOT_ENABLED = frozenset({None, 10039, 10076})
 
 
 class TooLarge(ValueError):
-    """A message was not sent because it exceeds the broker's size limit."""
+    """Raised if a message was not sent because it exceeds the broker's size limit."""
 
 
 _above_0 = positive("must be a number of seconds or a timedelta, above 0 and finite")
@@ -121,14 +121,16 @@ class WorkerSettings:
     Args:
         commands: the subject or stream from which workers read commands.
         outcomes: the subject or stream to which workers publish outcomes.
-        dead_letters: the subject or stream for messages that cannot be processed. A header has the reason.
+        dead_letters: the subject or stream for messages that cannot be processed. A header contains the
+            reason.
         group: the name that the workers share, so that each message is delivered to one of them.
         concurrency: the maximum number of messages that one worker processes at a time.
         ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
-            worker sends heartbeats three times as often.
+            worker sends three heartbeats in this time.
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
-        sweep_every: the time between two recoveries. The first starts after a random part of this time.
+        sweep_every: the time between two sweeps of the journal. The first starts after a random part of this
+            time.
         patience: the grace period for messages in progress when the worker stops.
 
     Raises:
@@ -152,7 +154,9 @@ class WorkerSettings:
 
 
 class Broker(ABC):
-    """The interface of a message broker to workers. It connects, delivers messages and publishes outcomes.
+    """The interface between workers and a message broker.
+
+    It connects, delivers messages and publishes outcomes.
 
     The subclasses in this package use FastStream's brokers. A bank's own subclass may use any client library.
     The page "A broker of your own" shows an example. Test every subclass with `BrokerContract`, in
@@ -171,8 +175,8 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call this every few seconds, even while messages are in progress. So it must not change any
-        existing stream, group or consumer.
+        Workers call this every few seconds, even while messages are in progress. Therefore it must not change
+        any existing stream, group or consumer.
 
         Args:
             only_to_send: whether to create only what is needed to send commands. The broker must store the
@@ -193,24 +197,24 @@ class Broker(ABC):
     def delivery(self, message: Any) -> Delivery:
         """Wrap a message from a subscriber as a `Delivery`.
 
-        The broker must redeliver an unacknowledged message without a limit: after ``settings.ack_wait``
+        The broker must redeliver an unacknowledged message any number of times: after ``settings.ack_wait``
         without a heartbeat, or when its worker has ended. A dead letter must have the reason in its header
         ``Transfer-Reason``.
         """
 
     @abstractmethod
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome, and return after the broker's confirmation. Raise an error if it fails."""
+        """Publish an outcome, and return once the broker has confirmed it. Raise an error if this fails."""
 
     @abstractmethod
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a message to a subject or stream of the settings, and return after the broker's confirmation.
+        """Send a message to a subject or stream in the settings, and return once the broker has confirmed it.
 
-        Raise an error if it fails.
+        Raise an error if this fails.
         """
 
     async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
-        """Send a command to the workers, and return after the broker's confirmation.
+        """Send a command to the workers, and return once the broker has confirmed it.
 
         Args:
             command: the command to send.
@@ -225,7 +229,7 @@ class Broker(ABC):
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """The periodic tasks of a worker: pairs of an interval in seconds and the function to call."""
+        """The worker's periodic tasks, as pairs of an interval in seconds and a function to call."""
         return [(5.0, self.prepare)]
 
     async def open(self, *, only_to_send: bool = False) -> None:
@@ -252,7 +256,7 @@ MAX_LENGTH = 1000
 
 
 def reason_header(reason: str) -> dict[str, str]:
-    """Return the header of a dead letter with ``reason``."""
+    """Return the header that contains ``reason`` in a dead letter."""
     return {REASON: _sanitized(reason)}
 
 

@@ -2,8 +2,8 @@
 
 An order is a span in its caller's trace, and its HTTP attempts are child spans. Names of metrics and
 attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes contain
-keys, ids, statuses, and the names of hooks and errors. They never contain personal data, an error's text or
-its traceback.
+keys, ids, statuses, and names of hooks and errors. They never contain personal data, an error's text or its
+traceback.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Telemetry:
         trace_requests: whether the client's requests contain the trace context as headers (``traceparent``),
             from the global propagator of ``opentelemetry.propagate``. Baggage is never sent to the service.
         span_events: whether hooks, retries, undos and doubts are recorded as span events. OpenTelemetry plans
-            to replace span events by logs. To use logs instead, pass false, and add the observer
+            to replace span events with logs. To use logs instead, pass false, and add the observer
             ``log_events`` after this one.
 
     Raises:
@@ -105,8 +105,8 @@ class Telemetry:
     def journal(self, journal: Journal) -> Journal:
         """Return a journal that passes all calls to ``journal`` and measures their duration.
 
-        Open and close the returned journal instead of ``journal``. Each ``recover`` of a client with it also
-        updates the number of orders in doubt.
+        Open and close the returned journal instead of ``journal``. Each ``recover`` of a client that uses the
+        returned journal also updates the number of orders in doubt.
         """
         return cast("Journal", TimedJournal(journal, self._instruments))
 
@@ -197,7 +197,7 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return a page of pending keys, and note the oldest pending work for the metrics.
+        """Return a page of pending keys, and record the oldest pending work for the metrics.
 
         Every ``recover`` reads all pending keys with this method.
         """
@@ -246,7 +246,10 @@ class Oldest:
     notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Include the pending work of ``entry``. For work without a time, use the time of the key's claim."""
+        """Include the pending work of ``entry``.
+
+        For an undo or a notification without a recorded time, the time of the key's claim is used.
+        """
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
         self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.pending_undos])
@@ -325,7 +328,7 @@ class OpenAttempt:
 
 @define(eq=False, kw_only=True)
 class OpenOrder:
-    """An order whose call is in progress, with what is known of its outcome."""
+    """An order whose call is in progress, and its outcome as far as it is known."""
 
     span: Span
     context: Context
@@ -432,7 +435,7 @@ class Orders:
         self._instruments.measure(metrics.ORDER_DURATION, order.seconds, ended)
 
     def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
-        """Note the outcome of the order of ``event``. Return the order, or None if it has no open span."""
+        """Record the outcome of the order in ``event``. Return the order, or None if it has no open span."""
         order = self._open.get(event.intent_id)
         if order is not None:
             order.outcome, order.seconds = outcome.value, event.seconds
