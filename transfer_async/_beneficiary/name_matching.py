@@ -116,7 +116,7 @@ class NameParts:
 
     @property
     def is_single(self) -> bool:
-        """Whether the name has only one word, as some people's names do."""
+        """Return whether the name has only one word, as some people's names do."""
         return len(self.words) == 1
 
     def orders(self) -> tuple[Words, ...]:

@@ -137,7 +137,7 @@ class BulkRun:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every line has an outcome."""
+        """Return whether every line has an outcome."""
         return self._tally.done == self._total
 
     async def run(self, records: Iterator[Record]) -> None:

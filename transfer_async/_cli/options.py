@@ -287,7 +287,7 @@ class BankSide:
 
     @property
     def places_hold(self) -> bool:
-        """Whether one of the hooks places a hold.
+        """Return whether one of the hooks places a hold.
 
         Raises:
             ValueError: an item is not a hook.

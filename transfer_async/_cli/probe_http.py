@@ -76,7 +76,7 @@ class Response(ExchangeResult):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the service was too busy to process the request."""
+        """Return whether the service was too busy to process the request."""
         return self.status in BUSY
 
 
@@ -134,7 +134,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is still open and has received no unexpected bytes."""
+        """Return whether the connection is still open and has received no unexpected bytes."""
         connection: socket.socket | None = self._http.sock
         if connection is None:
             return False

@@ -356,7 +356,7 @@ class Refused(TransferError):
 
     @property
     def is_final(self) -> bool:
-        """Whether the service would refuse the same order again; see `is_final_no`."""
+        """Return whether the service would refuse the same order again; see `is_final_no`."""
         return is_final_no(type(self).__name__, self.status)
 
 
@@ -859,7 +859,7 @@ class Cause:
 
     @property
     def is_from_sender(self) -> bool:
-        """Whether the sender itself reported the doubt, and so does not send again."""
+        """Return whether the sender itself reported the doubt, and so does not send again."""
         return bool(self.attempts)
 
     @property

@@ -461,7 +461,7 @@ class Rule:
 
     @property
     def needs_body(self) -> bool:
-        """Whether the rule depends on the poster or the amount, which are in the body."""
+        """Return whether the rule depends on the poster or the amount, which are in the body."""
         return self.username is not None or self.amount is not None
 
     def applies_to(self, record: RequestRecord) -> bool:

@@ -203,7 +203,7 @@ class Order:
 
     @property
     def is_matched(self) -> bool:
-        """Whether the matcher bot has matched the order."""
+        """Return whether the matcher bot has matched the order."""
         return self.matched_at is not None
 
     def matched(self, *, match_id: str, at: datetime) -> "Order":

@@ -1,4 +1,4 @@
-"""The trials of a bank's hooks. A trial repeats a situation from production and then releases its holds."""
+"""Trials for a bank's hooks. Each trial reproduces a situation from production, then releases its holds."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
     Args:
         run: a function that runs one sequence on the caller's event loop.
         count: the number of sequences.
-        seed: the same seed draws the same sequences.
+        seed: the seed for the sequences; the same seed produces the same sequences.
 
     Raises:
         ModuleNotFoundError: hypothesis is not installed.
@@ -431,10 +431,10 @@ async def verify_hooks(
             - ``order``, optional: the order whose funds are held.
             - ``close()``, optional: closes the resources of the worker.
 
-            All these functions may be async. The factory is called again for each restarted worker, in a
-            new process if it can be imported there. It must find the same ledger each time. Use a test
-            ledger with funds for six holds that no other program uses.
-        seed: the same seed draws the same random sequences.
+            All these functions may be async. The factory is called again for each restarted worker, in a new
+            process if it can be imported there. It must find the same ledger each time. Use a test ledger
+            that has funds for six holds and that no other program uses.
+        seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
         late: the seconds to wait for late holds, once, after all trials.
         patience: the timeout of each call of a hook in seconds.
@@ -460,7 +460,7 @@ class _Run:
     """One run of all trials.
 
     Attributes:
-        broken: the broken rules by name, each with the shortest trial that shows it.
+        broken: the broken rules by name, each with the shortest trial that broke it.
         tried: the number of trials.
         ended: the trials that broke no rule. At the end, their intents must have no hold.
         is_stopped: whether further trials would be meaningless.
@@ -534,7 +534,7 @@ class _Run:
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release the holds that appeared after their release. Return whether there was one."""
+        """Report and release holds that appeared after their release. Return whether there were any."""
         held_before = len(self.ended)
         for harness in [*self.ended]:
             try:
@@ -555,7 +555,7 @@ class _Run:
         return None
 
     async def _made(self, title: str, trial: Trial) -> object:
-        """Run a trial and return its result. If its holds cannot be released, run no other trial."""
+        """Run a trial and return its result. If its holds cannot be released, no further trial runs."""
         if self.is_stopped:
             return None
         bank = self.workers[0]
@@ -581,7 +581,7 @@ class _Run:
         return result
 
     async def _released(self, harness: HookHarness) -> bool:
-        """Release the holds of the trial's intents with the hooks. Return whether none is left."""
+        """Use the hooks to release the holds of the trial's intents. Return whether none is left."""
         bank = self.workers[0]
 
         async def release() -> None:

@@ -224,7 +224,7 @@ class Broker(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed permanently, so that the process must be restarted."""
+        """Return whether the connection is closed permanently, so that the process must be restarted."""
         return False
 
     @property

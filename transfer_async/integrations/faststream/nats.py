@@ -186,7 +186,7 @@ class JetStreamBroker(Broker):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed permanently. A connection that is being restored is not closed."""
+        """Return whether the connection is closed permanently. False while it is being restored."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection

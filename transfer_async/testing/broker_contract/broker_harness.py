@@ -192,7 +192,7 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message of a subject, with a consumer that treats the subject as its commands."""
+        """Take the next message from a subject, using a consumer that treats it as its command subject."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
@@ -207,7 +207,7 @@ class BrokerHarness:
             await reader.close()
 
     async def redelivered(self, consumer: Consumer) -> list[bytes]:
-        """Return the bodies of all redelivered messages. This method sends two messages to find the last one.
+        """Return the bodies of all redelivered messages. Two more messages are sent to detect the last one.
 
         Args:
             consumer: a consumer that takes the first of these two messages and leaves it unacknowledged.
@@ -274,7 +274,7 @@ class SlowHolds(Holds):
         self._open.set()
 
     async def requested(self, count: int = 1) -> None:
-        """Wait until ``count`` more holds were requested."""
+        """Wait until ``count`` more holds have been requested."""
         for _ in range(count):
             await soon(self._requests.acquire(), "a hold was requested")
 
@@ -298,7 +298,7 @@ class _RecordingHandler(Handler):
 
 
 class RunningWorker:
-    """One worker. It is restarted when its connection is closed for good."""
+    """One worker. It is restarted when its connection is closed permanently."""
 
     def __init__(self, group: WorkerGroup, make: Callable[[], Broker]) -> None:
         self._group, self._make = group, make
