@@ -86,7 +86,7 @@ def desk(
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
 
-    The page lists the pending keys of a journal. Your roles determine what you may do with them. The page
+    The page lists the pending keys of a journal and, depending on your roles, lets you act on them. The page
     never sends requests to the service. The command prints a one-time address: only the browser that opens it
     first has access, and only on this machine.
 
@@ -159,11 +159,11 @@ def common_options(
 def demo() -> None:
     """Show how the client works, using a sandbox of the service.
 
-    The demo creates one order, loses the response to a second order and resolves it, and has a third order
-    refused. It then matches orders, verifies beneficiaries' names, and sends many orders at once while faults
-    occur. Everything runs in one process and takes a few seconds. The demo checks every claim that it prints.
-    If all claims are true, the last line begins with "demo ok" and the exit code is 0; otherwise the exit
-    code is 1.
+    The sandbox creates one order, loses the response to a second order, and refuses a third order. The client
+    then resolves the second order. Next, the demo matches orders, verifies beneficiaries' names, and sends
+    many orders at once while faults occur. Everything runs in one process and takes a few seconds. The demo
+    checks every claim that it prints. If all claims are true, the last line begins with "demo ok" and the
+    exit code is 0; otherwise the exit code is 1.
     """
     from transfer_async._cli import demo as tour  # imports the sandbox: 80 ms
 
@@ -312,10 +312,10 @@ def verify_hooks(
     The hooks place and release several hundred holds, at most six at a time. Connect them to a test ledger
     with enough funds for six holds. The command calls each hook twice, concurrently and from a new worker,
     cancels it at each await, and interrupts it with timeouts and lost connections. It undoes each hook
-    without a receipt, twice, and when there is nothing to undo. After each step, it checks held(intent_id)
-    and, if the factory returns it, balance().
+    without a receipt, twice, and when there is nothing to undo. After each step, it compares held(intent_id)
+    and, if the factory returns it, balance() with the expected values.
 
-    For each broken rule, the command prints what was done, what was found, and how to fix it.
+    For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
     Exit codes: 0 the hooks keep all rules; 1 a rule is broken; 2 the factory does not exist, or its result is
     invalid.
     """
@@ -350,7 +350,7 @@ _VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
 
 
 def _client_from_env(network: dict[str, Any]) -> TransferClient:
-    """Create a client for reads only. TRANSFER_JOURNAL is ignored.
+    """Create a client that is only used for reads and ignores TRANSFER_JOURNAL.
 
     Raises:
         ValueError: an environment variable is missing or invalid. The message never contains the token.

@@ -80,14 +80,15 @@ def create(
     by line and sends nothing. Every line needs its own key. Orders that the journal has recorded are never
     sent again, so you can run the same command again after Ctrl-C, kill or a power failure.
 
-    CSV: the first line contains the column names. They are key; poster_username, poster_recipient_username
-    and the other fields of an order; current_account_balance, transaction_fee, transaction_fee_currency; and,
-    optionally, beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before, deadline.
+    CSV: the first line contains the column names. The columns are key; poster_username,
+    poster_recipient_username and the other fields of an order; current_account_balance, transaction_fee,
+    transaction_fee_currency; and, optionally, beneficiary_first, beneficiary_last, beneficiary_middle, held,
+    send_before, deadline.
     JSON Lines: one command per line, in the format that workers use.
 
     FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,
     resolve (which finds out whether an order in doubt exists) and other settings. It may be async. If no hook
-    holds the funds, every line must contain the reference of its hold in held.
+    holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
     line has an outcome. The file of an earlier run is renamed to PATH.old. These files contain no personal
@@ -97,13 +98,14 @@ def create(
     clients. If a line's send_before or deadline would pass while the line waits, its order is not sent and no
     hold is placed.
 
-    After Ctrl-C or SIGTERM, the command starts no new line and finishes the orders in flight; a second signal
-    cuts them off. A run gives up after 10 consecutive failures caused by a wrong token or base URL. It also
-    gives up after 32 (twice --concurrency, but at least 20) consecutive orders that end in doubt or fail for
-    reasons unrelated to the order. If another run holds the lease on a key, the line is retried after all
-    other lines, until the lease expires.
+    After Ctrl-C or SIGTERM, the command starts no further orders and finishes those in flight; a second
+    signal cuts off the orders in flight. A run gives up after 10 consecutive failures caused by a wrong token
+    or base URL. It also gives up after 32 (twice --concurrency, but at least 20) consecutive orders that end
+    in doubt or fail for reasons unrelated to the order. If another run holds the lease on a key, the line is
+    retried after all other lines, until the lease expires.
 
-    Exit codes (the highest, if several of 3 to 5 apply). After 1, 130 or 143, orders may also be in doubt:
+    Exit codes (the highest, if several of 3 to 5 apply). After exit code 1, 130 or 143, orders may also be in
+    doubt:
 
     \b
       0    all orders are created, or the dry run found no fault
@@ -393,5 +395,5 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
 
 
 def files_of(address: str) -> tuple[Path, ...]:
-    """Return the paths of the journal's files. Some of them may not exist."""
+    """Return the paths of the journal's files, some of which may not exist."""
     return () if "://" in address else tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))

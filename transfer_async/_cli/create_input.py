@@ -1,6 +1,7 @@
 """Read orders from a CSV or JSON Lines file: once to check every line, and once to send the orders.
 
-`ORDERS` is the layout of such a file. Files with other layouts are read in the same way.
+`ORDERS` is the layout of a file of orders. The functions of this module can also read files with other
+layouts.
 
 The file is read twice, because nothing may be sent before the last line is checked, and memory use must not
 grow with the file. Storing the checked orders on disk would take longer than reading the file again (60
@@ -90,8 +91,7 @@ ORDERS = Layout(
 def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
     """Yield a record for each row, or a single record with the faults of an invalid header.
 
-    ``known`` yields the records kept by an earlier pass. The first rows use these records and are not parsed
-    again.
+    ``known`` yields the records kept by an earlier pass, so that the first rows need not be parsed again.
     """
     header: list[str] | None = None
     for line, row in csv_rows(lines):
@@ -131,7 +131,7 @@ def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]
 
 
 def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
-    """Explain why no column is known. Never quote the header: it may be an order with personal data."""
+    """Explain why a header has no known column, without quoting it: it may contain personal data."""
     for separator, plural in _OTHER_SEPARATORS.items():
         if len(set(",".join(header).split(separator)) & set(columns)) > 1:
             return f"separates the columns with {plural}: use commas, and a decimal point in amounts"
@@ -193,7 +193,7 @@ _READERS = {Format.CSV: csv_records, Format.JSONL: json_records}
 
 
 def format_of(path: Path, given: Format | None) -> Format:
-    """Return ``given``, or the format that the file's suffix implies if it is None.
+    """Return ``given`` or, if it is None, the format implied by the file's suffix.
 
     Raises:
         ValueError: ``given`` is None, and the suffix is unknown.
@@ -217,7 +217,7 @@ class OrderFile:
         """Yield a record for each line, in the file's order.
 
         Every later pass compares the file's bytes with those of the first pass. The second pass yields the
-        records that the first one kept, so that exactly the checked orders are sent.
+        records kept by the first pass, so that exactly the checked orders are sent.
 
         Raises:
             Changed: the file has changed since the first pass.
@@ -288,7 +288,7 @@ class Changed(Exception):
 
 
 class UnchangedFile:
-    """A file that detects changes between passes, by comparing digests of its blocks with the first pass."""
+    """Detects whether a file changes between passes, by comparing digests of its blocks."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -347,9 +347,9 @@ class Checking:
     """Checks all lines of a file before the first one is sent.
 
     Args:
-        needs_held: whether every order must contain its hold's reference, because no hook holds the funds.
-        now: the current time. A time limit that has passed is a fault. If None, time limits are not checked,
-            because a key that already has an order still returns it.
+        needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
+        now: the current time. An order whose time limit has passed is reported as a fault. If None, time
+            limits are not checked, because a key that already has an order still returns it.
         is_stopped: called before every 64th line. The check stops if it returns true.
 
     Attributes:
@@ -443,7 +443,7 @@ class Keys(TemporaryDatabase):
         super().__init__(_TABLE)
 
     def seen(self, key: str, line: int) -> int | None:
-        """Record that ``line`` uses ``key``. Return the line that already uses it, or None."""
+        """Record the line of ``key``. If an earlier line has the same key, return that line's number."""
         if self.database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?)", (key, line)).rowcount:
             return None
         found: tuple[int] = self.database.execute("SELECT line FROM keys WHERE key = ?", (key,)).fetchone()

@@ -93,7 +93,7 @@ def _error_fields(error: Exception) -> dict[str, Any]:
 
 
 class OutcomeFile:
-    """The outcomes file. It is written as ``.part``, and renamed when it contains a line for every order.
+    """The outcomes file, written as ``.part`` and renamed once it contains a line for every order.
 
     The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date.
 
@@ -343,7 +343,7 @@ def _progress_line(what: str, done: int, total: int | None, counts: str, *, rate
 
 @contextmanager
 def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = None) -> Iterator[Progress]:
-    """Show progress as a bar if ``live``, and as lines otherwise. Show none if ``quiet``."""
+    """Show progress as a bar if ``live``, as lines otherwise, and not at all if ``quiet``."""
     clock = clock or Clock()
     if quiet or not live:
         yield Progress((lambda _: None) if quiet else say, clock=clock)

@@ -88,7 +88,7 @@ class Narration:
         """Print ``claim`` if it is true.
 
         Raises:
-            FalseClaim: it is false.
+            FalseClaim: ``claim`` is false.
         """
         expect(claim, truth, key=key)
         self.tell("checked", key, claim)
@@ -206,7 +206,7 @@ async def _beneficiaries(scene: Scene) -> None:
 
 
 class _Customer:
-    """A customer who confirms every close match. ``asked`` lists the keys of the payments confirmed."""
+    """A customer who confirms every close match, and records the keys of these payments in ``asked``."""
 
     def __init__(self, lines: Narration) -> None:
         self._lines = lines

@@ -52,7 +52,7 @@ class Hold:
 
 @frozen
 class Ledger:
-    """The bank's holds. `place` and `release` are idempotent by the intent's id, as a hold hook requires."""
+    """The bank's holds. `place` and `release` are idempotent per intent id, as a hold hook must be."""
 
     _tell: Tell
     _holds: dict[str, Hold] = field(factory=dict, init=False)

@@ -123,7 +123,7 @@ def network_given(*values: str | None) -> Network:
 
 
 def with_network(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the network options to a command. Its ``network`` parameter receives them as `Network`."""
+    """Add the network options to a command, which receives them in its ``network`` parameter as `Network`."""
     return expanded(command, {"network": (network_given, NETWORK)})
 
 
@@ -139,12 +139,12 @@ def parameters_of(found: Options) -> list[inspect.Parameter]:
 def expanded(
     command: Callable[..., None], groups: Mapping[str, tuple[Callable[..., Any], Options]]
 ) -> Callable[..., None]:
-    """Return a command in which the options of a group replace the parameter that stands for the group.
+    """Return a command in which every parameter that stands for a group of options is replaced by the group.
 
     Args:
         command: the command's function.
-        groups: by parameter name, a function that builds the parameter's value from the group's option
-            values, and the group's options.
+        groups: for each parameter, by name, the function that builds its value from the values of the group's
+            options, and these options.
     """
     wanted = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -290,7 +290,7 @@ class BankSide:
         """Return whether one of the hooks places a hold.
 
         Raises:
-            ValueError: an item is not a hook.
+            ValueError: one of the ``hooks`` is not a hook.
         """
         return any(map(is_hold, checked_hooks(self.hooks)))
 

@@ -97,8 +97,8 @@ def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]
     """Print a table, with borders and colours on a terminal and as aligned text elsewhere.
 
     Args:
-        columns: by heading, the function that returns an item's text for the column.
-        items: the items, one for each row.
+        columns: the function that returns an item's text for a column, by the column's heading.
+        items: one item per row.
     """
     rows = [[cell(item) for cell in columns.values()] for item in items]
     if not sys.stdout.isatty():
@@ -142,7 +142,7 @@ def logged(
 
     Args:
         logger: the logger, whose level is INFO during the block.
-        say: writes the text.
+        say: called with the text of each record.
         form: the ``fmt`` argument of `logging.Formatter`.
         time: the ``datefmt`` argument of `logging.Formatter`.
     """
@@ -217,7 +217,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class BadLine(Exception):
-    """Raised for a line that cannot be read as text. The lines after it can still be read."""
+    """Raised for a line that cannot be read as text. Reading can continue with the next line."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)
@@ -272,7 +272,7 @@ def each_line(lines: TextLines) -> Iterator[str | BadLine]:
 
 
 def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
-    """Yield each CSV row, or a `BadLine` if it cannot be read, with the number of its first line."""
+    """Yield the line number and the cells of each CSV row, or a `BadLine` if the row cannot be read."""
     reader = csv.reader(lines, strict=True)
     while True:
         line = lines.number + 1

@@ -89,11 +89,11 @@ def probe(
       1  orders that must be refused; if one is created, the probe stops
       2  real orders: the same body twice, fields left out, amounts at and beyond limits, a cut connection
 
-    Levels 1 and 2 send orders through the client and its journal. Each order counts with its full amount
-    before it is sent, whatever its outcome. --most-orders and --most-amount apply to the total of all runs
-    that use the same journal, even if runs are killed and repeated. If the service is busy (429, 503), the
-    order is sent again later and counts again. The probe stops if the service does not respond or rejects the
-    token.
+    Levels 1 and 2 send orders through the client and its journal. Each order is counted with its full amount
+    before it is sent, regardless of its outcome. --most-orders and --most-amount apply to the total of all
+    runs that use the same journal, even if runs are killed and repeated. If the service is busy (429, 503),
+    the order is sent again later and counted again. The probe stops if the service does not respond or
+    rejects the token.
 
     The probe writes a profile, which contains no personal names, tokens or bodies. It also prints suggested
     client settings and the reasons for them. transfer-async sandbox --profile FILE then imitates the service.

@@ -1,8 +1,7 @@
 """The probe's requests and connections, and the parts of a response that a profile records.
 
-The client's connection pool reconnects automatically, which would hide that the service closed a connection.
-Therefore the probe uses the standard library's `http.client` in a thread. It reads responses in the same way
-as the client.
+The client's connection pool reconnects automatically, which would hide closed connections. Therefore the
+probe uses the standard library's `http.client` in a thread. It reads responses in the same way as the client.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Request:
 
 @frozen(kw_only=True)
 class Response(ExchangeResult):
-    """The response to a request, in the form that the client classifies. Without one, the status is None."""
+    """The response to a request, as the client classifies it. ``status`` is None if no response arrived."""
 
     sent: bool = True  # false if no connection could be opened, so that certainly nothing was sent
     intact: bool = True  # see `ExchangeResult`
@@ -347,10 +346,10 @@ class FoundOrder:
 
 
 def find_order(response: Response, known: Collection[str], *, sent: NewOrder | None = None) -> FoundOrder:
-    """Find the order in a response, as the client reads it.
+    """Find the order in a response, in the same way as the client does.
 
     Args:
-        response: the response to an order.
+        response: the response to a create-order request.
         known: the ids of known orders.
         sent: the order that was sent; None if its body was changed on purpose.
     """

@@ -140,7 +140,7 @@ class Plan:
     limits: Mapping[str, SeenLimits]  # by currency; limits are not tested if the poster's currency has none
 
     def next(self, name: str, sent: Sequence[PlannedOrder]) -> PlannedOrder | None:
-        """Return the next order to send for a case, given the orders already sent. None if there is none."""
+        """Return the next order to send for a case, given the orders already sent, or None."""
         case = CASES[NAMES.index(name)]
         found = self.planned(case, attempt=1 + sum(item.name == name for item in sent))
         if found is not None and (first := [item for item in sent if item.name == case.repeats]):
@@ -148,7 +148,7 @@ class Plan:
         return found
 
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
-        """Return the order of a case. Each attempt has a different amount.
+        """Return the order for a case. Each attempt has a different amount.
 
         Return None if the case needs a limit that is unknown, or that no amount can reach.
         """
@@ -190,7 +190,7 @@ class Cap:
     amount: Decimal  # maximum sum, in the poster's currency
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return the ``wanted`` orders that fit under the cap after those in ``sent``, in sequence.
+        """Return the ``wanted`` orders that still fit under the cap, given the orders in ``sent``.
 
         Every order that any run has sent, or may have sent, counts in full, whatever its outcome.
         """
@@ -326,14 +326,14 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer. If the service calculated another amount, the order counts with that one."""
+        """Record an answer. An amount that the service calculated replaces the amount counted so far."""
         self.answers[name] = answer
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Return whether a case is worth sending. Repeating a body requires an answer to the first one."""
+        """Return whether a case is worth sending. A repeated body is not, without an answer to the first."""
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
             return False  # The response would not show which of the two orders exists.

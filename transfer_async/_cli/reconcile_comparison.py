@@ -1,9 +1,9 @@
 """Compare the orders in an export with the keys in a journal, using a temporary database on disk.
 
 An order fits a key in doubt if it has the same users, currencies and amounts, and was posted while the key's
-requests could take effect. It is a match if it is the only order that fits, belongs to no key, and no other
-key may have sent such an order. Refuted keys count here too, because a refutation may be a mistake. An
-order's absence from the export proves nothing, because the order may appear later.
+requests could take effect. The order is a match if no other order fits, it belongs to no key, and no other
+key may have sent such an order. This includes refuted keys, because a refutation may be a mistake. An order's
+absence from the export proves nothing, because the order may appear later.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key resolved with an order whose users, amounts or time do not fit. Orders in ``fitting`` do."""
+    """A key resolved with an order that does not fit. ``fitting`` lists the orders that do."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -297,7 +297,7 @@ _UNKNOWN_ORDERS = f"SELECT o.id, (SELECT l.id {_LIKE}), (SELECT l.key {_LIKE}) F
 def order_content(poster: str, recipient: str, *sums: tuple[Decimal, str]) -> str:
     """Return an order's users, amounts and currencies as one string, for comparison.
 
-    The case of ASCII letters and trailing zeros of amounts make no difference.
+    The case of ASCII letters and trailing zeros in amounts are ignored.
     """
     shown = (
         f"{amount.normalize(requests.EXACT):f} {requests.ascii_lower(currency)}" for amount, currency in sums
@@ -338,8 +338,8 @@ class PostingTime:
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
         """Yield one sender for each refuted attempt of a key, because a refutation may be a mistake.
 
-        The order's data is deleted once the undos of the refuted attempt are done. Then the content is
-        unknown, and any order posted at that time fits.
+        The order's data is deleted once the undos of the refuted attempt are done. From then on, the content
+        is unknown, and any order posted at that time fits.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}

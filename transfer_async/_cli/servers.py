@@ -46,7 +46,7 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
     ``setting=value,setting=value`` or as a JSON object.
 
     Raises:
-        ValueError: a text is invalid; the message quotes it.
+        ValueError: an option is invalid. The message quotes it.
     """
     shares: dict[Fault, float] = {}
     for text in texts:
@@ -83,7 +83,7 @@ def _value(text: str) -> Any:
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return the TLS context for https, or None if there is no certificate. Both paths are PEM files.
+    """Return the TLS context for https, or None if there is no certificate. Both files are in PEM format.
 
     Raises:
         ValueError: a key was given without a certificate, or a file is unreadable or invalid.
@@ -186,7 +186,7 @@ class Entrance:
         return f"{why.capitalize()}. {_NEW_ADDRESS}"
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Admit the first browser that sends the token. ``HEAD`` requests and prefetches do not count."""
+        """Admit the first browser that sends the token. ``HEAD`` requests and prefetches do not use it up."""
         if request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", ""):
             return web.Response(status=405, headers={"Allow": "GET"})
         given = request.query.get("token", "")

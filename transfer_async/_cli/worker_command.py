@@ -167,7 +167,7 @@ def _refuse_beside_try(context: typer.Context) -> None:
     """Refuse options that --try would ignore. Environment variables are ignored silently.
 
     Raises:
-        ValueError: such options were given. The message names them.
+        ValueError: such options were given; the message names them.
     """
     allowed = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
     beside = [
@@ -214,7 +214,7 @@ def commands_in(file: Path) -> list[OrderCommand]:
     """Read the commands in ``file``, one per line; ``-`` is stdin.
 
     Raises:
-        ValueError: a line is not a valid command. The message contains its number and its faults.
+        ValueError: a line is not a valid command. The message contains the line's number and faults.
         OSError: the file cannot be read.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
@@ -266,7 +266,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     """Split ``HOST:PORT``.
 
     Raises:
-        ValueError: ``text`` has a different form, or its port is too large.
+        ValueError: ``text`` is not ``HOST:PORT``, or the port is too large.
     """
     host, _, port = text.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):

@@ -64,7 +64,7 @@ async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = 
     ``beside`` stops the worker.
 
     Raises:
-        ValueError: an option is invalid, or the journal can never be used.
+        ValueError: an option is invalid, or the journal is permanently unusable.
         OSError: the worker cannot listen on the address of the health endpoints.
         ConnectionError: the broker closed the connection permanently.
         asyncio.CancelledError: a second signal was received.
@@ -109,7 +109,7 @@ async def _check_journal(journal: Journal, address: str) -> None:
     """Check that the journal can be read. If it is down, log a warning.
 
     Raises:
-        ValueError: the journal can never be used.
+        ValueError: the journal is permanently unusable.
     """
     try:
         async with asyncio.timeout(JOURNAL_TIMEOUT):
