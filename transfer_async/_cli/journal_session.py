@@ -59,9 +59,13 @@ class JournalTarget:
         """Open the journal, return the result of ``work``, and close the journal.
 
         End the command if the journal contains only keys of other scopes, because an empty list would hide
-            doubts. Args: work: receives the operators' interface to the journal. settle_after: seconds until
-            a refutation is accepted; see `Operators`. refusal_code: the exit code if ``work`` raises a
-            ValueError. in_any_scope: whether to accept a journal that contains only keys of other scopes.
+        doubts.
+
+        Args:
+            work: receives the operators' interface to the journal.
+            settle_after: seconds until a refutation is accepted; see `Operators`.
+            refusal_code: the exit code if ``work`` raises a ValueError.
+            in_any_scope: whether to accept a journal that contains only keys of other scopes.
             wrap: takes the journal, and returns the journal to use in its place.
         """
         store = self.journal

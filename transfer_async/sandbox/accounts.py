@@ -22,9 +22,9 @@ PaymentTypes = Mapping[str, Mapping[str, str]]
 
 @frozen(kw_only=True)
 class CurrencyAccount:
-    """One currency of an account (specification, section 2.5).
+    """A currency that an account holds (specification, section 2.5).
 
-    Amounts are in whole currency units, such as dollars. An amount must be a multiple of `steps`;
+    Amounts are in the currency's major unit, such as dollars. An amount must be a multiple of `steps`;
     `Decimal(0)` allows any amount. An account without `payment_types` cannot be paid in this currency.
     """
 
@@ -45,8 +45,8 @@ class Account:
     """An account at the service. Accounts are compared by identity.
 
     `payable` means that the account has a valid receiving bank account. `is_bank` marks the one account that
-    owns the token, whose username need not be an e-mail address. `email` defaults to the username. `id` is
-    derived from the username.
+    owns the token. The username of this account need not be an e-mail address. `email` defaults to the
+    username. `id` is derived from the username.
     """
 
     username: str
@@ -131,7 +131,7 @@ def load_accounts(path: str | Path) -> tuple[Account, ...]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file does not contain such an array. The message says what is wrong.
+        ValueError: the file's content is invalid. The message says what is wrong.
     """
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=tuple[Account, ...])

@@ -1,7 +1,7 @@
 """The paths under `/sandbox/` that let a person or a test control the sandbox.
 
-They are not part of the specification. All paths except the first show personal data, so they require the
-token that the sandbox prints.
+These paths are not part of the specification. All paths except the first show personal data, so they require
+the token that the sandbox prints.
 
 | method and path | response |
 | --- | --- |
@@ -16,7 +16,7 @@ token that the sandbox prints.
 | `DELETE /sandbox/faults` | remove all faults |
 | `POST /sandbox/release` | release the stalled requests: `{"released": n}` |
 
-`GET /sandbox/` is the page for a browser. It needs Jinja.
+`GET /sandbox/` returns a page for a browser. It needs Jinja.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _text(value: object) -> str:
 
 
 def indented(body: bytes) -> str:
-    """Return a JSON body with each member on its own line. Return any other body unchanged.
+    """Return a JSON body with each member on its own line. Any other body is returned unchanged.
 
     A body that is longer than `MAX_INDENTED` or nested deeper than `MAX_DEPTH` also stays unchanged, because
     the indentation could make it a thousand times longer.
@@ -314,7 +314,7 @@ _STYLE_BYTES, _TEMPLATE_TEXT = _STYLE.read_bytes(), _TEMPLATE.read_text(encoding
 
 
 class Page:
-    """The page and its forms.
+    """The sandbox's web page and its forms.
 
     Args:
         service: the service whose orders the page shows.

@@ -1,8 +1,8 @@
 """The fault classes, and the queue that selects the fault for each request.
 
 The first sentence of a fault's docstring says whether a valid request still creates its order. A fault is
-called with an `Exchange`. It raises `ConnectionError` if the client closes the connection first. `FAULTS`
-lists all faults by name.
+called with an `Exchange`. A fault raises `ConnectionError` if the client closes the connection first.
+`FAULTS` lists all faults by name.
 """
 
 # ruff: noqa: D102 - the class docstring describes the call
@@ -97,8 +97,8 @@ class ResetAfterProcessing(Fault):
 class StallBeforeProcessing(Fault):
     """Stall, then create the order and respond, even if the client has closed the connection.
 
-    The stall lasts `seconds`. If None, it lasts until `Faults.release`. If the sandbox closes first, no order
-    is created.
+    The stall lasts `seconds` or, if that is None, until `Faults.release`. If the sandbox closes first, no
+    order is created.
     """
 
     name: ClassVar[str] = "stall-before-processing"
@@ -111,7 +111,7 @@ class StallBeforeProcessing(Fault):
 
 @frozen
 class StallAfterProcessing(Fault):
-    """Create the order, then respond after `seconds`. If None, respond after `Faults.release`."""
+    """Create the order, then respond after `seconds` or, if that is None, after `Faults.release`."""
 
     name: ClassVar[str] = "stall-after-processing"
     seconds: float | None = None
@@ -335,8 +335,8 @@ class CompressedHugeBody(Fault):
 class UnsolicitedReply(Fault):
     """Create the order, then respond and send a second, unrequested response on the same connection.
 
-    The second response is `200` with `body`. It is sent after `delay` seconds. If `delay` is None, it is sent
-    after `Faults.release`.
+    The second response is `200` with `body`. It is sent after `delay` seconds or, if that is None, after
+    `Faults.release`.
     """
 
     name: ClassVar[str] = "unsolicited-reply"
@@ -537,7 +537,7 @@ class Faults:
             fault: the fault.
             times: the number of requests that get the fault; `None` for all requests until `clear`.
             probability: the probability that a request gets the fault, 0 to 1. The sandbox's seed determines
-                which requests do.
+                which requests get it.
             path: the path to which the fault applies, order creation by default. `"*"` means every path that
                 does not control the sandbox.
             username: apply the fault only to requests of this poster.

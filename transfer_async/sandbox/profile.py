@@ -75,7 +75,7 @@ def _checked_headers(_: object, __: object, headers: Mapping[str, str]) -> None:
 
 
 def _all_match(pattern: re.Pattern[str], rule: str) -> Callable[[object, Any, Any], None]:
-    """Return a validator that requires a string, or each string in a tuple, to match. None is valid."""
+    """Return a validator that requires a string, or each string in a tuple, to match ``pattern``."""
 
     def check(_: object, attribute: Any, value: str | tuple[str, ...] | None) -> None:
         texts = (value,) if isinstance(value, str) else value or ()
@@ -98,7 +98,7 @@ class SeenAnswer:
             empty.
         within: the response time in seconds, rounded up to one of `TIME_STEPS`; None if no complete response
             arrived.
-        order: the order in the response; see `OrderSeen`. "none" if the request was not for an order.
+        order: the order in the response, or "none" if the request was not for an order; see `OrderSeen`.
         unreadable: the reason why the client cannot read the order in a successful response, without values.
         amount: the poster's amount in the response, if it is larger than the one sent.
     """
@@ -211,7 +211,7 @@ def time_step(seconds: float) -> float:
 
 
 def midpoint(step: float, steps: tuple[float, ...]) -> float:
-    """Return the mean of one of `steps` and the step below it."""
+    """Return the mean of `step` and the next lower one of `steps`."""
     below = next((low for low, high in pairwise((0.0, *steps)) if high == step), 0.0)
     return (below + step) / 2
 
@@ -359,7 +359,7 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service does not check, judging by its creating the order with this name."""
+    """Return the fields that a service leaves unchecked if it creates the probe's order with this name."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
@@ -460,7 +460,7 @@ class ImitatingService(Service):
         return next((name for name in names if name in self._profile.answers), ORDER)
 
     def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Create the order, return the existing one for the same body, or refuse it as the sandbox does."""
+        """Create the order, return the existing one for the same body, or refuse it like the sandbox."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:

@@ -162,7 +162,7 @@ class Service:
 def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> Reply | None:
     """Return the response that refuses a request's method, token or `Accept`; `None` if all are valid.
 
-    With `token=None`, a request needs no token.
+    If `token` is None, a request needs no token.
     """
     if call.method not in methods:
         return evolve(message(405, "Method Not Allowed"), headers={"Allow": ", ".join(methods)})
@@ -291,7 +291,8 @@ class RequestRecord:
     """One request and its result.
 
     Attributes:
-        method, path, headers: as received. Header names are case-insensitive. The token is included.
+        method, path, headers: the method, path and headers as received. Header names are case-insensitive.
+        The token is included.
         body: the part of the body that was read, up to the service's limit; empty until it is read.
         received_at: the time when the head was read.
         fault: the fault that was applied; `None` if there was no fault.
@@ -347,10 +348,10 @@ class NoAnswer(web.StreamResponse):
         self.force_close()
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Do not write a head."""
+        """Write no head, because a fault has dealt with the response."""
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:
-        """Do not write an end."""
+        """Write no end, because a fault has dealt with the response."""
 
 
 class Exchange:
@@ -447,7 +448,7 @@ class Exchange:
         self._transport().write(data)
 
     async def stall(self, seconds: float | None = None) -> None:
-        """Wait for `seconds`. If `None`, wait until `Faults.release` or until the sandbox closes."""
+        """Wait for `seconds` or, if `None`, until `Faults.release` or until the sandbox closes."""
         await (self._stall(self.record) if seconds is None else self.sleep(seconds))
 
     def close(self) -> None:

@@ -184,7 +184,7 @@ _INNER = "external_order"
 
 @frozen(kw_only=True)
 class CreateOrder:
-    """A create-order request with well-formed fields. Amounts are exact, in units of the currency.
+    """A create-order request with well-formed fields. Amounts are exact and in the currency's major unit.
 
     The fields' metadata defines the checks, the OpenAPI schema and the example.
     """
@@ -251,7 +251,7 @@ def request_schema(inside: str = "") -> JsonObject:
 
 
 def parse(body: object) -> tuple[CreateOrder | None, Problems]:
-    """Read a request body into a `CreateOrder`. Also return the problems of its fields."""
+    """Read a request body into a `CreateOrder`, and return it with the problems of its fields."""
     if not isinstance(body, dict):
         return None, {"body": ["must be a JSON object"]}
     values: dict[str, Any] = {}
@@ -271,7 +271,7 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 
 
 def amounts_agree(request: CreateOrder) -> bool:
-    """Return whether `poster_amount` is `matcher_amount` times the rate, to half a unit of its last place."""
+    """Return whether `poster_amount` is `matcher_amount` times the rate, to half a unit of its last digit."""
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))

@@ -49,8 +49,8 @@ async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrde
 
     Args:
         key: the caller's key.
-        client: the client whose journal contains the key. The client may be closed. sandbox: the sandbox that
-            received the order.
+        client: the client whose journal contains the key. The client may be closed.
+        sandbox: the sandbox that received the order.
     """
     entry, found = await _orders_of(key, client, sandbox)
     _check(len(found) == 1, key, f"expected one order, found {len(found)}: {', '.join(found)}")
@@ -108,8 +108,8 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
 
     Args:
         key: the caller's key.
-        client: the client whose journal contains the key. The client may be closed. held: a function that
-            returns the holds of an intent; see `Held`.
+        client: the client whose journal contains the key. The client may be closed.
+        held: a function that returns the holds of an intent; see `Held`.
     """
     *earlier, last = await _intents_of(key, client)
     found = await standing_holds(held, last)

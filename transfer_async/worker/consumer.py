@@ -96,7 +96,7 @@ class Delivery(Protocol):
         """Store a copy of the message with ``reason``, and reject the message when the copy is confirmed."""
 
     async def beat(self) -> None:
-        """Send a heartbeat. It prevents the broker from delivering the message to another worker."""
+        """Send a heartbeat, which prevents the broker from delivering the message to another worker."""
 
 
 class Worker:
@@ -105,8 +105,8 @@ class Worker:
     Args:
         handler: the object that carries out the commands.
         publish: a function that publishes an outcome; see `Publish`.
-        beat_every: the seconds between two heartbeats of a message in progress. It must be much shorter than
-            the time after which the broker redelivers a message without a heartbeat.
+        beat_every: the seconds between two heartbeats of a message in progress. This must be much shorter
+            than the time after which the broker redelivers a message without a heartbeat.
         health: the object that records failures and recoveries.
         around: a function that returns a context manager in which a message is handled; see `Around`.
         inject: a function, called within ``around``, that returns the headers to add to the published
@@ -140,7 +140,7 @@ class Worker:
         self._resumes = float("-inf")
 
     async def take(self, delivery: Delivery) -> None:
-        """Process one message. If that fails, log the error; the broker then redelivers the message.
+        """Process one message. An error is logged, and the broker then redelivers the message.
 
         Raises:
             asyncio.CancelledError: the call was cancelled. The worker sends the broker no further reply.
@@ -437,7 +437,7 @@ class Sweeper:
         return report
 
     async def _publish_pending(self) -> None:
-        """Publish every pending notification. If some fail, raise the first error after the last one."""
+        """Publish every pending notification. If some cannot be published, raise the first error at the end."""
         failed: Exception | None = None
         async for outcome in self._handler.untold():
             if self._stopping:

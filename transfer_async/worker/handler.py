@@ -185,7 +185,7 @@ class Handler:
         """Record that an outcome from `untold` was published.
 
         Raises:
-            JournalFailed: the journal could not be written. `untold` will yield the outcome again.
+            JournalFailed: the journal could not be written, so `untold` will yield the outcome again.
         """
         published = OutboxEntry(
             intent_id=outcome.intent_id,
