@@ -251,8 +251,8 @@ def test_the_demo_prints_its_lines_and_a_surprise_fails_it(monkeypatch, surprise
 @each(
     ("arguments", "why"),
     [
-        (["--host", "0.0.0.0"], "is not loopback"),
-        (["--host", "orders.example.com"], "is not loopback"),
+        (["--host", "0.0.0.0"], "is not a loopback address"),
+        (["--host", "orders.example.com"], "is not a loopback address"),
         (["--match-every", "0"], "--match-every"),
         (["--match-every", "inf"], "--match-every"),
         (["--match-every", "nan"], "--match-every"),

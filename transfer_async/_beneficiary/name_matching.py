@@ -144,7 +144,7 @@ def read_name(name: PersonName) -> NameParts:
 
     Raises:
         TooLong: the name exceeds `MAX_LENGTH` or `MAX_WORDS`.
-        UnreadableName: the name mixes scripts, or contains a character that is not a letter of a name.
+        UnreadableName: the name mixes scripts, or contains a character that names do not use.
     """
     first, middle, last = _texts(name.first or "", name.middle or "", name.last or "")
     _drop_titles(first, middle, last)
@@ -180,7 +180,7 @@ def _drop_titles(*parts: list[str]) -> None:
 
 
 def _cut_rank(part: list[str], *, keep: int) -> str | None:
-    """Remove and return a generational suffix such as "Jr" or "III". Leave at least ``keep`` words."""
+    """Remove and return a generational suffix such as "Jr" or "III", leaving at least ``keep`` words."""
     while len(part) > keep:
         last = transliteration.without_marks(part[-1])
         if last not in _HONOURS and last not in _RANKS:
@@ -292,8 +292,9 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
     Any part of a name may be empty. Swapping the two names does not change the result.
 
     Returns:
-        The result of the comparison. It is ``NO_MATCH`` if a name mixes scripts. It is ``NOT_POSSIBLE`` if a
-        name is missing, too long, incomplete or too ambiguous, or if the scripts cannot be compared.
+        The result of the comparison. The result is ``NO_MATCH`` if a name mixes scripts. The result is
+        ``NOT_POSSIBLE`` if a name is missing, too long, incomplete or too ambiguous, or if the scripts cannot
+        be compared.
     """
     try:
         one, other = _read(given, found)

@@ -138,7 +138,8 @@ class BeneficiaryVerification:
     the names are the same no error; receipt ``"match"``
     ============================================================  ======================================
 
-    The error's ``reason`` distinguishes these cases. ``result.code`` is the code of Verification of Payee.
+    The error's ``reason`` distinguishes these cases. ``result.code`` is the corresponding code in
+    Verification of Payee.
 
     A currency is payable if the account lists it with at least one payment type. This payment type is the
     valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
@@ -150,16 +151,16 @@ class BeneficiaryVerification:
 
     Args:
         lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.
-        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only ``True``
-            accepts it. The function may show the account's name to the customer and ask. A close match is
-            refused if this argument is None, or if the function raises an error or takes longer than
-            ``timeout``.
+        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only the
+            result ``True`` accepts the close match. The function may show the account's name to the customer
+            and ask for confirmation. A close match is refused if this argument is None, or if the function
+            raises an error or takes longer than ``timeout``.
         accept_mismatch: ``async (intent, user) -> bool``: decides whether to accept an account in a different
             name, after all other checks have succeeded. The rules are the same as for ``accept_close``. The
             function is not called if a name mixes scripts, or contains look-alike letters or characters that
             are not letters.
-        timeout: the maximum duration of the look-up, and separately of the decision, in seconds or as a
-            timedelta. Choose less than half of the client's ``Timeouts.hook``, which limits both together.
+        timeout: the maximum duration of the look-up and, separately, of the decision, in seconds or as a
+            timedelta. Set it to less than half of the client's ``Timeouts.hook``, which limits both together.
         name: the hook's name, unique among a client's hooks.
 
     Raises:

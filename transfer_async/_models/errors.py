@@ -25,11 +25,11 @@
     │   └── WrongEventLoop               NOT_SENT   the client belongs to another event loop or process
     └── ServiceFailed                    NOT_SENT   a read (never an order) got no usable response
 
-``outcome`` describes *this call*; ``order_may_exist`` describes *the key*.
-Release a hold for the key only when ``order_may_exist`` is false.
+``outcome`` describes *this call*; ``order_may_exist`` describes *the key*. Release a hold for the key only
+when ``order_may_exist`` is false.
 
-``str`` and ``repr`` show a status, a request id, a hook's name and fixed texts. They never show the
-token, a body, the service's message, or personal data.
+``str`` and ``repr`` show a status, a request id, a hook's name and fixed texts, but never the token, a body,
+the service's message or personal data.
 """
 
 from __future__ import annotations
@@ -189,13 +189,13 @@ class TransferError(Exception):
     Args:
         message: the text of the error, which is safe to log.
         outcome: what is certain about the order after this call. Each class has its own default.
-        order_may_exist: whether an order for the key may exist when the error is delivered. It is true
-            unless it is certain that none exists.
+        order_may_exist: whether an order for the key may exist when the error is delivered. False only if it
+            is certain that no order exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
-        receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
-        attempt_id: the journal's id for this sending of the order; None if the call did not start to send.
-            The service received the id if the client has a ``request_id_header``.
+        receipts: the receipts that the hooks returned, by hook name. The value of ``held=`` is in ``"held"``.
+        attempt_id: the journal's id for this attempt to send the order; None if the call did not begin to
+            send it. The service received the id if the client has a ``request_id_header``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -260,7 +260,10 @@ class PreflightFailed(TransferError):
 
 
 class HoldFailed(PreflightFailed):
-    """The bank's ``place`` refused or failed. ``place`` may raise this error if certainly no hold exists."""
+    """The bank's ``place`` refused or failed.
+
+    ``place`` may raise this error only if it is certain that no hold exists.
+    """
 
 
 class HoldRequired(PreflightFailed):
@@ -368,7 +371,10 @@ class Unauthorized(Refused):
 
 
 class RateLimited(Refused):
-    """The service responded with 429. ``retry_after`` is the number of seconds to wait, if it sent one."""
+    """The service responded with 429.
+
+    ``retry_after`` is the number of seconds to wait, if the service sent one.
+    """
 
 
 class Refuted(Refused):
@@ -502,7 +508,7 @@ _NOT_ABOUT_THE_ORDER = frozenset({401, 404, 405, 408, 425, 429})
 
 
 def is_final_no(error: str, status: int | None) -> bool:
-    """Return whether a refusal concerns the order itself, and not the token, the address or the load.
+    """Return whether a refusal concerns the order itself, rather than the token, the address or the load.
 
     Args:
         error: the class name of the refusal.
@@ -597,7 +603,7 @@ class _Replacement:
 
 
 def sanitize_exception(error: BaseException) -> BaseException:
-    """Return ``error`` if it contains no secrets, or else a safe error of the same class name.
+    """Return ``error`` if it contains no secrets, or else a safe error with the same class name.
 
     The errors in its chain are replaced in the same way.
     """
@@ -772,8 +778,8 @@ def _class_of(base: Any, name: str) -> Any:
 def without_frames(error: E) -> E:
     """Remove the frames of this package, aiohttp and asyncpg from ``error`` and its chain. Return ``error``.
 
-    The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own
-    code stay.
+    The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own code
+    are kept.
     """
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -859,12 +865,12 @@ class Cause:
 
     @property
     def is_from_sender(self) -> bool:
-        """Return whether the sender itself reported the doubt, and so does not send again."""
+        """Return whether the sender itself reported the doubt, and so will not send again."""
         return bool(self.attempts)
 
     @property
     def told(self) -> str:
-        """The text of the cause, in one line."""
+        """A description of the cause, in one line."""
         facts = [] if self.status is None else [f"status {self.status}"]
         if self.attempts and (last := self.attempts[-1]).request_id is not None:
             facts.append(f"request {last.request_id}")

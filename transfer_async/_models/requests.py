@@ -103,7 +103,7 @@ def checked_scope(given: str) -> str:
 
 
 def is_sendable(text: str) -> bool:
-    """Return whether ``text`` can be encoded as UTF-8. A lone surrogate cannot."""
+    """Return whether ``text`` can be encoded as UTF-8, that is, contains no lone surrogate."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -450,8 +450,8 @@ class OrderIntent:
     """One intent to create one order, as hooks receive it.
 
     Args:
-        id: the intent's id. It stays the same for retries and take-overs. It is new if the key is used again
-            after a definite failure.
+        id: the intent's id, which stays the same for retries and take-overs. If the key is used again after a
+            definite failure, the new intent has a new id.
         key: the caller's own id, or one that the client generated.
         order: the order to create.
         beneficiary: the beneficiary's name, as the customer typed it.
@@ -488,7 +488,7 @@ def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object)
 
 
 def order_problems(new: NewOrder) -> Iterator[Problem]:
-    """Yield every problem of ``new`` (specification 4.1)."""
+    """Yield every problem with ``new`` (specification 4.1)."""
     problems = dict(_field_problems(new))
     yield from problems.items()
     if not problems.keys() & _AMOUNTS and not _amounts_agree(new):
@@ -501,7 +501,7 @@ def order_problems(new: NewOrder) -> Iterator[Problem]:
 
 
 def call_problems(call: OrderRequest) -> Iterator[Problem]:
-    """Yield every problem of the arguments of ``create_order``."""
+    """Yield every problem with the arguments of ``create_order``."""
     key, beneficiary, held = call.key, call.beneficiary, call.held
     if not isinstance(call.order, NewOrder):
         yield "order", "is not a NewOrder"

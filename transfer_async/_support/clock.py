@@ -1,4 +1,4 @@
-"""Time, sleep and randomness in one place, so that a test can control them."""
+"""Time, sleep and randomness in one place, so that tests can control them."""
 
 from __future__ import annotations
 
@@ -154,15 +154,14 @@ class Periodic:
     Args:
         do: the function to run.
         every: the seconds from the end of one run to the start of the next.
-        until: returns whether to stop; it is called before each run.
-        failed: receives the error of a run that failed.
+        until: called before each run; returns whether to stop.
+        failed: called with the error of a run that failed.
         clock: the source of sleep and randomness.
         first: the seconds before the first run. The default is a random part of ``every``, so that processes
             that start at the same time do not run in step.
 
     Attributes:
-        resting: whether `run` is waiting for the next run, so that it can be cancelled without interrupting
-            one.
+        resting: whether `run` is between two runs, so that cancelling it interrupts no run.
     """
 
     def __init__(
@@ -197,7 +196,7 @@ class Periodic:
 
 
 def moment(since_1970: float) -> datetime:
-    """Convert seconds since 1970 to a time in UTC. A time out of range becomes the first or last date."""
+    """Convert seconds since 1970 to a time in UTC. If out of range, it becomes the first or last date."""
     try:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):
@@ -207,7 +206,7 @@ def moment(since_1970: float) -> datetime:
 def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
     """Return a time as text to the second, in UTC and, if given, in ``zone``.
 
-    The date in ``zone`` is included only if it is not the date in UTC.
+    The date in ``zone`` is included only if it differs from the date in UTC.
     """
     utc = when.astimezone(UTC)
     text = f"{utc:%Y-%m-%d %H:%M:%S} UTC"

@@ -54,7 +54,7 @@ class HTTPResponse:
 
     Args:
         status: the status code.
-        body: the JSON object. It contains no personal data and no text from the transfer service.
+        body: the JSON object, which contains no personal data and no text from the transfer service.
         headers: the header ``Retry-After`` if the caller should repeat the request, otherwise none.
     """
 

@@ -1,7 +1,7 @@
 """Assertions for the end of a test, such as that a key has exactly one order or that its hold is released.
 
-They read the journal, the sandbox's orders and the bank's ledger. If an assertion fails, it raises an
-`AssertionError` that lists the orders or holds found.
+The assertions read the journal, the sandbox's orders and the bank's ledger. If an assertion fails, it raises
+an `AssertionError` that lists the orders or holds found.
 """
 
 from __future__ import annotations
@@ -200,7 +200,9 @@ async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
 
 
 class Holds:
-    """An in-memory ledger of holds, for testing code that uses the client. Its hook follows all rules.
+    """An in-memory ledger of holds, for testing code that uses the client.
+
+    The ledger's hook follows all rules for hooks.
 
     Attributes:
         standing: the reference of each placed hold, by ``intent.id``.
@@ -224,7 +226,7 @@ class Holds:
         return self.standing.setdefault(intent.id, f"hold-{intent.id}")
 
     async def release(self, intent: OrderIntent, reference: str | None) -> None:  # noqa: ARG002 - the intent is enough
-        """Release the hold of an intent. Do nothing if it has none."""
+        """Release the hold of an intent, if it has one."""
         self.released.append(intent.id)
         self.standing.pop(intent.id, None)
 
@@ -283,7 +285,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
     """Make the order that the service would return for ``new``, with every field in the specification.
 
     Args:
-        new: the requested order; `make_new_order()` by default. The sandbox need not accept it.
+        new: the requested order, which the sandbox need not accept; `make_new_order()` by default.
         changes: fields of the response, by their names in section 2.1 of the specification.
 
     Raises:

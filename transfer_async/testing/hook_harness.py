@@ -36,7 +36,7 @@ Factory = Callable[[], object]
 
 
 class RuleBroken(Exception):
-    """Raised when a hook breaks a rule. It ends the trial."""
+    """Raised when a hook breaks a rule, to end the trial."""
 
     def __init__(self, broken: BrokenRule) -> None:
         super().__init__(broken.rule.name)
@@ -148,7 +148,7 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
     Raises:
         ValueError: the factory cannot be imported by name.
-        RuntimeError: the bank's code raised an error. The message contains it.
+        RuntimeError: the bank's code raised an error, which the message contains.
     """
     made, found = inspect.unwrap(factory), None
     module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")

@@ -415,14 +415,14 @@ async def verify_hooks(
 ) -> HookReport:
     """Test a bank's hooks in situations from production, and report which rules they break.
 
-    The trials call the hooks twice, concurrently, and from a restarted worker. At each await, they cancel the
-    hook, or raise a timeout or a lost connection. They call the undo without a receipt, twice, and with
-    nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If one
-    fault breaks several rules, the report names only the most basic rule.
+    The trials call the hooks twice, concurrently, and from a restarted worker. At each await, the trials
+    cancel the hook, or raise a timeout or a lost connection. They call the undo without a receipt, twice, and
+    with nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If
+    one fault breaks several rules, the report names only the most basic rule.
 
     Args:
-        factory: a function that makes the hooks of a worker. It returns a mapping or an object with these
-            names:
+        factory: a function that makes the hooks of a worker. The factory returns a mapping or an object with
+            these names:
 
             - ``hooks``: the hooks; the last one places the hold.
             - ``held(intent_id)``: the holds of an intent.
@@ -432,15 +432,15 @@ async def verify_hooks(
             - ``close()``, optional: closes the resources of the worker.
 
             All these functions may be async. The factory is called again for each restarted worker, in a new
-            process if it can be imported there. It must find the same ledger each time. Use a test ledger
-            that has funds for six holds and that no other program uses.
+            process if it can be imported there. Each call must find the same ledger. Use a test ledger that
+            has funds for six holds and that no other program uses.
         seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
         late: the seconds to wait for late holds, once, after all trials.
         patience: the timeout of each call of a hook in seconds.
 
     Returns:
-        The report. Its method ``check()`` raises an `AssertionError` if a rule is broken.
+        The report, whose method ``check()`` raises an `AssertionError` if a rule is broken.
 
     Raises:
         ValueError: the factory returns an invalid object, or a balance is too large to be exact.
@@ -462,7 +462,7 @@ class _Run:
     Attributes:
         broken: the broken rules by name, each with the shortest trial that broke it.
         tried: the number of trials.
-        ended: the trials that broke no rule. At the end, their intents must have no hold.
+        ended: the trials that broke no rule. At the end, the intents of these trials must have no hold.
         is_stopped: whether further trials would be meaningless.
     """
 

@@ -437,7 +437,7 @@ class Sweeper:
         return report
 
     async def _publish_pending(self) -> None:
-        """Publish every pending notification. If some cannot be published, raise the first error at the end."""
+        """Publish every pending notification. If some fail, publish the rest, then raise the first error."""
         failed: Exception | None = None
         async for outcome in self._handler.untold():
             if self._stopping:

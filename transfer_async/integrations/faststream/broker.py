@@ -116,7 +116,7 @@ def _name(_: object, attribute: Attribute[Any], value: object) -> None:
 
 @frozen(kw_only=True)
 class WorkerSettings:
-    """The settings that all workers of one group share. Durations are seconds or ``timedelta``.
+    """The settings that all workers in a group share. Durations are in seconds or ``timedelta`` objects.
 
     Args:
         commands: the subject or stream from which workers read commands.
@@ -129,8 +129,8 @@ class WorkerSettings:
             worker sends three heartbeats in this time.
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
-        sweep_every: the time between two sweeps of the journal. The first starts after a random part of this
-            time.
+        sweep_every: the time between two sweeps of the journal. The first sweep starts after a random part of
+            this time.
         patience: the grace period for messages in progress when the worker stops.
 
     Raises:
@@ -156,7 +156,7 @@ class WorkerSettings:
 class Broker(ABC):
     """The interface between workers and a message broker.
 
-    It connects, delivers messages and publishes outcomes.
+    A broker connects, delivers messages and publishes outcomes.
 
     The subclasses in this package use FastStream's brokers. A bank's own subclass may use any client library.
     The page "A broker of your own" shows an example. Test every subclass with `BrokerContract`, in
@@ -188,9 +188,9 @@ class Broker(ABC):
         """Return the subscriber of one consumer slot, with the methods of a FastStream subscriber.
 
         The methods are ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``.
-        ``get_one`` returns a message, or None after the timeout. If it returns None earlier, the worker
-        treats the connection as closed. The subscriber must not fetch messages in advance: it may request
-        a message only while ``get_one`` runs. If ``get_one`` is cancelled, no message may be lost.
+        ``get_one`` returns a message, or None after the timeout. If ``get_one`` returns None earlier, the
+        worker treats the connection as closed. The subscriber must not fetch messages in advance: it may
+        request a message only while ``get_one`` runs. If ``get_one`` is cancelled, no message may be lost.
         """
 
     @abstractmethod
@@ -198,7 +198,7 @@ class Broker(ABC):
         """Wrap a message from a subscriber as a `Delivery`.
 
         The broker must redeliver an unacknowledged message any number of times: after ``settings.ack_wait``
-        without a heartbeat, or when its worker has ended. A dead letter must have the reason in its header
+        without a heartbeat, or when its worker has ended. A dead letter must contain the reason in its header
         ``Transfer-Reason``.
         """
 
@@ -218,7 +218,7 @@ class Broker(ABC):
 
         Args:
             command: the command to send.
-            headers: further headers of the message.
+            headers: additional headers of the message.
         """
         await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
 

@@ -186,7 +186,7 @@ class JetStreamBroker(Broker):
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the connection is closed permanently. False while it is being restored."""
+        """Return whether the connection is closed permanently, and is not being restored."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection
@@ -240,7 +240,7 @@ class JetStreamBroker(Broker):
         )
 
     async def send_body(self, subject: str, body: bytes) -> None:
-        """Publish a message without headers. Bypasses the middlewares, because they may add headers."""
+        """Publish a message without headers, bypassing the middlewares, because they may add headers."""
         await (await self._manager()).publish(subject, body)
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -296,8 +296,8 @@ def _without_raising(
 ) -> Callable[[Exception], Awaitable[None]]:
     """Return a function that calls ``report``, and logs errors instead of raising them.
 
-    FastStream's callback raises errors that it considers final, such as a refused password. The error would
-    end the reconnection without closing the connection, although the next attempt may succeed.
+    FastStream's callback raises errors that it considers final, such as a refused password. Such an error
+    would stop the reconnecting without closing the connection, although the next attempt may succeed.
     """
 
     async def report_or_log(error: Exception) -> None:
@@ -374,7 +374,7 @@ class NatsDelivery:
         await self._message.term()
 
     async def _send_copy(self, headers: Mapping[str, str]) -> bool:
-        """Publish a copy with ``headers`` as a dead letter. Return false if it is too large."""
+        """Publish a copy with ``headers`` as a dead letter. Return false if the copy is too large."""
         try:
             await self._broker.send(self._broker.settings.dead_letters, self.body, headers)
         except TooLarge:
@@ -498,7 +498,7 @@ class SharedPull:
             await message.nak()
 
     def _give(self, message: Msg) -> bool:
-        """Pass ``message`` to the slot that has waited longest. Return false if no slot waits."""
+        """Pass ``message`` to the slot that has waited longest. Return false if no slot is waiting."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(message)
@@ -535,7 +535,7 @@ class PullSlot:
         self._given_at: float | None = None
 
     async def start(self) -> None:
-        """Join the shared pull. Open it first if it is not open on the current connection."""
+        """Join the shared pull, opening it first if it is not open on the current connection."""
         self._pull = await self._shared()
         self._pull.slots += 1
 

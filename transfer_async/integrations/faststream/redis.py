@@ -1,4 +1,4 @@
-"""Workers on Redis Streams. They need Redis 6.2 or later. Clusters are not supported.
+"""Workers on Redis Streams. Redis 6.2 or later is required. Clusters are not supported.
 
 ==============  ================================================================================
 deliver         a consumer group that all workers share, from the stream's beginning; the messages of a dead
@@ -10,15 +10,16 @@ deliver         a consumer group that all workers share, from the stream's begin
                 time delivery count  stored in a field of the message
 ==============  ================================================================================
 
-A Lua script moves each message. It adds the new entry before it deletes the old one, because Redis does not
-roll back a script that fails halfway. It does nothing if the message is no longer pending for this group. An
-entry that cannot be moved stays where it is and does not block other entries. Configure Redis to write to
-disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose messages.
+A Lua script moves each message. The script adds the new entry before it deletes the old one, because Redis
+does not roll back a script that fails halfway. The script does nothing if the message is no longer pending
+for this group. An entry that cannot be moved stays where it is and does not block other entries. Configure
+Redis to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may
+lose messages.
 
 Commands can come from FastStream or from any other program. A program without FastStream must store the
 command in the field ``body``, and each header in a separate field. If an entry has too many fields for a
 script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The worker
-reads such an entry like the original.
+reads such an entry as if it were the original.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class RedisStreamsBroker(Broker):
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """The periodic tasks, see `Broker.chores`."""
+        """The periodic tasks; see `Broker.chores`."""
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
@@ -330,7 +331,7 @@ class RedisDelivery:
 
     @property
     def deliveries(self) -> int:
-        """The number of deliveries of the message. It increases when the message returns to the stream."""
+        """The number of deliveries of the message, which increases when the message returns to the stream."""
         before = self._fields.get(DELIVERIES, b"0")
         return int(before) + 1 if before.isdigit() else 1
 

@@ -8,11 +8,11 @@ code for a particular broker::
     async with TransferClient.from_env(journal=PostgresJournal(dsn), hooks=hooks) as client:
         await OrderWorker(client, broker).run(stop)
 
-The worker does not use FastStream's own subscription loops, for three reasons. They fetch messages in
+The worker does not use FastStream's own subscription loops, for three reasons. The loops fetch messages in
 advance, and these messages get no heartbeats. If a consumer is deleted or the connection is closed
-permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, they end when
-the group is deleted, and never restart. The subscribers' ``get_one`` does not have these problems. On NATS,
-the slots share their requests; see `transfer_async.integrations.faststream.nats`.
+permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, the loops end
+when the group is deleted, and never restart. The subscribers' ``get_one`` does not have these problems. On
+NATS, the slots share their requests; see `transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class OrderWorker:
     """A worker that takes commands from a broker until it is stopped.
 
     Args:
-        client: a client with a durable journal. The worker does not close it.
-        line: the broker; see `Broker`. `run` opens and closes it.
+        client: a client with a durable journal. The worker does not close the client.
+        line: the broker; see `Broker`. `run` opens and closes the broker.
         handler: the object that carries out the commands, by default ``Handler(client)``.
         health: the health checks; see `Health`. The worker adds checks of the broker and the journal.
         around: a function that returns a context manager in which a message is handled; see
@@ -239,7 +239,7 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Return the error of the task ``opening``, or None. If unfinished or cancelled, the task timed out."""
+    """Return the error of the task ``opening``, or None. An unfinished or cancelled task has timed out."""
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE
     return opening.exception()

@@ -91,7 +91,7 @@ class Instruments:
     Attributes:
         in_doubt: the number of orders in doubt, or None until it is known.
         ages: the ages of the oldest doubt, pending undo and pending notification, in seconds.
-        clients: the clients whose retry budgets are observed. The set does not keep them alive.
+        clients: the clients whose retry budgets are observed. The set does not keep the clients alive.
     """
 
     def __init__(self, meter: Meter, where: Attributes) -> None:

@@ -2,8 +2,8 @@
 
 An order is a span in its caller's trace, and its HTTP attempts are child spans. Names of metrics and
 attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes contain
-keys, ids, statuses, and names of hooks and errors. They never contain personal data, an error's text or its
-traceback.
+keys, ids, statuses, and names of hooks and errors. Attributes never contain personal data, an error's text or
+its traceback.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ class Telemetry:
     A process needs one `Telemetry` for each service.
 
     Args:
-        base_url: the client's base URL. Without it, spans and metrics do not contain the server's address.
+        base_url: the client's base URL. If omitted, spans and metrics do not contain the server's address.
         tracer_provider: the provider that receives the spans, by default the global one.
         meter_provider: the provider that receives the metrics, by default the global one.
-        trace_requests: whether the client's requests contain the trace context as headers (``traceparent``),
-            from the global propagator of ``opentelemetry.propagate``. Baggage is never sent to the service.
+        trace_requests: whether to add the trace context to the client's requests as headers
+            (``traceparent``), using the global propagator of ``opentelemetry.propagate``. Baggage is never
+            sent to the service.
         span_events: whether hooks, retries, undos and doubts are recorded as span events. OpenTelemetry plans
             to replace span events with logs. To use logs instead, pass false, and add the observer
             ``log_events`` after this one.
@@ -111,7 +112,7 @@ class Telemetry:
         return cast("Journal", TimedJournal(journal, self._instruments))
 
     def watch(self, client: TransferClient) -> None:
-        """Observe the retry budget of ``client``. This does not keep the client alive."""
+        """Observe the retry budget of ``client``. The telemetry does not keep the client alive."""
         self._instruments.clients.add(client)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
@@ -238,7 +239,7 @@ def _log_failure(raised: Exception) -> None:
 class Oldest:
     """The start times of the oldest doubt, pending undo and pending notification.
 
-    The times are seconds by the journal's clock, or None if no such work is pending.
+    Each time is in seconds of the journal's clock, or None if there is no such work.
     """
 
     doubt: float | None = None
@@ -283,7 +284,7 @@ def context_from(headers: Mapping[str, str]) -> Iterator[None]:
     Headers without a valid trace context have no effect.
 
     Args:
-        headers: the message's headers. The case of their names does not matter.
+        headers: the message's headers. Header names are case-insensitive.
     """
     # Proxies and brokers change the case of names, and propagators expect lower case.
     carrier = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}

@@ -68,7 +68,8 @@ class BrokerContract:
                 return partial(OurBroker, broker.address)
 
     A second fixture, ``broker_away``, makes the server unreachable: stop it and start it again, or cut its
-    connections. No data may be lost. Without this fixture, the tests of lost connections are skipped::
+    connections. While the server is unreachable, it must not lose data. Without this fixture, the tests of
+    lost connections are skipped::
 
             @pytest.fixture
             def broker_away(self, broker):

@@ -51,7 +51,7 @@ async def soon(work: Awaitable[T], what: str) -> T:
 
 
 class TakenMessage:
-    """One delivered message. Its subscriber is stopped when the message is acknowledged."""
+    """One delivered message, whose subscriber is stopped when the message is acknowledged."""
 
     def __init__(self, delivery: Delivery, subscriber: Any) -> None:
         self._subscriber = subscriber
@@ -201,7 +201,7 @@ class BrokerHarness:
         return taken
 
     async def close_readers(self) -> None:
-        """Close the consumers of outcomes and dead letters. The next read opens new ones."""
+        """Close the consumers of outcomes and dead letters. The next read opens new consumers."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             await reader.close()
@@ -298,7 +298,7 @@ class _RecordingHandler(Handler):
 
 
 class RunningWorker:
-    """One worker. It is restarted when its connection is closed permanently."""
+    """One worker, which is restarted when its connection is closed permanently."""
 
     def __init__(self, group: WorkerGroup, make: Callable[[], Broker]) -> None:
         self._group, self._make = group, make
@@ -328,7 +328,7 @@ class RunningWorker:
         await soon(polled(), f"the worker is {'' if expected else 'not '}ready")
 
     async def stop(self) -> None:
-        """Stop the worker after its current messages. Cancel it if it does not stop."""
+        """Stop the worker after its current messages, or cancel the worker if it does not stop in time."""
         self._stopping.set()
         try:
             await soon(asyncio.wait([self._task]), "the worker has stopped")

@@ -121,7 +121,7 @@ class JournalContract:
 
     @pytest.fixture
     def journal_time(self) -> JournalTime:
-        """The journal's time. It stands still until a test changes it."""
+        """The journal's time, which stands still until a test changes it."""
         return JournalTime()
 
     @pytest.fixture
@@ -304,7 +304,7 @@ class JournalContract:
     async def test_lists_are_complete_among_many_other_keys_and_while_others_work(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """`recover` reads pages until one is empty. It never processes keys that are missing from them."""
+        """`recover` reads pages until one is empty, and never processes a key that no page contains."""
         waiting = [f"k{number:03}" for number in range(110)]
         idle = [*(f"a{number:03}" for number in range(30)), "k050-", "z"]
         # The lease of the last key ends first.
@@ -402,7 +402,7 @@ class JournalContract:
     async def test_what_people_did_is_listed_over_all_keys(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """The journal's method ``audit`` is optional. It lists who decided and proposed what, and when."""
+        """The journal's optional method ``audit`` lists who decided and proposed what, and when."""
         audit = getattr(journal, "audit", None)
         if audit is None:
             pytest.skip("the journal has no audit(), so the operators' page has no list of decisions")
@@ -642,7 +642,7 @@ async def _finished_after_cancellation(journal: Journal, state: KeyState, ticks:
     """Cancel the last transition to ``state`` after ``ticks`` iterations, and wait until it is finished.
 
     Returns:
-        Whether it was finished before the cancellation.
+        Whether the transition was finished before the cancellation.
     """
     key = f"{state.value}-{ticks}"
     *before, last = moves = [_with_order(move, key) for move in WAYS[state]]

@@ -320,7 +320,9 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 class JournalTime:
-    """Time that a test controls. A test may also set it back, as happens when a machine's clock is corrected.
+    """Time that a test controls.
+
+    A test may also set the time back, as happens when a machine's clock is corrected.
 
     Attributes:
         clock: the same time as a `Clock`.
