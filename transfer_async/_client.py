@@ -92,8 +92,8 @@ class TransferClient:
         scope: the name of the service in the journal; by default the normalised ``base_url``.
         retry: how often, and for how long, requests are retried; see `RetryPolicy`.
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
-        resolve: an async callable that finds out whether an order in doubt exists. It takes the intent and
-            the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
+        resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
+            intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
         settle_after: the seconds that must pass after the last possible send before `NO_ORDER` is accepted.
         abandoned_settle_after: used in place of ``settle_after`` if the sender of an order in doubt never
             reported an end, because its process may be suspended and may still send the order when it
@@ -108,7 +108,8 @@ class TransferClient:
         recover_concurrency: the maximum number of concurrent calls of ``resolve`` in `recover`.
         observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
-            it. Its redirects, ``raise_for_status``, middlewares and ``ssl`` are overridden for each request.
+            this session. The session's redirects, ``raise_for_status``, middlewares and ``ssl`` are
+            overridden for each request.
         ssl: the TLS context. The default context verifies the service's certificate, even if the connector of
             a ``session`` does not.
         proxy: the address of an HTTP proxy.
@@ -117,8 +118,9 @@ class TransferClient:
             other requests. If you pass a ``session``, its own limit applies instead.
         rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their hold is
             placed, and continue in the order of their arrival.
-        headers: headers to send with every request, for example an API gateway key or a tenant id. Like the
-            token, their values are kept secret. They cannot replace headers that the client sets.
+        headers: headers to send with every request, for example an API gateway key or a tenant id. The values
+            of these headers are kept secret, like the token. These headers cannot replace headers that the
+            client sets.
         request_id_header: the name of the header that contains the attempt id in each create-order request,
             for example ``X-Request-Id``. By default, the id is not sent. Errors, events and journal entries
             contain the same id, so you can use it to ask the service about an order whose response never
@@ -301,7 +303,7 @@ class TransferClient:
         - ``TRANSFER_PROXY``: the address of a proxy, for ``proxy``.
         - ``TRANSFER_CA``, ``TRANSFER_CLIENT_CERT``, ``TRANSFER_CLIENT_KEY``: the paths of PEM files, for
           ``ssl``.
-        - ``TRANSFER_HEADERS``: the path of a file with one header on each line, for ``headers``.
+        - ``TRANSFER_HEADERS``: the path of a file with one header per line, for ``headers``.
 
         Args:
             settings: the other arguments of the constructor. ``journal``, ``proxy``, ``ssl`` and ``headers``
@@ -353,11 +355,11 @@ class TransferClient:
             beneficiary: the beneficiary's name as the customer typed it, which hooks can check.
             held: the reference of a hold that the bank has already placed itself.
             send_before: an aware time after which the order must not be sent.
-            deadline: an aware time after which the caller stops waiting. It can only shorten the time limits
-                of hooks, pauses, ``resolve`` and the request. If it passes before the request is sent,
-                nothing is sent, the hooks are undone, and the call raises `Expired`. If it passes later, the
-                outcome is unknown and the hold is kept. Journal writes and undos are not interrupted, so the
-                call may end a little after the deadline.
+            deadline: an aware time after which the caller stops waiting. The deadline can only shorten the
+                time limits of hooks, pauses, ``resolve`` and the request. If the deadline passes before the
+                request is sent, nothing is sent, the hooks are undone, and the call raises `Expired`. If the
+                deadline passes later, the outcome is unknown and the hold is kept. Journal writes and undos
+                are not interrupted, so the call may end a little after the deadline.
             once: whether to treat all calls with this key as one intent, for example because the same message
                 or line of a file may be processed again. If the order was refused before, that refusal is
                 raised again and nothing is sent. By default, a call after a definite failure is a new intent.
@@ -367,7 +369,7 @@ class TransferClient:
 
         Raises:
             InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
-            TransferError: any other failure. Its ``outcome`` is the outcome of this call, and
+            TransferError: any other failure. The error's ``outcome`` is the outcome of this call, and
                 ``order_may_exist`` shows whether an order for the key may exist.
         """
         # A local variable would keep the request in memory while the call runs.
@@ -443,7 +445,7 @@ class TransferClient:
 
     @property
     def retry_budget(self) -> float:
-        """The number of tokens left in the `RetryBudget`. If it is too low, requests are not retried."""
+        """The number of tokens left in the `RetryBudget`. Without enough tokens, requests are not retried."""
         return self._context.bucket.left
 
     # --- operators ------------------------------------------------------------------------------
@@ -545,14 +547,16 @@ class TransferClient:
 
         Args:
             method: the HTTP method.
-            path: the percent-encoded path. It begins with ``/`` and is appended to ``base_url`` unchanged.
+            path: the percent-encoded path. The path begins with ``/`` and is appended to ``base_url``
+                unchanged.
             json: the JSON value to send, if any. `Decimal` numbers are sent exactly.
             into: the model into which the response is read. By default, the decoded JSON is returned, with
                 exact numbers.
             safe: whether the request can safely be sent twice, and so is retried after a lost response.
                 Allowed for GET and HEAD only.
-            deadline: an aware time after which the caller stops waiting. It can only shorten the other
-                limits. If it passes after the request was sent, the call ends like a call that timed out.
+            deadline: an aware time after which the caller stops waiting. The deadline can only shorten the
+                other limits. If the deadline passes after the request was sent, the call ends like a call
+                that timed out.
 
         Raises:
             ValueError: ``path`` is outside ``base_url`` or is the create-order path, or ``deadline`` is not
@@ -748,7 +752,7 @@ class LoopAffinity:
         return self._loop is not None and self._loop.is_closed()
 
     def misuse(self) -> str | None:
-        """Return why the client cannot be used here, and what to do. Return None if it can be used.
+        """Return why the client cannot be used here, and what to do, or None if the client can be used.
 
         The first use binds the client to this process and event loop.
         """

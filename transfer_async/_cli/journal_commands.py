@@ -133,8 +133,8 @@ def _command(
     """Register ``work`` as a command.
 
     Args:
-        work: the command's function. A parameter without a type for Typer is an option only if ``more`` names
-            it.
+        work: the command's function. A parameter that is not annotated for Typer becomes an option only if
+            ``more`` contains it.
         name: the command's name; by default, the function's name.
         cls: the Typer class of the command; `PlainUsage` if the command has an argument.
         more: further options.

@@ -202,7 +202,7 @@ _MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
 
 
 async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
-    """Return whether the key's last decision is the row's, and no call has used the key since."""
+    """Return whether the row's decision is the last one about the key, and no call has used the key since."""
     row = wanted.row
     if row.names_order:
         return view.readable and view.state is KeyState.CREATED and view.order_id == wanted.order_id
@@ -271,7 +271,7 @@ class DecisionRun:
             if (self.command == "propose" and is_own) or await _is_decided(operators, wanted, view):
                 return Result.BEFORE, ""
             if self.command == "approve" and not is_proposed:
-                raise ValueError("no such decision is proposed")  # noqa: TRY301 - like `approve`
+                raise ValueError("no such decision has been proposed")  # noqa: TRY301 - like `approve`
             effects = effects_text(view, wanted.row, order_id=wanted.order_id)
             await self._decide_row(operators, wanted, view)
         except JournalFailed as failed:

@@ -60,7 +60,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
     """Return the time from ``--before`` or ``--older-than``.
 
     Raises:
-        ValueError: the time is invalid or in the future, or the options are not exactly one.
+        ValueError: the time is invalid or in the future, or both or neither of the options are given.
     """
     if (before is None) == (older_than is None):
         raise ValueError("--before or --older-than: give one of them")

@@ -30,7 +30,8 @@ Reason = Annotated[
     str | None, typer.Option(help="Your evidence for the decision, which is kept in the key's history.")
 ]
 Undone = Annotated[
-    bool, typer.Option("--undone", help="For a corrupt record: you have undone its hooks manually.")
+    bool,
+    typer.Option("--undone", help="For a corrupt record, confirm that you have undone its hooks manually."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
@@ -76,7 +77,7 @@ class JournalTarget:
                 other_scopes = () if in_any_scope else await operators.other_scopes()
                 if other_scopes:
                     names = only_scopes(other_scopes).shown(str)
-                    advice = "give the right one with --scope or --base-url"
+                    advice = "pass the right one with --scope or --base-url"
                     fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
                 return await work(operators)
 
@@ -144,7 +145,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Warn if the sender of a key in doubt never reported its end, so that it may still send."""
+    """Warn if the sender of a key in doubt never reported an end, because it may still send."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
             f"journal: {shown(view.key)}: its sender never reported an end. Make sure that its process has "

@@ -83,7 +83,9 @@ Burst = Annotated[
 Broker = Annotated[
     str | None,
     typer.Option(
-        envvar="TRANSFER_BROKER", metavar="ADDRESS", help="A nats://, tls://, redis:// or rediss:// address."
+        envvar="TRANSFER_BROKER",
+        metavar="ADDRESS",
+        help="The broker: a nats://, tls://, redis:// or rediss:// address.",
     ),
 ]
 Commands = Annotated[str, typer.Option(help="The subject or stream for commands.")]

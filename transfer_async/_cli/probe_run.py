@@ -383,7 +383,8 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
         and _judged(answer) not in SERVICE_REFUSALS
     ]
     if unclear:
-        yield f"refused without proof, so they end in doubt: {', '.join(unclear)}"
+        named = ", ".join(unclear)
+        yield f"refused with a status that proves no refusal, so such orders end in doubt: {named}"
 
 
 def _judged(answer: SeenAnswer) -> Classification:
@@ -400,8 +401,8 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
         return "the same body twice created two orders: only the key and the journal prevent duplicates"
     shown = "the first order" if again.order == "same" else str(again.status)
     note = (
-        f"the response to the same body again is {shown}; a body is no idempotency key, so the client does "
-        "not rely on it"
+        f"the response to the repeated body is {shown}; a body is not an idempotency key, so the "
+        "client does not rely on this"
     )
     if after_cut is None or again.order == "unknown":
         return note

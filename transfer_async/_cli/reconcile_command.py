@@ -376,7 +376,7 @@ def _cells(row: Any, columns: Columns) -> dict[str, Any]:
     if missing := [name for name, value in cells.items() if value is None]:
         looked_for = ", ".join(f"{name} (looked for as {' or '.join(columns[name])})" for name in missing)
         raise ValueError(
-            f"missing: {looked_for}. If a column has another name, give --column {missing[0]}=COLUMN"
+            f"missing: {looked_for}. If a column has another name, pass --column {missing[0]}=COLUMN"
         )
     return cells
 

@@ -409,7 +409,7 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
             if difference is not None and difference > slack:
                 raise ValueError(
                     f"EXPORT: nothing was compared: posted_at of {order_id} differs by {difference:,.0f} s "
-                    f"from the time in the journal, for {key}. A time without a zone is read as UTC: export "
+                    f"from the time in the journal for {key}. A time without a zone is read as UTC: export "
                     "the times in UTC, or with their zone (2026-01-31T13:00:00+01:00). If the "
                     "service's clock really differs by that much, raise --slack"
                 )

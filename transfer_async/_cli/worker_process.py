@@ -290,9 +290,9 @@ class _Trial:
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say(
-            "Send another from a second terminal. Sent twice, it creates no second order. The second outcome"
+            "Send another command from a second terminal. If you send it twice, no second order is created."
         )
-        self._say("is not shown, because NATS drops a copy of a message for two minutes:")
+        self._say("The second outcome is not shown, because NATS drops duplicate messages for two minutes:")
         program = await asyncio.to_thread(program_name)
         is_default = settings.commands == WorkerSettings().commands
         options = "" if is_default else f" --commands {shlex.quote(settings.commands)}"

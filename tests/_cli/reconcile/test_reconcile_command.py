@@ -240,7 +240,7 @@ async def test_nothing_is_compared_if_the_times_differ_by_more_than_the_slack(wo
         path = await write_with_times(world, export, change)
         output = await reconciled(path, "--propose", "--by", "ada", code=1)
         assert "EXPORT: nothing was compared: posted_at of tx-" in output
-        assert "from the time in the journal, for paid. A time without a zone is read as UTC" in output
+        assert "from the time in the journal for paid. A time without a zone is read as UTC" in output
         assert "only tx-" not in output
     assert (await world.entry("lost")).proposal is None
     figures, *_ = await found(path, "--slack", "3700")
