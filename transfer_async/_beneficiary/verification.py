@@ -327,7 +327,6 @@ def _is_text_or_none(value: object) -> bool:
 
 
 def _are_currencies(value: object) -> bool:
-    """Return whether ``value`` is None or has the type of `User.currencies`."""
     return value is None or (
         isinstance(value, list | tuple)
         and all(

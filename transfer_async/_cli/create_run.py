@@ -186,7 +186,6 @@ class BulkRun:
         return self._stopping.asked.is_set() or self.gave_up is not None
 
     async def _requests(self, requests: Iterator[LineRequest]) -> AsyncIterator[LineRequest]:
-        """Yield the requests until the run is stopped or gives up."""
         while ahead := await asyncio.to_thread(list, islice(requests, AHEAD)):
             for request in ahead:
                 if self._is_over:

@@ -354,7 +354,6 @@ def _register_decision(decision: Decision) -> None:
 
 
 def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
-    """Return the options that a command for these decisions needs."""
     rows = [row for row in DECISIONS if row.decision in decisions]
     in_doubt = [row for row in rows if row.applies_to is KeyState.IN_DOUBT]
     needed = {

@@ -249,7 +249,6 @@ async def _count_requests(service: Service, request: Request, most: int) -> Seen
 
 
 def _currency_limits(response: Response) -> dict[str, SeenLimits]:
-    """Return each currency's minimum and maximum amount from a response to who-am-i."""
     try:
         document = json.loads(response.body, parse_float=Decimal, parse_int=Decimal)
         found = {

@@ -262,7 +262,6 @@ def indented(body: bytes) -> str:
 
 
 def _depth(text: str) -> int:
-    """Return the maximum depth of nested brackets in a text."""
     return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 

@@ -500,7 +500,6 @@ class ImitatingService(Service):
         return self.create(request, beneficiary=beneficiary)
 
     def _shown_limits(self, request: CreateOrder) -> Problems:
-        """Return a problem for each amount outside the profile's limits."""
         problems = {}
         for name, amount, code in (
             ("poster_amount", request.poster_amount, request.poster_currency),
@@ -531,7 +530,6 @@ def _not_waived(problems: Problems, waived: frozenset[str]) -> Problems:
 
 
 def _success_status(seen: SeenAnswer) -> int | None:
-    """Return the status of a successful JSON response, or None for any other response."""
     return seen.status if seen.body == "json" and (seen.status or 0) // 100 == 2 else None
 
 

@@ -285,8 +285,6 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """aiohttp's low-level server, with `_Connection` as its connection class."""
-
     def __init__(self, handler: Handler, **options: Any) -> None:
         super().__init__(handler)
         self._options = options

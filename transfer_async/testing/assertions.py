@@ -137,7 +137,6 @@ async def _orders_of(key: str, client: TransferClient, sandbox: HasOrders) -> tu
 
 
 async def _intents_of(key: str, client: TransferClient) -> list[str]:
-    """Return the ids of all intents of the key, oldest first."""
     entry = await _entry(key, client)
     steps = await context_of(client).journal.history(key)
     earlier = (step.intent_id for step in steps if step.intent_id != entry.intent_id)
@@ -337,8 +336,6 @@ START = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 @define
 class _ClockState:
-    """The clock's start time, and the seconds since then."""
-
     began: datetime
     passed: float = 0.0
 

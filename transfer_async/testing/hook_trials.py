@@ -476,7 +476,6 @@ class _Run:
     is_stopped: bool = False
 
     async def start(self) -> BankUnderTest:
-        """Start a worker with new hooks."""
         self.workers.append(await make_bank(self.factory))
         if self.workers[-1].balance is None:
             self.notes.append(_UNSEEN)
@@ -505,7 +504,6 @@ class _Run:
         return bank
 
     async def close(self) -> None:
-        """Close the workers' resources."""
         for worker in self.workers:
             await worker.closed()
 

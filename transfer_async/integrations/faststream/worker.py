@@ -246,15 +246,12 @@ def _failure(opening: asyncio.Task[None]) -> BaseException | None:
 
 
 def _described(error: BaseException) -> str:
-    """Return why the broker cannot be used, for the log."""
     why = reason(error)
     # The error's text contains no personal data, because no message was read.
     return f"{why}: {error}" if why == type(error).__name__ and str(error) else why
 
 
 class _Pauses:
-    """The increasing pauses between attempts after consecutive failures."""
-
     def __init__(self) -> None:
         self._next = BACK_OFF
 

@@ -125,7 +125,6 @@ class Telemetry:
 
 
 def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str | int]]:
-    """Return the server's address as attributes, and the request's URL as an attribute for spans."""
     if base_url is None:
         return {}, {}
     address = normalised(base_url)

@@ -285,8 +285,6 @@ class SlowHolds(Holds):
 
 
 class _RecordingHandler(Handler):
-    """A handler that records the key and the delivery count of each message."""
-
     def __init__(self, client: TransferClient, seen: list[tuple[str | None, int]]) -> None:
         super().__init__(client, delays=DELAYS)
         self._seen = seen

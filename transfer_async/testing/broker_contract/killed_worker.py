@@ -111,8 +111,6 @@ async def _dead_letter(place: Workplace, reached: Connection) -> None:
 
 
 class _KilledWorker:
-    """A worker that waits forever when it reaches the point that a command's key names."""
-
     def __init__(self, place: Workplace, reached: Connection) -> None:
         self._place, self._reached = place, reached
 
