@@ -274,7 +274,7 @@ class NameMatch:
 
     Args:
         result: match, close match, no match or not possible.
-        score: the similarity from 0 to 1: 1 for a match, and at least `CLOSE_SCORE` for a close match.
+        score: the similarity, from 0 to 1. A match has the score 1, and a close match at least `CLOSE_SCORE`.
         reason: the reason for the result, without personal data.
         is_deceptive: whether a name mixes scripts, or contains a look-alike letter or a character that is not
             a letter.

@@ -126,16 +126,19 @@ class BeneficiaryVerification:
     ============================================================  ======================================
     result of the checks                                          error's ``result``
     ============================================================  ======================================
-    no name was given, or none that can be compared               ``NOT_POSSIBLE`` the look-up failed, timed
-    out, or returned no `User`          ``NOT_POSSIBLE``, cause chained the answer lacks username, names or
-    ``is_active``             ``NOT_POSSIBLE`` a field that is checked has another type than in `User`
-    ``NOT_POSSIBLE`` the username is not registered                                ``NO_MATCH`` the answer is
-    about another username                          ``NO_MATCH`` the account is not active ``NOT_POSSIBLE``,
-    ``refused`` is true currencies are shown, and the order's is not payable ``NO_MATCH`` the names differ,
-    and are not accepted                        ``NO_MATCH``, cause chained the names differ, and are accepted
-    no error; receipt ``"no_match_accepted"`` the names are close, and not accepted ``CLOSE_MATCH``, cause
-    chained the names are close, and accepted                             no error; receipt ``"close_match"``
-    the names are the same no error; receipt ``"match"``
+    no name was given, or none that can be compared               ``NOT_POSSIBLE``
+    the look-up failed, timed out, or returned no `User`          ``NOT_POSSIBLE``, cause chained
+    the answer lacks username, names or ``is_active``             ``NOT_POSSIBLE``
+    a field that is checked has another type than in `User`       ``NOT_POSSIBLE``
+    the username is not registered                                ``NO_MATCH``
+    the answer is about another username                          ``NO_MATCH``
+    the account is not active                                     ``NOT_POSSIBLE``, ``refused`` is true
+    currencies are shown, and the order's is not payable          ``NO_MATCH``
+    the names differ, and are not accepted                        ``NO_MATCH``, cause chained
+    the names differ, and are accepted                            no error; receipt ``"no_match_accepted"``
+    the names are close, and not accepted                         ``CLOSE_MATCH``, cause chained
+    the names are close, and accepted                             no error; receipt ``"close_match"``
+    the names are the same                                        no error; receipt ``"match"``
     ============================================================  ======================================
 
     The error's ``reason`` distinguishes these cases. ``result.code`` is the corresponding code in
@@ -145,9 +148,9 @@ class BeneficiaryVerification:
     valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
     currencies or no payment types, the hook skips this check; the service checks it anyway.
 
-    With ``NOT_POSSIBLE``, the error's ``refused`` is false unless the account is not active, because a later
-    attempt may succeed. The journal records the receipt, so a redelivery does not ask the customer again. The
-    key's history shows an accepted mismatch, and the reason if the beneficiary is not verified.
+    With ``NOT_POSSIBLE``, the error's ``refused`` is true only if the account is not active. Otherwise, a
+    later attempt may succeed. The journal records the receipt, so a redelivery does not ask the customer
+    again. The key's history shows an accepted mismatch, and the reason if the beneficiary is not verified.
 
     Args:
         lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.

@@ -154,7 +154,7 @@ class DecisionCheck(Checking):
 
 
 class DryRunJournal:
-    """A journal for dry runs, which decides transitions like the journal but does not write them.
+    """A journal for dry runs, which decides transitions in the same way but writes nothing.
 
     A dry run does not detect that an order id already belongs to a key that is not in the file.
     """

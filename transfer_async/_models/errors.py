@@ -274,8 +274,8 @@ class BeneficiaryNotVerified(PreflightFailed):
     """The beneficiary check did not end in a match.
 
     Args:
-        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With ``NOT_POSSIBLE``, ``refused`` is false
-            unless the account is inactive, because another attempt may succeed.
+        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With ``NOT_POSSIBLE``, ``refused`` is true
+            only if the account is inactive. Otherwise, another attempt may succeed.
         reason: why the beneficiary is not verified; None if a bank's own hook gave no reason.
     """
 

@@ -108,7 +108,7 @@ class RetryScheduled(Event):
 class OrderCreated(Event):
     """The order exists and is recorded. The successful HTTP attempt took ``took`` seconds.
 
-    ``request_id`` is the service's id for that attempt's request, if the response contains one.
+    ``request_id`` is the service's id for the request, if the response contains one.
     """
 
     order_id: str

@@ -45,7 +45,7 @@ class Wire:
 
         Raises:
             UnreadableOrder: ``data`` cannot be read as an ``Order``. The message names the value's JSON path.
-            InvalidOrder: the model is a request, and ``data`` is not a valid one.
+            InvalidOrder: the model is a request, and ``data`` is not valid.
             ServiceFailed: the model is any other part of a response, and ``data`` cannot be read.
         """
         read: Self = CODEC.from_json(cls, data)

@@ -3,8 +3,10 @@
 It is based on the specification alone and shares no code with the client, so tests fail if either of them
 misreads the specification.
 
-    async with Sandbox() as sandbox: sandbox.faults.add(CloseAfterProcessing()) ...  # a client at
-        sandbox.base_url with sandbox.token await sandbox.match_now()
+    async with Sandbox() as sandbox:
+        sandbox.faults.add(CloseAfterProcessing())
+        ...  # a client at sandbox.base_url with sandbox.token
+        await sandbox.match_now()
 
 Give each fault a share of all orders. The same seed produces the same faults:
 

@@ -271,7 +271,11 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 
 
 def amounts_agree(request: CreateOrder) -> bool:
-    """Return whether `poster_amount` is `matcher_amount` times the rate, to half a unit of its last digit."""
+    """Return whether the amounts and the exchange rate are consistent.
+
+    `poster_amount` must equal `matcher_amount` times the rate, to within half a unit of its last decimal
+    place.
+    """
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))

@@ -1,13 +1,14 @@
 """Workers on Redis Streams. Redis 6.2 or later is required. Clusters are not supported.
 
 ==============  ================================================================================
-deliver         a consumer group that all workers share, from the stream's beginning; the messages of a dead
-                worker return to the stream when no heartbeat came for ``ack_wait`` acknowledge acknowledge
-                and delete in one transaction, so that the stream does not grow delay move the message to a
-                set sorted by due time, and back at that time dead-letter     one script copies the fields,
-                then acknowledges and deletes the message; too many fields for a script are packed into one
-                field heartbeat       the worker claims the message again, which resets the message's idle
-                time delivery count  stored in a field of the message
+deliver         a consumer group that all workers share, from the stream's beginning; the messages
+                of a dead worker return to the stream when no heartbeat came for ``ack_wait``
+acknowledge     acknowledge and delete in one transaction, so that the stream does not grow
+delay           move the message to a set sorted by due time, and back at that time
+dead-letter     one script copies the fields, then acknowledges and deletes the message; too many
+                fields for a script are packed into one field
+heartbeat       the worker claims the message again, which resets the message's idle time
+delivery count  stored in a field of the message
 ==============  ================================================================================
 
 A Lua script moves each message. The script adds the new entry before it deletes the old one, because Redis

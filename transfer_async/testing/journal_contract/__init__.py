@@ -402,7 +402,7 @@ class JournalContract:
     async def test_what_people_did_is_listed_over_all_keys(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """The journal's optional method ``audit`` lists who decided and proposed what, and when."""
+        """The journal's optional method ``audit`` lists all decisions and proposals, with their authors."""
         audit = getattr(journal, "audit", None)
         if audit is None:
             pytest.skip("the journal has no audit(), so the operators' page has no list of decisions")
