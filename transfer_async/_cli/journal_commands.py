@@ -535,7 +535,7 @@ def four_eyes(
     person: Person,
     as_json: AsJson = False,
 ) -> None:
-    """Show, demand or waive dual control (four eyes) for everybody who uses this scope.
+    """Show, demand or waive dual control (four eyes) for everyone who uses this scope.
 
     Under dual control, one person proposes a decision and another person approves it. One person alone can
     demand dual control. Waiving dual control requires a proposal by one person and the approval of another.

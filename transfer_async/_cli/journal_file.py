@@ -1,7 +1,7 @@
 """Make the decisions in a file: ``journal resolve``, ``refute``, ``propose``, ``approve`` with ``--from``.
 
 Each row contains a decision about one key. The decision is a single transition, bound to the version of the
-key that the person saw. Therefore, even if a run is stopped or killed, no row is half decided. The next run
+key that the person saw. Therefore no row is half decided, even if a run is stopped or killed. The next run
 reports the rows that are already decided, and refuses rows whose key has changed since the person saw it.
 """
 

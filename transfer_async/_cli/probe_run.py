@@ -387,7 +387,7 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
 
 
 def _judged(answer: SeenAnswer) -> Classification:
-    """Classify an answer as the client would classify such a response to an order."""
+    """Classify a recorded answer as the client would classify the response to an order."""
     body = (
         msgspec.json.encode(WRONG_TOKEN) if answer.unauthorized else b"{}" if answer.body == "json" else b""
     )

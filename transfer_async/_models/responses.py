@@ -126,7 +126,7 @@ class User(Wire):
     """A user of the service (specification 2.2).
 
     A field is None if it is absent or has a type that the specification does not allow. ``unread`` lists the
-    JSON paths of values with such a type.
+    JSON paths of values with the wrong type.
     """
 
     id: str | None = None

@@ -328,7 +328,7 @@ class OpenAttempt:
 
 @define(eq=False, kw_only=True)
 class OpenOrder:
-    """An order whose call is in progress, and its outcome as far as it is known."""
+    """An order whose call is in progress, and what is known about its outcome so far."""
 
     span: Span
     context: Context
