@@ -79,7 +79,7 @@ def reason(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield ``error`` and its causes. A driver's error lacks an error number, but its cause may contain one."""
+    """Yield ``error`` and its causes. A driver's error lacks an error number, but a cause may contain one."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
