@@ -93,6 +93,7 @@ def desk(
     ROLE is change (resolve or refute orders in doubt), approve (approve another operator's proposals) or
     parties (see who pays whom). --link may contain the fields {key}, {order_id}, {request_id}, {intent_id}
     and {attempt_id}.
+
     Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 wrong usage.
     """
     with failing("desk", {ImportError: USAGE}):
@@ -211,6 +212,7 @@ def sandbox(
     The sandbox is a small implementation of the transfer order service, for development. The command prints
     the sandbox's address, its token and two environment variables to export. While it runs, it writes one
     line per request to stderr. On SIGINT (Ctrl-C) or SIGTERM it shuts down cleanly with exit code 0.
+
     Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 wrong usage.
 
     --fault applies a fault to a share of all orders, from 0 to 1. --seed determines which orders: the same
@@ -281,6 +283,7 @@ def whoami(
 
     The command prints the account's id, username and role, and whether it is active. It never prints the
     token. It reads the service's base URL from TRANSFER_BASE_URL, and the token from TRANSFER_API_TOKEN.
+
     Exit codes: 0 the service answered; 1 the service refused the request or could not be reached; 2 an
     environment variable is missing or invalid.
     """
@@ -316,6 +319,7 @@ def verify_hooks(
     and, if the factory returns it, balance() with the expected values.
 
     For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
+
     Exit codes: 0 the hooks keep all rules; 1 a rule is broken; 2 the factory does not exist, or its result is
     invalid.
     """

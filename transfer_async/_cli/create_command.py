@@ -84,6 +84,7 @@ def create(
     poster_recipient_username and the other fields of an order; current_account_balance, transaction_fee,
     transaction_fee_currency; and, optionally, beneficiary_first, beneficiary_last, beneficiary_middle, held,
     send_before, deadline.
+
     JSON Lines: one command per line, in the format that workers use.
 
     FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,

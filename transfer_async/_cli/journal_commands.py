@@ -636,6 +636,7 @@ def recover(
 
     FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,
     resolve (which finds out whether an order in doubt exists). FACTORY may be async.
+
     Exit codes: the same as for all journal commands, and 3 if an undo is still pending or a record is
     corrupt.
     """
