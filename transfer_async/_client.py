@@ -76,52 +76,57 @@ CLOSING_GRACE = 5.0
 class TransferClient:
     """A client of the transfer order service, for one base URL and one account.
 
-    Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself.
-    Any number of tasks may share a client, but all in the event loop in which it was first used.
+    Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself. Any
+    number of tasks may share a client, as long as all of them run in the event loop in which it was first
+    used.
 
     Args:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
             is loopback.
-        token: the bearer token, or an async callable that returns one. It is called at the first use of the
-            client, and again after a 401 response. Concurrent calls share one renewal.
-        hooks: the hooks that run, in this order, before each order is sent. The hold must be the last hook.
+        token: the bearer token, or an async callable that returns one. The callable is called when the client
+            is first used, and again after a 401 response. Concurrent calls share the new token.
+        hooks: the hooks to run, in this order, before each order is sent. The hook that places the hold must
+            be last.
         journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.
         scope: the name of the service in the journal; by default the normalised ``base_url``.
         retry: how often, and for how long, requests are retried; see `RetryPolicy`.
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
-        resolve: an async callable that finds out whether an order in doubt exists. It takes the intent and
-            the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
+        resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
+            intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
         settle_after: the seconds that must pass after the last possible send before `NO_ORDER` is accepted.
-        abandoned_settle_after: the same as ``settle_after``, for a doubt whose sender never reported an end:
-            its process may be suspended, and may send when it continues. By default 86,400 (a day), or
-            ``settle_after`` if that is longer; never less than ``settle_after``. A person's refutation is
-            accepted after ``settle_after``.
-        four_eyes: whether to require dual control for the scope from now on: another person must approve each
-            decision of a person; see `Operators`. The results of ``resolve`` need no approval.
+        abandoned_settle_after: used in place of ``settle_after`` if the sender of an order in doubt never
+            reported an end, because its process may be suspended and may still send the order when it
+            resumes. By default 86,400 (a day), or ``settle_after`` if that is longer; never less than
+            ``settle_after``. For a person's refutation, ``settle_after`` always applies.
+        four_eyes: whether to require dual control for the scope from now on, so that a second person must
+            approve each person's decision; see `Operators`. The results of ``resolve`` need no approval.
         lease: the seconds for which a claim stays valid after its last renewal; at least 1.5 times the retry
             deadline, and at most 3,600 (an hour).
-        recover_every: the seconds between two runs of `recover` that the client starts by itself. The first
-            run starts a random part of this time after the client's first use. With None, call `recover`
-            yourself.
-        recover_concurrency: the number of doubts about which `recover` calls ``resolve`` at the same time.
-        observers: the functions that are called with every event; see `transfer_async._models.events`.
+        recover_every: the interval, in seconds, at which the client runs `recover` by itself. The first run
+            starts a random part of this time after the client's first use. If None, call `recover` yourself.
+        recover_concurrency: the maximum number of concurrent calls of ``resolve`` in `recover`.
+        observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
-            it. Its redirects, ``raise_for_status``, middlewares and ``ssl`` are overridden for each request.
+            this session. The session's redirects, ``raise_for_status``, middlewares and ``ssl`` are
+            overridden for each request.
         ssl: the TLS context. The default context verifies the service's certificate, even if the connector of
             a ``session`` does not.
         proxy: the address of an HTTP proxy.
         max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
-        max_connections: the maximum number of connections in each of two pools: one for orders, one for
-            all other requests. A ``session`` of yours has its own limit.
-        rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their
-            hold is placed, and continue in the order of their arrival.
-        headers: headers that every request carries, for example a key of the bank's gateway or a tenant's id.
-            Like the token, their values are kept secret. They cannot replace headers that the client sets.
-        request_id_header: the name of a header that carries the attempt id in each create-order request, for
-            example ``X-Request-Id``; by default there is none. The journal, errors and events have the same
-            id. With it, you can ask the service about an order whose response never arrived.
+        max_connections: the maximum number of connections in each of two pools: one for orders, one for all
+            other requests. If you pass a ``session``, its own limit applies instead.
+        rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their hold is
+            placed, and continue in the order of their arrival.
+        headers: headers to send with every request, for example an API gateway key or a tenant id. The values
+            of these headers are kept secret, like the token. These headers cannot replace headers that the
+            client sets.
+        request_id_header: the name of the header that contains the attempt id in each create-order request,
+            for example ``X-Request-Id``. By default, the id is not sent. Errors, events and journal entries
+            contain the same id, so you can use it to ask the service about an order whose response never
+            arrived.
         response_id_header: the name of the response header with the service's own id for a request. Errors,
-            events and the journal have its value as ``request_id``. The specification names no such header.
+            events and journal entries contain the value in ``request_id``. The specification names no such
+            header.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -258,7 +263,7 @@ class TransferClient:
     ) -> Transport:
         """Create the transport to the service. A test client overrides this method."""
         if ssl is not None and not isinstance(ssl, tls.SSLContext):
-            raise ValueError("ssl: must be an ssl.SSLContext; certificates are always verified without one")
+            raise ValueError("ssl: must be an ssl.SSLContext; without one, certificates are always verified")
         if session is not None and not isinstance(session, aiohttp.ClientSession):
             raise ValueError("session: must be an aiohttp.ClientSession")
         if session is not None and session.auth is not None:
@@ -288,13 +293,13 @@ class TransferClient:
 
         These variables are optional:
 
-        - ``TRANSFER_JOURNAL``: a path or a ``postgresql://`` address. The client closes this journal when the
-          client is closed.
+        - ``TRANSFER_JOURNAL``: a path or a ``postgresql://`` address. This journal is closed together with
+          the client.
         - ``TRANSFER_SEAL``: the path of a `KeySeal` key file, for encrypting personal data in this journal.
         - ``TRANSFER_PROXY``: the address of a proxy, for ``proxy``.
         - ``TRANSFER_CA``, ``TRANSFER_CLIENT_CERT``, ``TRANSFER_CLIENT_KEY``: the paths of PEM files, for
           ``ssl``.
-        - ``TRANSFER_HEADERS``: the path of a file with one header on each line, for ``headers``.
+        - ``TRANSFER_HEADERS``: the path of a file with one header per line, for ``headers``.
 
         Args:
             settings: the other arguments of the constructor. ``journal``, ``proxy``, ``ssl`` and ``headers``
@@ -346,11 +351,11 @@ class TransferClient:
             beneficiary: the beneficiary's name as the customer typed it, which hooks can check.
             held: the reference of a hold that the bank has already placed itself.
             send_before: an aware time after which the order must not be sent.
-            deadline: an aware time after which the caller stops waiting. It can only shorten the limits of
-                hooks, pauses, ``resolve`` and the request. If it passes before the request is sent, nothing
-                is sent, the hooks are undone, and the call raises `Expired`. If it passes later, the outcome
-                is unknown and the hold is kept. Journal writes and undos are not interrupted, so the
-                call may end a little after the deadline.
+            deadline: an aware time after which the caller stops waiting. The deadline can only shorten the
+                time limits of hooks, pauses, ``resolve`` and the request. If the deadline passes before the
+                request is sent, nothing is sent, the hooks are undone, and the call raises `Expired`. If the
+                deadline passes later, the outcome is unknown and the hold is kept. Journal writes and undos
+                are not interrupted, so the call may end a little after the deadline.
             once: whether to treat all calls with this key as one intent, for example because the same message
                 or line of a file may be processed again. If the order was refused before, that refusal is
                 raised again and nothing is sent. By default, a call after a definite failure is a new intent.
@@ -360,7 +365,7 @@ class TransferClient:
 
         Raises:
             InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
-            TransferError: any other failure. Its ``outcome`` is the outcome of this call, and
+            TransferError: any other failure. The error's ``outcome`` is the outcome of this call, and
                 ``order_may_exist`` shows whether an order for the key may exist.
         """
         # A local variable would keep the request in memory while the call runs.
@@ -404,7 +409,9 @@ class TransferClient:
         return Batch(create, requests, concurrency=concurrency, check=check).results()
 
     async def known(self, key: str) -> KeyRecord | None:
-        """Return the record of ``key``, or None. Call this before you place your own hold for the key.
+        """Return the record of ``key``, or None if there is none.
+
+        Call this before you place your own hold for the key.
 
         Raises:
             InvalidOrder: ``key`` has no record and is not a valid key.
@@ -422,7 +429,7 @@ class TransferClient:
     async def recover(self) -> RecoveryReport:
         """Process the unfinished work of earlier calls: abandoned claims, doubts, and pending undos.
 
-        The client's first run calls ``resolve`` about every doubt. Later runs call it less often about old
+        The client's first run calls ``resolve`` for every doubt. Later runs call it less often for old
         doubts. Undos do not wait for ``resolve``.
 
         Raises:
@@ -435,16 +442,16 @@ class TransferClient:
 
     @property
     def retry_budget(self) -> float:
-        """The number of tokens left in the `RetryBudget`. If it is too low, requests are not retried."""
+        """The number of tokens left in the `RetryBudget`. Without enough tokens, requests are not retried."""
         return self._context.bucket.left
 
     # --- operators ------------------------------------------------------------------------------
 
     @property
     def operators(self) -> Operators:
-        """The operations of operators on the client's journal and scope.
+        """The operators' interface to the client's journal and scope.
 
-        The client itself has methods for the most common operations, such as `resolve`.
+        The client itself provides methods for the most common operations, such as `resolve`.
 
         Raises:
             ClientClosed: the client is closed.
@@ -482,7 +489,7 @@ class TransferClient:
     # --- everything else ------------------------------------------------------------------------
 
     async def who_am_i(self, *, deadline: datetime | None = None) -> User:
-        """Return the account that the token belongs to (specification 4.2). Later steps need its ``id``.
+        """Return the account that the token belongs to (specification 4.2). Later operations need its ``id``.
 
         Args:
             deadline: an aware time after which the caller stops waiting; see `request`.
@@ -533,21 +540,24 @@ class TransferClient:
         safe: bool = False,
         deadline: datetime | None = None,
     ) -> Any:
-        """Call any other operation of the service, for which the client has no method (specification 4.3).
+        """Call an operation of the service for which the client has no method (specification 4.3).
 
         Args:
             method: the HTTP method.
-            path: the percent-encoded path. It begins with ``/`` and is appended to ``base_url`` unchanged.
+            path: the percent-encoded path. The path begins with ``/`` and is appended to ``base_url``
+                unchanged.
             json: the JSON value to send, if any. `Decimal` numbers are sent exactly.
-            into: the model to read the response into; by default the decoded JSON, with exact numbers.
-            safe: whether sending twice does no harm, so that the request is retried after a lost response;
-                allowed for GET and HEAD only.
-            deadline: an aware time after which the caller stops waiting. It can only shorten the other
-                limits. If it passes after the request was sent, the call ends like a call that timed out.
+            into: the model into which the response is read. By default, the decoded JSON is returned, with
+                exact numbers.
+            safe: whether the request can safely be sent twice, and so is retried after a lost response.
+                Allowed for GET and HEAD only.
+            deadline: an aware time after which the caller stops waiting. The deadline can only shorten the
+                other limits. If the deadline passes after the request was sent, the call ends like a call
+                that timed out.
 
         Raises:
-            ValueError: ``path`` is outside ``base_url`` or is that of create-order, or ``deadline`` is not an
-                aware time.
+            ValueError: ``path`` is outside ``base_url`` or is the create-order path, or ``deadline`` is not
+                an aware time.
             Expired: ``deadline`` passed before anything was sent.
             Refused: the service refused the request.
             ServiceFailed: a ``safe`` request got no usable response, even after retries.
@@ -600,12 +610,12 @@ class TransferClient:
         await self.close()
 
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the contract's own name
-        """Close the client. Closing it again does no harm.
+        """Close the client. May be called more than once.
 
         New calls are refused. Calls and runs of `recover` in flight may finish within ``timeout``, and are
         then cut off. If an order's request was sent, the order is recorded as in doubt. If nothing was sent,
         the hooks are undone and the call raises `ClientClosed`. An undo that is cut off stays pending. In a
-        forked process this method closes nothing, because the connections belong to the parent process.
+        forked process, no connection is closed, because the connections belong to the parent process.
 
         Args:
             timeout: the seconds to wait for calls and runs in flight. The default is longer than the default
@@ -686,7 +696,7 @@ def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
 
 
 async def run_call(client: TransferClient, call: OrderCall) -> Order:
-    """Run ``call`` to its end, and return its order.
+    """Run ``call``, and return its order.
 
     Raises:
         TransferError: the call ended without an order; see `TransferClient.create_order`.
@@ -722,7 +732,7 @@ _OTHER_LOOP = (
 
 
 class LoopAffinity:
-    """The process and the event loop that a client belongs to from its first use."""
+    """The process and event loop to which a client is bound by its first use."""
 
     __slots__ = ("_loop", "_process")
 
@@ -732,16 +742,16 @@ class LoopAffinity:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process was forked from the client's process."""
+        """Return whether this process was forked from the client's process."""
         return self._loop is not None and self._process != os.getpid()
 
     @property
     def is_gone(self) -> bool:
-        """Whether the client's event loop is closed."""
+        """Return whether the client's event loop is closed."""
         return self._loop is not None and self._loop.is_closed()
 
     def misuse(self) -> str | None:
-        """Return why the client cannot be used here, and what to do. Return None if it can be used.
+        """Return why the client cannot be used here, and what to do, or None if the client can be used.
 
         The first use binds the client to this process and event loop.
         """

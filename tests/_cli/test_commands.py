@@ -167,7 +167,7 @@ async def test_a_status_404_advises_to_check_the_base_url(sandbox, monkeypatch):
 
     assert result.stderr == (
         "whoami: Refused: the service refused (status 404); check TRANSFER_BASE_URL: "
-        "it ends before /api/api/v1, and includes any path prefix\n"
+        "it must include any path prefix, but not /api/api/v1\n"
     )
 
 
@@ -225,8 +225,8 @@ def test_an_error_is_followed_by_advice_if_there_is_any():
     no_tls.__cause__ = aiohttp.ClientConnectorSSLError(None, OSError("no TLS"))  # type: ignore[arg-type] # unused
 
     assert _explained_failure(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
-    assert "check that the port in TRANSFER_BASE_URL is for https" in _explained_failure(no_tls)
-    assert "it ends before /api/api/v1" in _explained_failure(Refused(status=405))
+    assert "check that the port in TRANSFER_BASE_URL accepts https" in _explained_failure(no_tls)
+    assert "but not /api/api/v1" in _explained_failure(Refused(status=405))
 
 
 # --- demo -----------------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ def test_the_demo_prints_its_lines_and_a_surprise_fails_it(monkeypatch, surprise
 @each(
     ("arguments", "why"),
     [
-        (["--host", "0.0.0.0"], "is not loopback"),
-        (["--host", "orders.example.com"], "is not loopback"),
+        (["--host", "0.0.0.0"], "is not a loopback address"),
+        (["--host", "orders.example.com"], "is not a loopback address"),
         (["--match-every", "0"], "--match-every"),
         (["--match-every", "inf"], "--match-every"),
         (["--match-every", "nan"], "--match-every"),

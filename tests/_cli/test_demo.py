@@ -158,7 +158,7 @@ async def test_two_orders_that_fit_leave_the_doubt_open(monkeypatch):
 
 
 async def test_a_demo_that_takes_too_long_fails():
-    with pytest.raises(demo.FalseClaim, match="not finished after 0 s"):
+    with pytest.raises(demo.FalseClaim, match="did not finish within 0 s"):
         await played(patience=0)
 
 

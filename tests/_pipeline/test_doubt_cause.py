@@ -71,7 +71,7 @@ async def test_the_cause_has_the_order_id_of_the_answer(world: World):
     await world.fails(OutcomeUnknown)
 
     found = await cause(world)
-    words = "the response cannot be read as this order (status 200); the response has the id "
+    words = "the response cannot be read as this order (status 200); the response contains the id "
     assert found.candidate in world.sandbox.orders
     assert found.told == f"{words}{found.candidate}"
 

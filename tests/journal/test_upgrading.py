@@ -482,8 +482,8 @@ def test_the_upgrade_command_reports_the_upgrade_also_as_json(tmp_path: Path):
 
     assert (made.exit_code, again.exit_code) == (0, 0)
     assert "1 corrupt record will stay corrupt" in made.stderr
-    assert made.stdout == "the journal's format is 2 now; 7 keys unchanged\n"
-    assert again.stdout == "the journal's format is 2 already: there is nothing to do\n"
+    assert made.stdout == "the journal's format is now 2; 7 keys unchanged\n"
+    assert again.stdout == "the journal's format is already 2: there is nothing to do\n"
     assert as_json == [
         {"upgraded": True, "found": 1, "version": 2, "keys": 7, "states": STATES, "unreadable": 0},
         {"upgraded": False, "found": 2, "version": 2},

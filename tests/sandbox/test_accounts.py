@@ -50,7 +50,7 @@ def test_there_is_exactly_one_bank(banks: int):
         for number in range(banks)
     ]
 
-    with pytest.raises(ValueError, match=f"exactly one must have is_bank, not {banks}"):
+    with pytest.raises(ValueError, match=f"exactly one account must have is_bank, not {banks}"):
         Accounts([ADA, *given])
 
 

@@ -126,13 +126,13 @@ NEW = "new@example.com"
     ("changes", "reason"),
     [
         ({"poster_currency": "ngn"}, "must be an upper-case currency code"),
-        ({"poster_currency": "EUR"}, "is not a currency of the poster"),
-        ({"poster_currency": "XYZ", "poster_username": NEW}, "is not a currency of the poster"),
+        ({"poster_currency": "EUR"}, "is not one of the poster's currencies"),
+        ({"poster_currency": "XYZ", "poster_username": NEW}, "is not one of the poster's currencies"),
         ({"poster_amount": "155025.01"}, "must equal matcher_amount multiplied by exchange_rate"),
         ({"poster_username": "lucie.moreau@example.com"}, "must be an active customer"),
         (
             {"poster_payment_method_type": "zelle_payment"},
-            "is not a payment type of the poster in this currency",
+            "is not one of the poster's payment types in this currency",
         ),
         (
             NAIRA | {"poster_recipient_username": "chidi.obi@example.com"},

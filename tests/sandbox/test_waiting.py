@@ -39,7 +39,7 @@ async def test_closing_fails_present_and_later_waiters():
     await asyncio.sleep(0)
     waiting.close()
 
-    with pytest.raises(RuntimeError, match="closed before the expected event"):
+    with pytest.raises(RuntimeError, match="closed before the awaited event"):
         await waiter
     with pytest.raises(RuntimeError, match="is closed"):
         await waiting.until(lambda: False)

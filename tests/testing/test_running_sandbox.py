@@ -40,7 +40,7 @@ async def test_closing_the_sandbox_fails_pending_waits():
         await asyncio.sleep(0)
     await asyncio.to_thread(sandbox.__exit__)
 
-    with pytest.raises(RuntimeError, match="the sandbox closed before the expected event"):
+    with pytest.raises(RuntimeError, match="the sandbox was closed before the awaited event"):
         await waiting
 
 

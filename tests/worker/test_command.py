@@ -384,7 +384,7 @@ async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats,
     result = await asyncio.to_thread(invoke, *arguments)
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("send: the command 'large': the message has ")
+    assert result.stderr.startswith("send: the command 'large': the message is ")
     assert result.stderr.endswith("; commands before it were sent, those after it were not\n")
 
 

@@ -96,7 +96,7 @@ def test_every_row_of_the_table_is_met_by_an_expected_case():
 
     assert [row.reason for row in RULES if row not in met] == [
         "the order exists",
-        "an error that create_order is not known to raise",
+        "an unexpected error from create_order",
     ][:1]
 
 

@@ -157,7 +157,7 @@ async def test_a_broker_that_returns_nothing_without_waiting_counts_as_lost(case
     run = spoilt(case, take)
     await run.start()
 
-    await says(run, "broker: delivers no messages (ConnectionError)")
+    await says(run, "broker: is not delivering messages (ConnectionError)")
 
 
 # --- ends of doubts, published more than once ---------------------------------------------------------

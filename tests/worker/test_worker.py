@@ -270,7 +270,7 @@ async def test_a_measurement_that_fails_changes_nothing_else(caplog):
     desk = Desk(measure=Measured(OSError("s3cr3t")))
 
     assert await desk.take() == ["handle", "publish", "ack"]
-    assert "a processed message could not be measured (OSError)" in caplog.text
+    assert "the measurements of a processed message could not be recorded (OSError)" in caplog.text
     assert "s3cr3t" not in caplog.text
 
 

@@ -1,13 +1,13 @@
-"""Comparison of two names with the results of Verification of Payee: match, close match or no match.
+"""Compares two names, with the results of Verification of Payee: match, close match or no match.
 
-A *match* means the same name. These differences do not count: case, accents, punctuation, spacing, titles,
-middle names on one side only, swapped first and last names, and the usual spellings of a letter in another
-alphabet. A *close match* has a small difference: a typing error, an initial, a missing second surname or a
-missing particle. The customer decides on a close match. Words are scored by edit distance (rapidfuzz). The
-first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
-scores determines the result.
+A *match* means the same name. The following differences are ignored: case, accents, punctuation, spacing,
+titles, middle names that are missing on one side, swapped first and last names, and the usual spellings of a
+letter in another alphabet. A *close match* has a small difference: a typing error, an initial, a missing
+second surname or a missing particle. The customer decides whether to accept a close match. Words are scored
+by edit distance (rapidfuzz). The first name and the last name are the two *halves* of a name. Each half gets
+a score, and the mean of the two scores determines the result.
 
-The comparison runs on the event loop and must be fast. So it limits the number of words, of letters and of
+The comparison runs on the event loop and must be fast. Therefore it limits the number of words, letters and
 *readings* (the ways to divide a name into first, middle and last name), and caches its results.
 
 The functions have no side effects. No message or ``repr`` shows personal data.
@@ -90,7 +90,7 @@ _SERVANT_OF = re.compile(r"abd(?:[aeu][lrsnzdt])?")
 
 
 class TooLong(ValueError):
-    """The name would take too long to compare."""
+    """Raised if a name would take too long to compare."""
 
 
 @frozen
@@ -101,7 +101,7 @@ class NameParts:
         first: the words of the first name, without titles.
         middle: the words of the middle name.
         last: the words of the last name.
-        rank: the generation, such as "Jr" or "III", in one spelling; None if the name has none.
+        rank: the generational suffix, such as "Jr" or "III", in a uniform spelling; None if there is none.
     """
 
     first: Words = field(repr=False)
@@ -116,7 +116,7 @@ class NameParts:
 
     @property
     def is_single(self) -> bool:
-        """Whether the name has only one word. Some people have no other name."""
+        """Return whether the name has only one word, as some people's names do."""
         return len(self.words) == 1
 
     def orders(self) -> tuple[Words, ...]:
@@ -140,11 +140,11 @@ class NameParts:
 
 
 def read_name(name: PersonName) -> NameParts:
-    """Return the parts of ``name``. Each part may be empty.
+    """Split ``name`` into its parts. Any part of ``name`` may be empty.
 
     Raises:
         TooLong: the name exceeds `MAX_LENGTH` or `MAX_WORDS`.
-        UnreadableName: the name mixes scripts, or contains a character that is not a letter of a name.
+        UnreadableName: the name mixes scripts, or contains a character that names do not use.
     """
     first, middle, last = _texts(name.first or "", name.middle or "", name.last or "")
     _drop_titles(first, middle, last)
@@ -180,7 +180,7 @@ def _drop_titles(*parts: list[str]) -> None:
 
 
 def _cut_rank(part: list[str], *, keep: int) -> str | None:
-    """Remove a generation such as "Jr" or "III" from the end and return it. Leave at least ``keep`` words."""
+    """Remove and return a generational suffix such as "Jr" or "III", leaving at least ``keep`` words."""
     while len(part) > keep:
         last = transliteration.without_marks(part[-1])
         if last not in _HONOURS and last not in _RANKS:
@@ -274,9 +274,10 @@ class NameMatch:
 
     Args:
         result: match, close match, no match or not possible.
-        score: the similarity from 0 to 1: 1 for a match, and at least `CLOSE_SCORE` for a close match.
+        score: the similarity, from 0 to 1. A match has the score 1, and a close match at least `CLOSE_SCORE`.
         reason: the reason for the result, without personal data.
-        is_deceptive: whether a name mixes scripts, or contains a look-alike letter or a sign.
+        is_deceptive: whether a name mixes scripts, or contains a look-alike letter or a character that is not
+            a letter.
     """
 
     result: MatchResult
@@ -291,8 +292,9 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
     Any part of a name may be empty. Swapping the two names does not change the result.
 
     Returns:
-        The result of the comparison. It is ``NO_MATCH`` if a name mixes scripts. It is ``NOT_POSSIBLE`` if a
-        name is missing, too long, incomplete or too ambiguous, or if the scripts cannot be compared.
+        The result of the comparison. The result is ``NO_MATCH`` if a name mixes scripts. The result is
+        ``NOT_POSSIBLE`` if a name is missing, too long, incomplete or too ambiguous, or if the scripts cannot
+        be compared.
     """
     try:
         one, other = _read(given, found)
@@ -308,7 +310,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
 
 
 def _read(*names: PersonName) -> list[NameParts]:
-    """Return the parts of all names. If both errors occur, raise `UnreadableName` and not `TooLong`."""
+    """Read all names. If both errors occur, raise `UnreadableName` rather than `TooLong`."""
     parts, too_long = [], None
     for name in names:
         try:
@@ -322,7 +324,9 @@ def _read(*names: PersonName) -> list[NameParts]:
 
 def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if one.rank and other.rank and one.rank != other.rank:
-        return NameMatch(MatchResult.NO_MATCH, 0.0, "the generations differ, such as senior and junior")
+        return NameMatch(
+            MatchResult.NO_MATCH, 0.0, "the generational suffixes differ, such as senior and junior"
+        )
     comparison = _Comparison()
     if comparison.is_same(one, other):
         return NameMatch(MatchResult.MATCH, 1.0, "the names are the same")
@@ -340,7 +344,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if one.is_single != other.is_single and any(
         comparison.first_name_score(a, b) for a in one.words for b in other.words
     ):
-        return NameMatch(MatchResult.NOT_POSSIBLE, score, "one side has only half a name")
+        return NameMatch(MatchResult.NOT_POSSIBLE, score, "one name has no first or no last name")
     return NameMatch(MatchResult.NO_MATCH, score, "the names differ")
 
 
@@ -349,7 +353,7 @@ def _can_be_read_as(one: NameParts, other: NameParts) -> bool:
 
 
 def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate[_Comparison, P], T]:
-    """Cache the results of a method of `_Comparison` within one comparison."""
+    """Cache the results of a `_Comparison` method for the lifetime of the comparison."""
 
     @functools.wraps(ask)
     def answer(comparison: _Comparison, /, *about: P.args, **how: P.kwargs) -> T:
@@ -364,7 +368,7 @@ def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate
 
 
 class _Comparison:
-    """The comparison of two names. It caches results, because the readings of a name have common words."""
+    """The comparison of two names. Results are cached, because the readings of a name share words."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Any] = {}
@@ -505,7 +509,7 @@ def _missing_words_factor(ours: list[bool], theirs: list[bool]) -> float:
 
 
 def _are_comparable(a: str, b: str) -> bool:
-    """Return whether two scripts can be compared: they are equal, or are Latin and another alphabet."""
+    """Return whether two scripts can be compared: they are equal, or Latin and another alphabet."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
 
@@ -540,7 +544,7 @@ def _first_name_score(a: Word, b: Word) -> float:
 
 
 def _may_contain_typing_error(a: Word, b: Word) -> bool:
-    """Return whether the words can differ by a typing error. Only alphabets have errors in one letter."""
+    """Return whether the words may differ by a typing error. Single-letter errors only occur in alphabets."""
     return a.script in ALPHABETS and _are_comparable(a.script, b.script)
 
 

@@ -2,8 +2,8 @@
 
 A word consists of units: one letter, or a few letters that are spelt together. A unit may have several
 spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same if one word
-is a spelling of the other, so no scheme of transliteration has to be chosen. Words with several scripts, or
-with letters that names do not use, are refused, because they could imitate another name.
+is a spelling of the other, so there is no need to choose a transliteration scheme. Words that mix scripts, or
+contain letters that names do not use, are refused, because they could imitate another name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Units = tuple[tuple[str, ...], ...]
 
 
 class UnreadableName(ValueError):
-    """A text cannot be read as a name. The message gives the reason, but does not quote the text."""
+    """Raised if a text cannot be read as a name. The message contains the reason, but not the text."""
 
 
 @frozen(eq=False)
@@ -37,7 +37,7 @@ class Word:
         native: the word in its own script, case-folded and without accents.
         script: the script of all letters of the word.
         units: the spellings of each unit of the word in plain Latin.
-        marks: the accents of each Latin letter, to find contradicting accents of two words.
+        marks: the accents of each Latin letter, to find accents that contradict each other in two words.
     """
 
     native: str = field(repr=False)
@@ -83,7 +83,7 @@ def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple
 
 
 def joined(words: Sequence[Word]) -> Word:
-    """Join ``words`` into one word. Its script is empty if the words have different scripts."""
+    """Join ``words`` into one word, whose script is empty if the words have different scripts."""
     if len(words) == 1:
         return words[0]
     scripts = {word.script for word in words}
@@ -151,7 +151,7 @@ def read_word(text: str) -> Word:
     """Read one of the words that `words_of` returns.
 
     Raises:
-        UnreadableName: the word mixes scripts, or contains a character that is not a letter of a name.
+        UnreadableName: the word mixes scripts, or contains a character that names do not use.
     """
     scripts = {script for letter in text if (script := _script(letter))}
     if len(scripts) != 1:

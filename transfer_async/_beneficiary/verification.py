@@ -84,7 +84,7 @@ class UserLookup:
             ValueError: the look-up is already bound to another client.
         """
         if self._bound() not in (None, client):
-            raise ValueError("UserLookup: is used by another client already; create one for each client")
+            raise ValueError("UserLookup: is already used by another client; create one for each client")
         self._client = weakref.ref(client)
 
     def _bound(self) -> TransferClient | None:
@@ -108,8 +108,8 @@ class UserLookup:
         client = self._bound()
         if client is None:
             raise RuntimeError(
-                "UserLookup: has no client: pass it to a BeneficiaryVerification, and that to a "
-                "TransferClient as one of its hooks"
+                "UserLookup: has no client: pass it to a BeneficiaryVerification, and pass that "
+                "hook to a TransferClient"
             )
         path = self._path.replace("{username}", quote(username, safe=""))
         try:
@@ -121,7 +121,7 @@ class UserLookup:
 
 
 class BeneficiaryVerification:
-    """A hook that allows an order only if the account belongs to the person that the customer named.
+    """A hook that allows an order only if the account belongs to the person whom the customer named.
 
     ============================================================  ======================================
     result of the checks                                          error's ``result``
@@ -141,26 +141,29 @@ class BeneficiaryVerification:
     the names are the same                                        no error; receipt ``"match"``
     ============================================================  ======================================
 
-    The error's ``reason`` distinguishes these cases. ``result.code`` is the code of Verification of Payee.
+    The error's ``reason`` distinguishes these cases. ``result.code`` is the corresponding code in
+    Verification of Payee.
 
-    A currency is payable if the account shows it with at least one payment type. This payment type is the
+    A currency is payable if the account lists it with at least one payment type. This payment type is the
     valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
     currencies or no payment types, the hook skips this check; the service checks it anyway.
 
-    With ``NOT_POSSIBLE``, the error's ``refused`` is false unless the account is not active, because a later
-    attempt may succeed. The journal records the receipt, so a redelivery does not ask the customer
+    With ``NOT_POSSIBLE``, the error's ``refused`` is true only if the account is not active. Otherwise, a
+    later attempt may succeed. The journal records the receipt, so a redelivery does not ask the customer
     again. The key's history shows an accepted mismatch, and the reason if the beneficiary is not verified.
 
     Args:
         lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.
-        accept_close: ``async (intent, user) -> bool``: decides on a close match. Only ``True`` accepts it.
-            The function may show the account's name to the customer and ask. A close match is refused if
-            this argument is None, or if the function raises an error or takes longer than ``timeout``.
-        accept_mismatch: ``async (intent, user) -> bool``: decides on an account in a different name, after
-            all other checks have succeeded. The rules are those of ``accept_close``. The function is not
-            called if a name has look-alike letters, several scripts, or signs that are no letters.
-        timeout: the maximum duration of the look-up, and separately of the decision, in seconds or as a
-            timedelta. Choose less than half of the client's ``Timeouts.hook``, which limits both together.
+        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only the
+            result ``True`` accepts the close match. The function may show the account's name to the customer
+            and ask for confirmation. A close match is refused if this argument is None, or if the function
+            raises an error or takes longer than ``timeout``.
+        accept_mismatch: ``async (intent, user) -> bool``: decides whether to accept an account in a different
+            name, after all other checks have succeeded. The rules are the same as for ``accept_close``. The
+            function is not called if a name mixes scripts, or contains look-alike letters or characters that
+            are not letters.
+        timeout: the maximum duration of the look-up and, separately, of the decision, in seconds or as a
+            timedelta. Set it to less than half of the client's ``Timeouts.hook``, which limits both together.
         name: the hook's name, unique among a client's hooks.
 
     Raises:
@@ -236,7 +239,7 @@ class BeneficiaryVerification:
         return MISMATCH_ACCEPTED if match.result is MatchResult.NO_MATCH else match.result.value
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Do nothing: a check changes nothing that could be undone."""
+        """Do nothing, because a check has no effects that could be undone."""
 
     async def _look_up(self, username: str) -> User:
         user = await _within(self._timeout, self._lookup, username)
@@ -302,7 +305,8 @@ def _check_account(user: User, username: str) -> None:
     # A bank's own look-up may return the string "false", which counts as true in Python.
     if not isinstance(user.is_active, bool):
         raise _not_verified(
-            Reason.LOOKUP_UNREADABLE, "the look-up returned an is_active that is neither true nor false"
+            Reason.LOOKUP_UNREADABLE,
+            "the look-up returned an account whose is_active is neither true nor false",
         )
     if not user.is_active:
         raise _not_verified(Reason.INACTIVE, "the account is not active")
@@ -326,7 +330,6 @@ def _is_text_or_none(value: object) -> bool:
 
 
 def _are_currencies(value: object) -> bool:
-    """Return whether ``value`` is None or has the type of `User.currencies`."""
     return value is None or (
         isinstance(value, list | tuple)
         and all(

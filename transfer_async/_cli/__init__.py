@@ -1,4 +1,5 @@
-"""The command line ``transfer-async``, an extra: it reads options, calls the package, and prints results.
+"""The ``transfer-async`` command line. It requires the ``cli`` extra.
 
-This package may import every layer. `launcher` works without typer, so that it can report a missing typer.
+This package may import every layer. `launcher` can be imported without typer, and reports if typer is not
+installed.
 """

@@ -1,6 +1,6 @@
 """The commands of ``transfer-async``: their options, help texts and exit codes.
 
-A command imports its implementation when it runs, so that help texts appear quickly.
+Each command imports its implementation only when it runs, so that help texts appear quickly.
 """
 
 from __future__ import annotations
@@ -64,14 +64,16 @@ def desk(
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
-    label: Annotated[str, typer.Option(help="The environment on every page, such as live.")] = "",
+    label: Annotated[
+        str, typer.Option(help="The environment's name, shown on every page, such as live.")
+    ] = "",
     colour: Annotated[
         str | None, typer.Option(metavar="#RRGGBB", help="The colour of the band behind the label.")
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="The URL of your own look-up page, with {order_id} or another field."
+            metavar="URL", help="The URL of your own look-up page, containing {order_id} or another field."
         ),
     ] = None,
     zone: Annotated[
@@ -84,13 +86,14 @@ def desk(
 ) -> None:
     """Serve the operators' page on this machine until Ctrl-C.
 
-    The page shows the pending keys of a journal and, if your role allows it, the actions that end them. It
-    sends nothing to the service. The command prints an address that works once, in one browser. Other
-    browsers and other machines have no access.
+    The page lists the pending keys of a journal and, depending on your roles, lets you act on them. The page
+    never sends requests to the service. The command prints a one-time address: only the browser that opens it
+    first has access, and only on this machine.
 
-    ROLE is change (end doubts), approve (approve what another operator proposed) or parties (see who pays
-    whom).
-    The fields of --link are {key}, {order_id}, {request_id}, {intent_id} and {attempt_id}.
+    ROLE is change (resolve or refute orders in doubt), approve (approve another operator's proposals) or
+    parties (see who pays whom). --link may contain the fields {key}, {order_id}, {request_id}, {intent_id}
+    and {attempt_id}.
+
     Exit codes: 0 stopped; 1 the journal or the port cannot be used; 2 wrong usage.
     """
     with failing("desk", {ImportError: USAGE}):
@@ -155,12 +158,13 @@ def common_options(
 
 @app.command()
 def demo() -> None:
-    """Show how the client works, with a sandbox of the service.
+    """Show how the client works, using a sandbox of the service.
 
-    One order is created. The response to another is lost, and its doubt is resolved. A third is refused.
-    Then orders are matched, beneficiaries' names are compared, and many orders are sent at once while faults
-    occur. All of it runs in this process, in a few seconds. The demo checks every claim that it prints. If
-    all claims are true, the last line begins with "demo ok" and the exit code is 0; otherwise it is 1.
+    The sandbox creates one order, loses the response to a second order, and refuses a third order. The client
+    then resolves the second order. Next, the demo matches orders, verifies beneficiaries' names, and sends
+    many orders at once while faults occur. Everything runs in one process and takes a few seconds. The demo
+    checks every claim that it prints. If all claims are true, the last line begins with "demo ok" and the
+    exit code is 0; otherwise the exit code is 1.
     """
     from transfer_async._cli import demo as tour  # imports the sandbox: 80 ms
 
@@ -174,40 +178,46 @@ def sandbox(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 picks a free one.")] = 0,
     match_every: Annotated[float, typer.Option(help="Seconds between two runs of the matcher bot.")] = 300.0,
-    seed: Annotated[int, typer.Option(help="The seed of order ids and of random faults.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed for order ids and random faults.")] = 0,
     fault: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=SHARE[:SETTINGS]",
-            help="A fault, and its share of all orders; repeat for several faults.",
+            help="A fault, and the share of orders that it affects; repeat for several faults.",
         ),
     ] = None,
     token: Annotated[str | None, typer.Option(help="The API token; a random one by default.")] = None,
     accounts: Annotated[
-        Path | None, typer.Option(help="A JSON file of accounts that replace the sandbox's own.")
+        Path | None, typer.Option(help="A JSON file of accounts that replace the built-in ones.")
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The service to imitate: a profile of transfer-async probe."),
+        typer.Option(
+            metavar="FILE", help="Imitate a service, from a profile that transfer-async probe has written."
+        ),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="A PEM file with the certificate for https.")] = None,
     tls_key: Annotated[
         Path | None, typer.Option(help="A PEM file with the key, if --tls-cert does not contain it.")
     ] = None,
     beyond_loopback: Annotated[
-        bool, typer.Option("--beyond-loopback", help="Allow a host that other machines can reach.")
+        bool,
+        typer.Option(
+            "--beyond-loopback", help="Allow --host to be an address that other machines can reach."
+        ),
     ] = False,
 ) -> None:
     """Serve the sandbox until Ctrl-C.
 
     The sandbox is a small implementation of the transfer order service, for development. The command prints
-    the sandbox's address, its token and two environment variables to export. Then it writes one line for each
-    request to stderr. On SIGINT (Ctrl-C) or SIGTERM it shuts down cleanly with exit code 0.
-    Exit codes: 0 stopped; 1 it cannot listen on the port; 2 wrong usage.
+    the sandbox's address, its token and two environment variables to export. While it runs, it writes one
+    line per request to stderr. On SIGINT (Ctrl-C) or SIGTERM it shuts down cleanly with exit code 0.
 
-    --fault applies a fault to a share of all orders, 0 to 1. The orders are drawn from --seed: the same
-    orders, sent one after the other, get the same faults. SETTINGS are the settings of the fault, as
-    setting=value,... or as JSON:
+    Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 wrong usage.
+
+    --fault applies a fault to a share of all orders, from 0 to 1. --seed determines which orders: the same
+    orders, sent one after another, get the same faults. SETTINGS configures the fault, as setting=value,...
+    or as JSON:
 
     \b
       --fault close-after-processing=0.05
@@ -234,7 +244,8 @@ def sandbox(
 
     if not (beyond_loopback or servers.is_loopback(host)):
         fail(
-            f"--host: {host} is not loopback, and the sandbox is only for development. To listen there "
+            f"--host: {host} is not a loopback address, and the sandbox is only for development. To "
+            "listen there "
             "anyway, pass --beyond-loopback. Clients then require https, so pass --tls-cert too",
             USAGE,
         )
@@ -268,12 +279,13 @@ def whoami(
     *,
     network: options.Network,
 ) -> None:
-    """Ask the service which account the token belongs to.
+    """Show the account that the token belongs to.
 
     The command prints the account's id, username and role, and whether it is active. It never prints the
     token. It reads the service's base URL from TRANSFER_BASE_URL, and the token from TRANSFER_API_TOKEN.
-    Exit codes: 0 the service answered; 1 it refused the request, or was not reached; 2 a variable is missing
-    or wrong.
+
+    Exit codes: 0 the service answered; 1 the service refused the request or could not be reached; 2 an
+    environment variable is missing or invalid.
     """
     with failing("whoami", {ValueError: USAGE}):
         client = _client_from_env(network())
@@ -287,27 +299,29 @@ def verify_hooks(
     factory: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FACTORY", help="A function that returns a mapping with hooks and held."
+            metavar="MODULE:FACTORY", help="A function that returns a mapping that contains hooks and held."
         ),
     ],
     *,
-    seed: Annotated[int, typer.Option(help="The seed of the random sequences.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed for the random sequences.")] = 0,
     sequences: Annotated[
         int, typer.Option(min=0, help="The number of random sequences to try; 0 for none.")
     ] = 100,
     late: Annotated[float, typer.Option(min=0, help="Seconds to wait for holds that appear late.")] = 1.0,
-    patience: Annotated[float, typer.Option(help="Seconds that one call of a hook may take.")] = 10.0,
+    patience: Annotated[float, typer.Option(help="Maximum seconds for one call of a hook.")] = 10.0,
 ) -> None:
     """Check that the bank's hooks stay correct under retries, crashes and cancellation.
 
-    The hooks place and release some hundreds of holds, up to six at a time: connect them to a test ledger
-    with funds for six holds. They are called twice, concurrently and by a new worker, cancelled at each
-    await, and interrupted by timeouts and lost connections. They are undone without a receipt, twice, and
-    when there is nothing to undo. After each step, the command compares held(intent_id) and, if the factory
-    returns it, balance().
+    The hooks place and release several hundred holds, at most six at a time. Connect them to a test ledger
+    with enough funds for six holds. The command calls each hook twice, concurrently and from a new worker,
+    cancels it at each await, and interrupts it with timeouts and lost connections. It undoes each hook
+    without a receipt, twice, and when there is nothing to undo. After each step, it compares held(intent_id)
+    and, if the factory returns it, balance() with the expected values.
 
-    For each broken rule, the command prints what was done, what was found, and how to fix it.
-    Exit codes: 0 all rules kept; 1 a rule broken; 2 the factory does not exist, or its result is invalid.
+    For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
+
+    Exit codes: 0 the hooks keep all rules; 1 a rule is broken; 2 the factory does not exist, or its result is
+    invalid.
     """
     from transfer_async import testing  # imports the sandbox: 80 ms
 
@@ -321,7 +335,7 @@ def verify_hooks(
 
 
 def _hooks_made_by(factory: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    """Wrap ``factory`` so that each of its errors becomes a `ValueError` with a message of one line."""
+    """Wrap ``factory`` so that any error it raises becomes a `ValueError` with a one-line message."""
 
     @functools.wraps(factory)  # Another process imports the factory by name.
     async def make() -> object:
@@ -340,10 +354,10 @@ _VARIABLES = {"base_url": "TRANSFER_BASE_URL", "token": "TRANSFER_API_TOKEN"}
 
 
 def _client_from_env(network: dict[str, Any]) -> TransferClient:
-    """Create a client that only reads from the service; it ignores the journal in TRANSFER_JOURNAL.
+    """Create a client that is only used for reads and ignores TRANSFER_JOURNAL.
 
     Raises:
-        ValueError: a variable is missing or wrong; the message does not show the token.
+        ValueError: an environment variable is missing or invalid. The message never contains the token.
     """
     try:
         return TransferClient.from_env(journal=MemoryJournal(), **network)
@@ -373,17 +387,17 @@ def account_lines(user: User, *, as_json: bool) -> list[str]:
 
 
 def _explained_failure(error: Exception) -> str:
-    """Return ``error`` in one line; for some errors, add what the user should check."""
+    """Describe ``error`` in one line and, for some errors, suggest what to check."""
     message = in_one_line(error)
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
         return (
             f"{message}; the server answers, but the TLS connection failed: check that the port in "
-            "TRANSFER_BASE_URL is for https, and that this machine trusts the server's certificate"
+            "TRANSFER_BASE_URL accepts https, and that this machine trusts the server's certificate"
         )
     if isinstance(error, Unauthorized):
         return f"{message}; check that TRANSFER_API_TOKEN is the token of this service"
     if isinstance(error, ConnectionFailed):
         return f"{message}; check that the service at TRANSFER_BASE_URL is up"
     if getattr(error, "status", None) in (404, 405):
-        return f"{message}; check TRANSFER_BASE_URL: it ends before /api/api/v1, and includes any path prefix"
+        return f"{message}; check TRANSFER_BASE_URL: it must include any path prefix, but not /api/api/v1"
     return message

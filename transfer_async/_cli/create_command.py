@@ -1,4 +1,4 @@
-"""The command ``create``: its options, its help, the order of its steps, and its exit codes."""
+"""The ``create`` command: its options, help text, steps and exit codes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def create(
         typer.Option(metavar="PATH", help="The file of outcomes; FILE.outcomes.jsonl by default."),
     ] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="The format of FILE; by default, that of its suffix.")
+        Format | None, typer.Option("--format", help="The format of FILE; by default, its suffix decides.")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="The number of orders in flight.")] = 16,
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Maximum orders in flight at once.")] = 16,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check every line and show the sums; send nothing.")
     ] = False,
@@ -63,7 +63,7 @@ def create(
         bool, typer.Option("--plain", help="Show progress as lines, even on a terminal.")
     ] = False,
     deadline: Annotated[
-        float, typer.Option(help="Seconds for sending an order, including safe retries.")
+        float, typer.Option(help="Maximum seconds for sending an order, including safe retries.")
     ] = 30.0,
     lease: Annotated[
         float, typer.Option(help="Seconds until the next run may use the keys of a killed run.")
@@ -74,34 +74,39 @@ def create(
     burst: options.Burst = None,
     network: options.Network,
 ) -> None:
-    """Create the orders of a file, each at most once, however often you run it.
+    """Create the orders listed in a file, each at most once, however often you run the command.
 
-    Every line is checked before the first is sent. If there are faults, they are listed by line, and nothing
-    is sent. Every line needs its own key. An order that the journal has recorded is never sent again:
-    after Ctrl-C, kill or a power failure, run the same command again.
+    All lines are checked before the first order is sent. If any line is invalid, the command lists the faults
+    by line and sends nothing. Every line needs its own key. Orders that the journal has recorded are never
+    sent again, so you can run the same command again after Ctrl-C, kill or a power failure.
 
-    CSV: the first line names the columns: key; poster_username, poster_recipient_username and the other
-    fields of an order; current_account_balance, transaction_fee, transaction_fee_currency; and, if needed,
-    beneficiary_first, beneficiary_last, beneficiary_middle, held, send_before, deadline.
-    JSON Lines: one command per line, as for a worker.
+    CSV: the first line contains the column names. The columns are key; poster_username,
+    poster_recipient_username and the other fields of an order; current_account_balance, transaction_fee,
+    transaction_fee_currency; and, optionally, beneficiary_first, beneficiary_last, beneficiary_middle, held,
+    send_before, deadline.
 
-    FACTORY returns a sequence of hooks; or a mapping or an object with hooks and optionally resolve (finds
-    out what became of an order in doubt) and other settings. It may be async. Without a hook that holds the
-    funds, every line must give its hold in held.
+    JSON Lines: one command per line, in the format that workers use.
+
+    FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,
+    resolve (which finds out whether an order in doubt exists) and other settings. It may be async. If no hook
+    holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome. The file of an earlier run is renamed to PATH.old. Neither contains personal data.
+    line has an outcome. The file of an earlier run is renamed to PATH.old. These files contain no personal
+    data.
 
     --rate and --burst limit the orders of this run only: divide the service's limit among runs, workers and
-    clients. A line whose send_before or deadline would pass while it waits is not sent and places no hold.
+    clients. If a line's send_before or deadline would pass while the line waits, its order is not sent and no
+    hold is placed.
 
-    After Ctrl-C or SIGTERM no new line is started, and orders in flight are finished; a second signal cuts
-    them off. A run gives up after 10 consecutive failures that a wrong token or base URL causes. It also
-    gives up after 32 (twice --concurrency, but at least 20) consecutive orders that end in doubt, or fail for
-    a reason outside the order. If another run has a lease on a key, its line is retried after all other
-    lines, until the lease ends.
+    After Ctrl-C or SIGTERM, the command starts no further orders and finishes those in flight; a second
+    signal cuts off the orders in flight. A run gives up after 10 consecutive failures caused by a wrong token
+    or base URL. It also gives up after 32 (twice --concurrency, but at least 20) consecutive orders that end
+    in doubt or fail for reasons unrelated to the order. If another run holds the lease on a key, the line is
+    retried after all other lines, until the lease expires.
 
-    Exit codes (if several of 3 to 5 apply, the highest). After 1, 130 or 143, orders may also be in doubt:
+    Exit codes (the highest, if several of 3 to 5 apply). After exit code 1, 130 or 143, orders may also be in
+    doubt:
 
     \b
       0    all orders are created, or the dry run found no fault
@@ -147,7 +152,7 @@ def create(
 
 
 def _complain(line: str) -> None:
-    """Write a line to stderr; ignore an error of stderr, which must not end the run."""
+    """Write a line to stderr, ignoring errors, because they must not end the run."""
     with contextlib.suppress(OSError):
         output.complain(line)
 
@@ -170,7 +175,7 @@ UPDATED_EVERY = 0.5
 
 
 class Failed(Exception):
-    """The run could not finish; the message is one line."""
+    """Raised if the run could not finish. The message is one line."""
 
 
 @frozen(kw_only=True)
@@ -195,7 +200,7 @@ class CreateRun:
     _tally: Tally = field(factory=Tally, init=False)
 
     def run(self) -> int:
-        """Run the command, and return its exit code.
+        """Run the command and return its exit code.
 
         Raises:
             ValueError: an option is invalid; nothing was sent.
@@ -234,7 +239,8 @@ class CreateRun:
                 _write(self.progress.say, checking.summary())
                 if journal_is_new:
                     self.progress.say(
-                        "the journal is new and has no keys: if this file was run before, check --journal"
+                        "the journal is new and contains no keys: if you have run this file before, "
+                        "check --journal"
                     )
                 async with _open(journal), client:
                     outcomes = await asyncio.to_thread(
@@ -244,7 +250,7 @@ class CreateRun:
                         return await self._sent(client, orders, outcomes, total=checking.records)
 
     def _client(self, side: BankSide, journal: Journal | None) -> TransferClient | None:
-        """Return the client, or None in a dry run that lacks an option for it.
+        """Return the client, or None if a dry run lacks an option that the client needs.
 
         Raises:
             ValueError: an option is invalid or missing.
@@ -304,7 +310,7 @@ class CreateRun:
         took = self._clock.now() - began
         self.tell(self._how_it_ended(total, took, is_complete=is_complete, gave_up=failure or bulk.gave_up))
         if not is_complete:
-            self.tell("run the same command again: it continues, and sends no order twice")
+            self.tell("run the same command again: it continues where it stopped, and sends no order twice")
         where = f"outcomes: {outcomes.path}" if is_complete else f"outcomes so far: {outcomes.part}"
         _write(self.tell, [shown(where), *self._tally.advice()])
         if is_complete:  # also if it gave up or was stopped at the last line
@@ -329,7 +335,7 @@ def _write(say: Say, lines: Iterable[str]) -> None:
 
 @asynccontextmanager
 async def _open(journal: Journal) -> AsyncIterator[None]:
-    """Open the journal, and close it at the end of the block.
+    """Keep the journal open during the block.
 
     Raises:
         Failed: the journal cannot be opened; nothing was sent.
@@ -346,7 +352,7 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 
 
 async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
-    """Send the orders and complete the file of outcomes; if this fails, return the reason."""
+    """Send the orders and complete the outcomes file. Return the reason if this fails, and None otherwise."""
     failed = "FILE cannot be read, or --outcomes cannot be written"
     try:
         await bulk.run(orders.records())
@@ -364,7 +370,7 @@ async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str 
 
 
 def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, ...]]:
-    """Return the journal, not yet open, and the paths of its files, which may not exist yet.
+    """Return the unopened journal and the paths of its files, which may not exist yet.
 
     Raises:
         ValueError: the address is invalid, or the journal is not durable.
@@ -390,5 +396,5 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
 
 
 def files_of(address: str) -> tuple[Path, ...]:
-    """Return the paths of the files of the journal at ``address``; some of them may not exist."""
+    """Return the paths of the journal's files, some of which may not exist."""
     return () if "://" in address else tuple(Path(address + end) for end in ("", "-wal", "-shm", "-journal"))

@@ -1,11 +1,12 @@
-"""Read a file of orders, as CSV or JSON Lines: once to check every line, and once to send the orders.
+"""Read orders from a CSV or JSON Lines file: once to check every line, and once to send the orders.
 
-`ORDERS` is the layout of a file of orders. Files with other layouts are read in the same way.
+`ORDERS` is the layout of a file of orders. The functions of this module can also read files with other
+layouts.
 
-The file is read twice, because nothing may be sent before the last line is checked, and memory must not grow
-with the file. A copy of the checked orders on the disk would take longer than reading the file again (60
-instead of 51 microseconds a line), and would be a second copy of customers' data. `UnchangedFile` compares
-the content of both passes, because a file may change while its time and size stay the same.
+The file is read twice, because nothing may be sent before the last line is checked, and memory use must not
+grow with the file. Storing the checked orders on disk would take longer than reading the file again (60
+instead of 51 microseconds per line), and would create a second copy of customers' data. `UnchangedFile`
+compares the content of both passes, because a file can change without changing its size or modification time.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ OPTIONAL = frozenset(
 
 @frozen(kw_only=True)
 class Layout:
-    """The columns of an input file, and the functions that read its lines."""
+    """The columns of an input file, and the functions that parse its lines."""
 
     columns: Collection[str]  # the names of the columns
     optional: Collection[str]  # the columns that may be absent
@@ -88,9 +89,9 @@ ORDERS = Layout(
 
 
 def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
-    """Yield a record for each row; if the header has faults, yield only one record with them.
+    """Yield a record for each row, or a single record with the faults of an invalid header.
 
-    ``known`` yields the records that an earlier pass kept. They replace the records of the first rows.
+    ``known`` yields the records kept by an earlier pass, so that the first rows need not be parsed again.
     """
     header: list[str] | None = None
     for line, row in csv_rows(lines):
@@ -106,7 +107,7 @@ def csv_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDE
         elif row and header is not None:
             yield next(known, None) or _csv_record(line, row, header, layout)
     if header is None:
-        yield Record(line=1, faults=(("", "is missing: the first line must name the columns"),))
+        yield Record(line=1, faults=(("", "has no header: the first line must contain the column names"),))
 
 
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -130,7 +131,7 @@ def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]
 
 
 def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
-    """Explain a header without known columns, without quoting it: it may be an order with personal data."""
+    """Explain why a header has no known column, without quoting it: it may contain personal data."""
     for separator, plural in _OTHER_SEPARATORS.items():
         if len(set(",".join(header).split(separator)) & set(columns)) > 1:
             return f"separates the columns with {plural}: use commas, and a decimal point in amounts"
@@ -160,7 +161,7 @@ def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: 
 
 
 def json_records(lines: TextLines, known: Iterator[Record], layout: Layout = ORDERS) -> Iterator[Record]:
-    """Yield a record for each line that is not blank; for ``known``, see `csv_records`."""
+    """Yield a record for each line that is not blank. For ``known``, see `csv_records`."""
     for text in each_line(lines):
         yield next(known, None) or _json_record(lines.number, text, layout)
 
@@ -177,7 +178,7 @@ def _json_record(line: int, text: str | BadLine, layout: Layout) -> Record:
 
 
 class Format(enum.StrEnum):
-    """The format of a file of orders."""
+    """The format of an input file."""
 
     CSV = "csv"
     JSONL = "jsonl"
@@ -192,10 +193,10 @@ _READERS = {Format.CSV: csv_records, Format.JSONL: json_records}
 
 
 def format_of(path: Path, given: Format | None) -> Format:
-    """Return ``given``; if it is None, return the format of the file's suffix.
+    """Return ``given`` or, if it is None, the format implied by the file's suffix.
 
     Raises:
-        ValueError: ``given`` is None, and no format has this suffix.
+        ValueError: ``given`` is None, and the suffix is unknown.
     """
     found = given or _SUFFIXES.get(path.suffix.lower())
     if found is None:
@@ -206,7 +207,7 @@ def format_of(path: Path, given: Format | None) -> Format:
 
 
 class OrderFile:
-    """A file of orders that is read twice; the second pass fails if the file has changed since the first."""
+    """An input file that is read twice. The second pass fails if the file has changed since the first."""
 
     def __init__(self, file: UnchangedFile, form: Format, layout: Layout = ORDERS) -> None:
         self._file, self._form, self._layout = file, form, layout
@@ -215,8 +216,8 @@ class OrderFile:
     def records(self) -> Iterator[Record]:
         """Yield a record for each line, in the file's order.
 
-        Each later pass compares the bytes with those of the first. The second pass yields the records that
-        the first one kept, so that exactly the checked orders are sent.
+        Every later pass compares the file's bytes with those of the first pass. The second pass yields the
+        records kept by the first pass, so that exactly the checked orders are sent.
 
         Raises:
             Changed: the file has changed since the first pass.
@@ -241,7 +242,7 @@ def _handed_out(kept: deque[Record]) -> Iterator[Record]:
 
 @contextmanager
 def opened(path: Path, form: Format, layout: Layout = ORDERS) -> Iterator[OrderFile]:
-    """Open the file, and close it at the end of the block.
+    """Keep the file open during the block.
 
     Raises:
         ValueError: the file does not exist, cannot be read, or is not a regular file.
@@ -283,18 +284,18 @@ _DIGEST = 16  # bytes for each block of 1 MiB: 160 kB for a file of 10 GB
 
 
 class Changed(Exception):
-    """The file was changed after it was checked."""
+    """Raised if the file has changed since it was checked."""
 
 
 class UnchangedFile:
-    """A file whose first pass stores a digest of every block; later passes compare their digests with it."""
+    """Detects whether a file changes between passes, by comparing digests of its blocks."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digests: bytearray | None = None
 
     def reading(self) -> io.BufferedReader:
-        """Return a reader of the file from its beginning. The first pass must end before the next one begins.
+        """Return a reader that starts at the beginning. The first pass must end before the next one begins.
 
         Raises:
             Changed: raised by the reader, before it returns any byte that differs from the first pass.
@@ -339,17 +340,17 @@ SHOWN = 1000
 
 
 class Stopped(Exception):
-    """A signal stopped the check."""
+    """Raised if a signal stopped the check."""
 
 
 class Checking:
     """Checks all lines of a file before the first one is sent.
 
     Args:
-        needs_held: whether every order must give its hold, because no hook holds the funds.
-        now: the current time; an order whose time limit has passed is a fault. With None, time limits are
-            not checked, because a key that already has its order still returns it.
-        is_stopped: called before every 64th line; true stops the check.
+        needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
+        now: the current time. An order whose time limit has passed is reported as a fault. If None, time
+            limits are not checked, because a key that already has an order still returns it.
+        is_stopped: called before every 64th line. The check stops if it returns true.
 
     Attributes:
         records: the number of orders, with or without faults.
@@ -394,7 +395,7 @@ class Checking:
         if record.key is not None and (first := keys.seen(record.key, record.line)) is not None:
             yield "key", f"is already used on line {first}: {self.one_each}"
         if self._needs_held and record.command is not None and record.command.held is None:
-            yield "held", "is missing: give the hold's reference, or --hooks with a hold hook"
+            yield "held", "is missing: add the hold's reference, or pass --hooks with a hold hook"
         for name in LIMITS:
             limit = getattr(record.command, name, None)
             if self._now is not None and limit is not None and limit <= self._now:
@@ -417,14 +418,14 @@ class Checking:
             sums[currency] = EXACT.add(sums.get(currency, Decimal(0)), amount)
 
     def summary(self) -> list[str]:
-        """Return the number of orders and the sums, as lines."""
+        """Return lines that show the number of orders and the sums."""
         lines = [f"{self.records:,} orders" if self.records != 1 else "1 order"]
         for side, sums in self.sums.items():
             lines += [f"  {side:<10}{currency:<11}{amount:,f}" for currency, amount in sorted(sums.items())]
         return lines
 
     def complaint(self) -> list[str]:
-        """Return the listed faults and the number of all faults, as lines."""
+        """Return lines that show the listed faults and the number of all faults."""
         more = f"; the first {len(self.listed):,} are shown" if self.faults > len(self.listed) else ""
         faults = "1 fault" if self.faults == 1 else f"{self.faults:,} faults"
         records = "1 line" if self.faulty == 1 else f"{self.faulty:,} lines"
@@ -436,13 +437,13 @@ _TABLE = "CREATE TABLE keys (key TEXT PRIMARY KEY, line INTEGER NOT NULL) WITHOU
 
 
 class Keys(TemporaryDatabase):
-    """The keys found so far in a file, in a temporary database; a context manager."""
+    """The keys found so far in a file, in a temporary database. Use it as a context manager."""
 
     def __init__(self) -> None:
         super().__init__(_TABLE)
 
     def seen(self, key: str, line: int) -> int | None:
-        """Return the line that used ``key`` before, or None if ``line`` is the first."""
+        """Record the line of ``key``. If an earlier line has the same key, return that line's number."""
         if self.database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?)", (key, line)).rowcount:
             return None
         found: tuple[int] = self.database.execute("SELECT line FROM keys WHERE key = ?", (key,)).fetchone()

@@ -1,6 +1,6 @@
-"""The results of `create`: the file of outcomes, the progress, and the summary with its exit code.
+"""The output of `create`: the outcomes file, the progress, and the summary with its exit code.
 
-The file has one JSON object per line, in the order in which the orders ended::
+The outcomes file contains one JSON object per line, in order of completion::
 
     {"line": 7, "key": "payment-8731", "outcome": "created", "order_may_exist": true, "order_id": "tx-...",
      "state": "processing", "poster_amount": "155025.00", ...}
@@ -8,7 +8,7 @@ The file has one JSON object per line, in the order in which the orders ended::
      "error": "Refused", "status": 422, "fields": ["poster_recipient_username"],
      "reason": "..."}
 
-The field names are those of `OrderOutcome`. The file contains no personal data.
+The fields have the same names as in `OrderOutcome`. The file contains no personal data.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ except ImportError:  # pragma: no cover - Windows has none: two runs at once are
 MODE = 0o600
 PART, OLD = ".part", ".old"
 KEPT = 512
-"""The number of unwritten lines at which a write is due."""
+"""A write is due when this many lines are queued."""
 
 EVERY = 1.0
-"""Seconds after the last write until the next one is due."""
+"""A write is due this many seconds after the last one."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def outcome_line(line: int, key: str, result: Order | Exception) -> bytes:
-    """Return the outcome of the order on ``line`` as a line of JSON."""
+    """Encode the outcome of the order on ``line`` as a line of JSON."""
     fields = {"line": line, "key": key, "outcome": outcome_of(result).value, "order_may_exist": True}
     if isinstance(result, Order):
         fields |= {"order_id": result.id, "state": result.state.value}
@@ -93,7 +93,7 @@ def _error_fields(error: Exception) -> dict[str, Any]:
 
 
 class OutcomeFile:
-    """The file of outcomes, written as ``.part`` and renamed when it has a line for every order.
+    """The outcomes file, written as ``.part`` and renamed once it contains a line for every order.
 
     The file of an earlier run is renamed to ``.old``, because its outcomes may be out of date.
 
@@ -101,10 +101,10 @@ class OutcomeFile:
         path: the path of the complete file.
         protected: files that must not be overwritten, even through a link.
         clock: for tests.
-        option: the name of the option for the path, which begins error messages.
+        option: the option to name at the beginning of error messages.
 
     Raises:
-        ValueError: the file cannot be written there, or another run is writing it.
+        ValueError: the file cannot be written, or another run is writing it.
     """
 
     def __init__(
@@ -135,16 +135,16 @@ class OutcomeFile:
             ) from None
 
     def add(self, line: bytes) -> None:
-        """Add a line; the next `write` writes it."""
+        """Queue a line for the next `write`."""
         self._kept.append(line)
 
     @property
     def is_due(self) -> bool:
-        """Whether `write` should be called now."""
+        """Return whether it is time to call `write`."""
         return len(self._kept) >= KEPT or self._now() - self._written_at >= EVERY
 
     def write(self) -> None:
-        """Write the added lines.
+        """Write the queued lines.
 
         Raises:
             OSError: the disk is full or has failed.
@@ -154,7 +154,7 @@ class OutcomeFile:
             data = data[os.write(self._file, data) :]
 
     def finish(self) -> None:
-        """Rename the complete file from ``.part``, durably.
+        """Write the queued lines, and durably rename the ``.part`` file.
 
         Raises:
             OSError: the disk is full or has failed.
@@ -172,7 +172,7 @@ class OutcomeFile:
                 os.close(directory)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Close the file. May be called more than once."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -182,7 +182,7 @@ def check_place(path: Path, *, protected: tuple[Path, ...] = (), option: str = "
     """Check that an `OutcomeFile` may be written at ``path``.
 
     Raises:
-        ValueError: the directory does not exist, or the name is in use; the message says which.
+        ValueError: the directory does not exist, or the name is already in use.
     """
     if not path.parent.is_dir():
         raise ValueError(f"{option}: the directory {shown(str(path.parent))} does not exist")
@@ -202,7 +202,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _open_locked(path: Path, option: str) -> int:
-    """Open an empty file, and lock it until this process ends.
+    """Open an empty file, and lock it until the file is closed.
 
     Raises:
         ValueError: another run has locked it.
@@ -240,11 +240,12 @@ PROGRESS_EVERY = 5.0
 """Seconds between two lines of progress."""
 
 UPDATED_EVERY = 0.1
-"""Minimum seconds between two updates, because drawing a bar takes longer than an order."""
+"""Minimum seconds between two updates, because drawing the bar takes longer than creating an order."""
 
 SPAN = 30.0
-"""Seconds over which the rate is measured. Short, because lines that are already done pass quickly when a run
-is repeated."""
+"""Seconds over which the rate is measured. It is short, because a repeated run quickly skips the lines that
+are already done.
+"""
 
 
 class Pace:
@@ -254,7 +255,7 @@ class Pace:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, now: float, done: int) -> None:
-        """Record that ``done`` lines are done at the time ``now``."""
+        """Record that ``done`` lines are finished at the time ``now``."""
         while self._seen and now - self._seen[0][0] > SPAN:
             self._seen.popleft()
         if done > (self._seen[-1][1] if self._seen else 0):
@@ -262,7 +263,7 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """The number of lines per second; None if it is not known yet."""
+        """The number of lines per second, or None if it is not known yet."""
         if not self._seen:
             return None
         (since, before), (until, done) = self._seen[0], self._seen[-1]
@@ -270,7 +271,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
+    """Format a duration in its two largest units."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     return in_two_units(round(seconds))
@@ -288,13 +289,13 @@ class Progress:
     _pace: Pace = field(factory=Pace, init=False)
 
     def show(self, what: str, done: int, total: int | None, counts: str) -> None:
-        """Update the bar or write a line, if enough time has passed.
+        """Update the bar or write a line, if enough time has passed since the last update.
 
         Args:
             what: the name of the step.
-            done: the number of lines done.
-            total: the number of all lines; None if it is not known yet.
-            counts: the number of each outcome, in words.
+            done: the number of finished lines.
+            total: the total number of lines, or None if it is not known yet.
+            counts: the number of orders with each outcome, as text.
         """
         now = self._clock.now()
         if what != self._what:
@@ -316,7 +317,7 @@ class Progress:
 
 
 class BarProgress(Progress):
-    """Shows progress as a bar on a terminal, drawn by rich; messages appear above it."""
+    """Shows progress as a bar on a terminal, using rich. Messages appear above the bar."""
 
     def __init__(self, bars: progress.Progress, say: Say, *, clock: Clock) -> None:
         super().__init__(say, clock=clock)
@@ -342,7 +343,7 @@ def _progress_line(what: str, done: int, total: int | None, counts: str, *, rate
 
 @contextmanager
 def shown_progress(say: Say, *, live: bool, quiet: bool, clock: Clock | None = None) -> Iterator[Progress]:
-    """Show a bar if ``live``, lines otherwise, and nothing if ``quiet``."""
+    """Show progress as a bar if ``live``, as lines otherwise, and not at all if ``quiet``."""
     clock = clock or Clock()
     if quiet or not live:
         yield Progress((lambda _: None) if quiet else say, clock=clock)
@@ -372,14 +373,14 @@ NAMED = 3
 
 
 def outcome_of(result: Order | Exception) -> Outcome:
-    """Return the outcome of an order; after an unexpected error in the client, it is unknown."""
+    """Return the outcome of an order. After an unexpected error, the outcome is unknown."""
     if isinstance(result, Order):
         return Outcome.CREATED
     return result.outcome if isinstance(result, TransferError) else Outcome.UNKNOWN
 
 
 def code_of(result: Order | Exception) -> int:
-    """Return the exit code of a run with ``result`` in which all other orders are created."""
+    """Return the exit code of a run in which every order except this one was created."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
@@ -411,18 +412,18 @@ class Tally:
 
     @property
     def exit_code(self) -> int:
-        """The highest exit code of all orders."""
+        """The highest exit code that any order requires."""
         return max((code for code, reasons in self._reasons.items() if reasons), default=process.DONE)
 
     def counted(self) -> str:
-        """Return the counts that are not zero, in one line."""
+        """Return the non-zero counts as one line of text."""
         counts = [f"{count:,} {outcome.value}" for outcome, count in self.counts.items() if count]
         return ", ".join(counts).replace("_", " ") or "none"
 
     def advice(self) -> Iterator[str]:
         """Yield lines that tell the user what happened and what to do next."""
         if (before := self.counts[Outcome.CREATED] - self.made) > 0:
-            yield f"created before this run, and not again: {before:,}. To pay once more, use another key"
+            yield f"already created before this run: {before:,}. To pay once more, use another key"
         if count := self._reasons[process.UNKNOWN].total():
             yield (
                 f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way, "
@@ -433,18 +434,18 @@ class Tally:
         reasons = self._reasons[process.REFUSED].copy()
         refuted = reasons.pop(Refuted.__name__, 0)
         if reasons:
-            named = f" The service names: {_named(self._fields)}." if self._fields else ""
+            named = f" Fields that the service named: {_named(self._fields)}." if self._fields else ""
             yield (
                 f"would be refused again: {_counted(reasons)}.{named} "
                 "Correct these lines, keep their keys, and run the same command again"
             )
         if refuted:
             yield (
-                f"in doubt before, now certainly without an order: {refuted:,}. These lines are not sent "
-                "again: use another key to pay"
+                f"refuted: {refuted:,}. These orders were in doubt and certainly do not exist. They "
+                "are not sent again: to pay, use another key"
             )
         if self.undos_pending:
-            pending = f"undos pending after a failure: {self.undos_pending:,}"
+            pending = f"undos that failed and are pending: {self.undos_pending:,}"
             yield f"{pending}. Run: transfer-async journal recover"
 
 

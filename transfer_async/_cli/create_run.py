@@ -1,14 +1,14 @@
-"""Create the orders of a file, and write the outcome of each as soon as it is known.
+"""Create the orders in a file, and write each outcome as soon as it is known.
 
-A run ends when every line has an outcome, when a signal stops it, or when it gives up. In all cases the
-journal has recorded what was done, and another run continues from there.
+A run ends when every line has an outcome, when a signal stops it, or when it gives up. In each case, the
+journal has recorded what was done, and the next run continues from there.
 
-A run gives up after several consecutive failures that are not caused by the orders, but by the service, the
-base URL, the token, the journal or a hook. Every further line would place a hold only to release it, or end
-in doubt.
+A run gives up after several consecutive failures that are caused not by the orders but by the service, the
+base URL, the token, the journal or a hook. Every further order would either place a hold only to release it,
+or end in doubt.
 
-If another worker (mostly a killed run) has a lease on a key, the line is retried after all other lines, until
-the lease has ended.
+If another worker (usually a killed run) holds the lease on a key, the line is retried after all other lines,
+until the lease has expired.
 """
 
 from __future__ import annotations
@@ -40,38 +40,41 @@ AHEAD = 64
 """The number of lines that a thread reads at a time."""
 
 NOT_READY = 10
-"""The number of consecutive failures that ends the run, if the token or the base URL causes them."""
+"""A run gives up after this many consecutive failures caused by the token or the base URL."""
 
 AT_LEAST = 20
-"""The number of consecutive failures that ends the run, if they are not caused by the orders. With a high
-concurrency, the limit is twice the concurrency."""
+"""A run gives up after this many consecutive failures that are not caused by the orders, or after twice the
+concurrency if that is more.
+"""
 
 MOST_POSTPONED = 10_000
-"""The maximum number of lines that wait for another worker's lease; this run does not send further lines."""
+"""The maximum number of lines that wait for another worker's lease. Further lines are not retried in this
+run.
+"""
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
 """The first and the longest wait before postponed lines are retried, in seconds. The wait doubles each time,
 because a live worker may finish a key long before its lease ends. The last retry follows the last lease."""
 
 MARGIN = 0.05
-"""Seconds to wait after the end of the last lease before the last retry."""
+"""Seconds between the expiry of the last lease and the last retry."""
 
 CUT_OFF = 1.0
-"""Seconds that orders in flight may still take after the second signal."""
+"""Seconds for which orders in flight may continue after the second signal."""
 
 
 @frozen
 class LineRequest(OrderRequest):
-    """A request with the number of its line."""
+    """An order request with its line number."""
 
     line: int = 0
 
 
 def request_of(record: Record) -> LineRequest:
-    """Return the request of a line.
+    """Return the order request for a line.
 
     Raises:
-        Changed: the line has faults, though it had none when it was checked.
+        Changed: the line is invalid, although it was valid when it was checked.
     """
     command: OrderCommand | None = record.command
     if command is None:
@@ -88,7 +91,7 @@ class CircuitBreaker:
     _not_ready: int = field(default=0, init=False)
 
     def count(self, result: Order | Exception) -> str | None:
-        """Count a result; return the reason to give up, or None."""
+        """Count a result. Return the reason to give up, or None."""
         if isinstance(result, KeyBusy):  # Another worker uses the key. This is no failure.
             return None
         fate = disposition(result)
@@ -98,7 +101,8 @@ class CircuitBreaker:
             self._in_a_row = self._not_ready = 0
             return None
         self._in_a_row += 1
-        # A network may recover by itself, a wrong token does not. So a short interruption ends no run.
+        # A network may recover by itself, but a wrong token does not. So a short interruption does not end a
+        # run.
         may_recover = fate.ready or isinstance(result, ConnectionFailed)
         self._not_ready = 0 if may_recover else self._not_ready + 1
         limit = max(AT_LEAST, 2 * self.concurrency)
@@ -113,7 +117,7 @@ class BulkRun:
     """Sends the orders of one run.
 
     Attributes:
-        gave_up: the reason why the run gave up; None if it did not.
+        gave_up: the reason why the run gave up, or None if it did not.
     """
 
     _client: TransferClient
@@ -133,15 +137,15 @@ class BulkRun:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every line has its outcome."""
+        """Return whether every line has an outcome."""
         return self._tally.done == self._total
 
     async def run(self, records: Iterator[Record]) -> None:
         """Create the orders.
 
         Raises:
-            Changed: the file was changed; the orders in flight have ended.
-            OSError: the outcomes cannot be written; the orders in flight have ended.
+            Changed: the file has changed. No orders are in flight any more.
+            OSError: the outcomes cannot be written. No orders are in flight any more.
         """
         cutting = asyncio.ensure_future(self._cut_off_when_asked())
         try:
@@ -153,7 +157,7 @@ class BulkRun:
             await asyncio.to_thread(self._outcomes.write)
 
     async def _retry_postponed(self) -> None:
-        """Retry the lines that wait for a lease, until they are done or the leases have ended."""
+        """Retry the lines that wait for a lease, until they are done or all leases have expired."""
         if self._postponed and not self._is_over:
             lines = "1 line waits" if len(self._postponed) == 1 else f"{len(self._postponed):,} lines wait"
             longest = duration(max(0.0, self._last_lease_ends - self._clock.now()))
@@ -182,7 +186,6 @@ class BulkRun:
         return self._stopping.asked.is_set() or self.gave_up is not None
 
     async def _requests(self, requests: Iterator[LineRequest]) -> AsyncIterator[LineRequest]:
-        """Yield the requests until the run is stopped or gives up."""
         while ahead := await asyncio.to_thread(list, islice(requests, AHEAD)):
             for request in ahead:
                 if self._is_over:
@@ -205,7 +208,7 @@ class BulkRun:
                 self._progress.say(f"giving up: {self.gave_up}; finishing the orders in flight")
 
     def _postpone_if_busy(self, result: OrderResult) -> bool:
-        """Postpone the line if another worker has a lease on its key; return whether it was postponed."""
+        """Postpone the line if another worker holds the lease on its key. Return whether it was postponed."""
         request, error = result.request, result.error
         if not isinstance(error, KeyBusy) or len(self._postponed) >= MOST_POSTPONED or self._is_over:
             return False
@@ -218,7 +221,7 @@ class BulkRun:
     async def _cut_off_when_asked(self) -> None:
         await self._stopping.asked.wait()
         self._progress.say(
-            "stopping: no new line is started, orders in flight are finished; signal again to cut them off"
+            "stopping: starting no new orders and finishing those in flight; signal again to cut them off"
         )
         await self._stopping.cut.wait()
         await self._client.close(timeout=CUT_OFF)
@@ -248,13 +251,13 @@ class Stopping:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code by the convention of shells: 128 plus the signal's number."""
+        """Return 128 plus the number of the first signal, as shells do, or None without a signal."""
         return None if self.by is None else 128 + self.by
 
     async def unless_asked(self, work: Awaitable[T], *, twice: bool = False) -> T | None:
-        """Return the result of ``work``; if a signal comes first, cancel ``work`` and return None.
+        """Return the result of ``work``. If a signal arrives first, cancel ``work`` and return None.
 
-        With ``twice``, only the second signal cancels it.
+        If ``twice`` is true, only the second signal cancels ``work``.
         """
         event = self.cut if twice else self.asked
         task, asked = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
@@ -268,7 +271,7 @@ class Stopping:
 
     @contextmanager
     def by_signals(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM within the block."""
+        """Handle SIGINT and SIGTERM during the block."""
         if threading.current_thread() is not threading.main_thread():  # Python handles signals only there.
             yield
             return

@@ -1,8 +1,8 @@
 """The demo: a small bank sends orders to a sandbox of the service, in one process.
 
-Each line is printed when its event happens: by an observer of the client, by the hold hook, by
-``resolve``, or from the result of a call. Every claim is compared with the orders in the sandbox and the
-holds in the bank's ledger.
+Each line is printed when its event happens, by an observer of the client, the hold hook, ``resolve``, or the
+code that receives a call's result. Every claim is checked against the orders in the sandbox and the holds in
+the bank's ledger.
 """
 
 from __future__ import annotations
@@ -54,15 +54,11 @@ from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
 
 class FalseClaim(Exception):
-    """A claim of the demo is not true."""
+    """Raised if a claim of the demo is not true."""
 
 
 def expect(claim: str, truth: bool, *, key: str = "") -> None:
-    """Raise an error unless ``truth`` is true.
-
-    Raises:
-        FalseClaim: ``truth`` is false. The message quotes ``claim``.
-    """
+    """Raise `FalseClaim`, quoting ``claim``, unless ``truth`` is true."""
     if not truth:
         raise FalseClaim(f"{key or 'the demo'}: this is not true: {claim}")
 
@@ -92,13 +88,13 @@ class Narration:
         """Print ``claim`` if it is true.
 
         Raises:
-            FalseClaim: it is false.
+            FalseClaim: ``claim`` is false.
         """
         expect(claim, truth, key=key)
         self.tell("checked", key, claim)
 
     def observe(self, event: events.Event) -> None:
-        """Print an event of the client. The client calls this method as an observer."""
+        """Print an event. The client calls this method as an observer."""
         sentence = SENTENCES.get(type(event))
         if sentence is not None:
             self.tell("client", event.key, sentence(event))
@@ -183,7 +179,7 @@ PAYMENTS = (
 
 
 async def _beneficiaries(scene: Scene) -> None:
-    """Send the three payments to a sandbox of their own."""
+    """Send the three payments to a separate sandbox."""
     lines = scene.lines
     ledger, customer = Ledger(lines.tell), _Customer(lines)
     async with Sandbox(seed=1) as sandbox:
@@ -210,7 +206,7 @@ async def _beneficiaries(scene: Scene) -> None:
 
 
 class _Customer:
-    """A customer who confirms every close match; ``asked`` lists the keys of these payments."""
+    """A customer who confirms every close match, and records the keys of these payments in ``asked``."""
 
     def __init__(self, lines: Narration) -> None:
         self._lines = lines
@@ -258,7 +254,7 @@ COLUMNS = ("outcome", "orders", "in the sandbox", "holds kept", "holds released"
 
 
 async def within_limit(intent: OrderIntent) -> None:
-    """Refuse an order over the bank's limit; a hook that runs before the hold."""
+    """A hook that runs before the hold, and refuses orders over the bank's limit."""
     if intent.order.poster_amount > LIMIT:
         raise PreflightFailed("over the limit for one order")
 
@@ -300,9 +296,9 @@ class ManyOrders:
             self._say(f"{done:5} of {ORDERS} orders: {counts}")
 
     def _compared(self, sandbox: Sandbox, ledger: Ledger) -> dict[str, list[int]]:
-        """Return four counts for each outcome: requests, existing orders, kept holds and released holds."""
+        """Return four counts for each outcome: requests, existing orders, holds kept and holds released."""
         there = Counter(order.poster_amount for order in sandbox.orders.values())
-        expect("no order exists twice", max(there.values()) == 1)
+        expect("no order is duplicated", max(there.values()) == 1)
         expect("every request has a result", len(self._results) == ORDERS)
         kept, released = ledger.kept, ledger.released
         rows = {name: [0, 0, 0, 0] for name in (*NAMES.values(), "all")}
@@ -336,7 +332,7 @@ def _compare_one(key: str, outcome: Outcome, *, exists: bool, held: bool) -> Non
     elif outcome is not Outcome.UNKNOWN:
         expect("an order that was refused or never sent does not exist", not exists, key=key)
     wanted = outcome in (Outcome.CREATED, Outcome.UNKNOWN)
-    expect("a hold is kept exactly if its order may exist", held is wanted, key=key)
+    expect("a hold is kept if, and only if, its order may exist", held is wanted, key=key)
 
 
 MATCH_EVERY = 0.5
@@ -372,10 +368,10 @@ class Scene:
 
 
 async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:
-    """Run the demo; it fails if it takes longer than ``patience`` seconds.
+    """Run the demo, which fails if it takes longer than ``patience`` seconds.
 
     Raises:
-        FalseClaim: a claim is not true, or an error ended the demo; the message is one line.
+        FalseClaim: a claim is not true, or an error ended the demo. The message is one line.
     """
     try:
         async with asyncio.timeout(patience):
@@ -383,7 +379,7 @@ async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = P
     except FalseClaim:
         raise
     except TimeoutError as error:
-        raise FalseClaim(f"it was not finished after {patience:g} s") from error
+        raise FalseClaim(f"the demo did not finish within {patience:g} s") from error
     except Exception as error:
         raise FalseClaim(in_one_line(error)) from error
 
@@ -480,7 +476,7 @@ async def _a_refusal(scene: Scene) -> None:
 
 
 def _reason(no: Refused) -> str:
-    """Return the sandbox's reasons; the real service's response to a refusal is not specified."""
+    """Return the reasons from the sandbox's response. The real service's format is not specified."""
     errors = json.loads(no.body)["errors"]
     return shown("; ".join(f"{field} {' and '.join(reasons)}" for field, reasons in errors.items()))
 

@@ -17,12 +17,12 @@ Tell = Callable[[str, str, str], object]
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """Return an amount with its currency, for people to read."""
+    """Format an amount with its currency, for people to read."""
     return f"{amount:,f} {currency}"
 
 
 def usd_order(poster: str, beneficiary: str, amount: Decimal | str) -> NewOrder:
-    """Return an order of naira for dollars, between two accounts of the sandbox."""
+    """Return an order that exchanges naira for dollars between two accounts of the sandbox."""
     return NewOrder.quote(
         poster_username=f"{poster}@example.com",
         poster_recipient_username=f"{beneficiary}@example.com",
@@ -52,13 +52,13 @@ class Hold:
 
 @frozen
 class Ledger:
-    """The bank's holds. `place` and `release` are idempotent by the intent's id, as a hold hook requires."""
+    """The bank's holds. `place` and `release` are idempotent per intent id, as a hold hook must be."""
 
     _tell: Tell
     _holds: dict[str, Hold] = field(factory=dict, init=False)
 
     async def place(self, intent: OrderIntent) -> str:
-        """Hold the order's amount; return the reference, which is the receipt."""
+        """Hold the order's amount, and return the hold's reference as the receipt."""
         hold = self._holds.get(intent.id)
         if hold is None:
             hold = self._holds[intent.id] = Hold(f"hold-{len(self._holds) + 1}", intent.key)
@@ -87,7 +87,7 @@ class Ledger:
 
 @define
 class BackOffice:
-    """Finds out what became of an order. A bank uses a look-up, a statement or a person for this.
+    """Finds out whether an order exists. A real bank would use a look-up, a statement or a person.
 
     The demo reads the sandbox's orders, because the service has no documented look-up of orders.
     """
@@ -97,7 +97,7 @@ class BackOffice:
     at_work: bool = field(default=False, init=False)  # if false, no order is found
 
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
-        """Return the order of ``intent``, or None while it is unknown; used as the client's ``resolve``."""
+        """Return the order for ``intent``, or None while it is unknown. Used as the client's ``resolve``."""
         if not self.at_work:
             self._tell("bank", intent.key, "the back office has not looked yet: not known")
             return None

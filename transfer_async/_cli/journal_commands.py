@@ -52,7 +52,7 @@ from transfer_async.journal.protocol import KEPT, AuditLine, KeyRecord
 from transfer_async.journal.rows import Upgrade
 
 app = typer.Typer(
-    help="Manage a journal: list keys in doubt and pending undos, and end doubts.\n\n"
+    help="Manage a journal: list keys in doubt and pending undos, and resolve or refute orders in doubt.\n\n"
     "Exit codes: 0 done; 1 the journal refused or failed, or you answered no; 2 wrong usage; "
     "3 some rows of --from were refused; 4 the journal has keys of other scopes only.",
     no_args_is_help=True,
@@ -76,10 +76,10 @@ _GROUPS: dict[str, tuple[Callable[..., Any], options.Options]] = {
 
 OrderId = Annotated[str | None, typer.Option(help="The order's id, tx-…")]
 Candidate = Annotated[
-    bool, typer.Option("--candidate", help="Use the order id from a response that could not be read.")
+    bool, typer.Option("--candidate", help="Use the order id found in the unreadable response.")
 ]
 InDoubt = Annotated[
-    bool, typer.Option("--in-doubt", help="The right order is unknown: put the key in doubt again.")
+    bool, typer.Option("--in-doubt", help="Put the key in doubt again, because the right order is unknown.")
 ]
 ProposalId = Annotated[
     str | None,
@@ -99,14 +99,17 @@ From = Annotated[
 ]
 Results = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="With --from: the file of results; FILE.results.jsonl by default."),
+    typer.Option(metavar="PATH", help="With --from, the file of results; FILE.results.jsonl by default."),
 ]
 FileFormat = Annotated[
     Format | None,
-    typer.Option("--format", help="With --from: the format of FILE; by default, that of its suffix."),
+    typer.Option("--format", help="With --from, the format of FILE; by default, its suffix decides."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="With --from: show the result of each row; decide nothing.")
+    bool,
+    typer.Option(
+        "--dry-run", help="With --from, show what each row would do, without recording any decision."
+    ),
 ]
 
 _FROM: options.Options = {
@@ -132,12 +135,12 @@ def _command(
     """Register ``work`` as a command.
 
     Args:
-        work: the command's function. A parameter without a type for Typer is an option only if ``more`` names
-            it.
-        name: the command's name; by default, that of the function.
+        work: the command's function. A parameter that is not annotated for Typer becomes an option only if
+            ``more`` contains it.
+        name: the command's name; by default, the function's name.
         cls: the Typer class of the command; `PlainUsage` if the command has an argument.
         more: further options.
-        from_file: the decisions that the command can also make for the rows of a file.
+        from_file: the decisions that the command can also read from a file.
     """
     command = options.expanded(work, _GROUPS)
     parameters = [
@@ -157,7 +160,7 @@ def _command(
 
 
 def _optional(parameter: Parameter) -> Parameter:
-    """Make an argument such as KEY optional; return an option unchanged."""
+    """Make an argument such as KEY optional. Return an option unchanged."""
     if parameter.kind is Parameter.KEYWORD_ONLY:
         return parameter
     kind, *rest = get_args(parameter.annotation)
@@ -167,7 +170,7 @@ def _optional(parameter: Parameter) -> Parameter:
 def _decide_from_file(
     command: str, allowed: Sequence[Decision], parameters: Sequence[Parameter], given: dict[str, Any]
 ) -> bool:
-    """Make the decisions of the ``--from`` file and return true; return false without that option."""
+    """Make the decisions in the ``--from`` file and return true, or return false without ``--from``."""
     typed = {item.name: options.option_of(item.name) for item in parameters} | {"form": "--format"}
     arguments = [item.name for item in parameters if item.kind is not Parameter.KEYWORD_ONLY]
     typed |= {name: name.upper() for name in arguments}
@@ -198,9 +201,10 @@ def _decide_from_file(
 def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson = False) -> None:
     """Upgrade the journal to this version's format.
 
-    First stop every program that uses the journal. Programs of an earlier version can never use it again. All
-    scopes are upgraded in place, in one transaction: if the command is interrupted, run it again. The command
-    shows the contents and asks before it changes anything. It does nothing if the format is current.
+    First stop every program that uses the journal. Programs of an earlier version can never use the journal
+    again. All scopes are upgraded in place, in one transaction. If the command is interrupted, run it again.
+    The command shows what the journal contains, and asks for confirmation before it changes anything. If the
+    format is up to date, it does nothing.
     """
     plan = _with_store(journal, lambda store: store.planned_upgrade())
     is_needed = plan.found != plan.version
@@ -220,9 +224,9 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
         tell(journal_output.as_json(values))
     elif is_upgraded:
         keys = journal_output.counted(done.keys, "key")
-        tell(f"the journal's format is {done.version} now; {keys} unchanged")
+        tell(f"the journal's format is now {done.version}; {keys} unchanged")
     else:
-        tell(f"the journal's format is {done.version} already: there is nothing to do")
+        tell(f"the journal's format is already {done.version}: there is nothing to do")
 
 
 def _with_store(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
@@ -256,8 +260,8 @@ def _plan_text(found: Upgrade) -> str:
 def list_waiting(*, target: JournalTarget, as_json: AsJson = False) -> None:
     """List the keys that need attention.
 
-    These are keys in doubt, keys that a dead worker left claimed or sending, and keys with a pending undo, a
-    pending notification, or a proposal to approve.
+    The command lists keys in doubt, keys that a dead worker left claimed or sending, and keys with a pending
+    undo, a pending notification or a proposal to approve.
     """
     views = target.with_journal(lambda operators: operators.waiting())
     totals = journal_output.totals(views)
@@ -275,7 +279,10 @@ def show(
     *,
     target: JournalTarget,
     with_order: Annotated[
-        bool, typer.Option("--with-order", help="Also show the parties; the history records that you looked.")
+        bool,
+        typer.Option(
+            "--with-order", help="Also show the parties. The key's history records that you viewed them."
+        ),
     ] = False,
     person: Person,
     as_json: AsJson = False,
@@ -407,7 +414,6 @@ def _register_decision(decision: Decision) -> None:
 
 
 def _options_of(*decisions: Decision) -> dict[str, tuple[Any, Any]]:
-    """Return the options of a command for these decisions."""
     rows = [row for row in DECISIONS if row.decision in decisions]
     in_doubt = [row for row in rows if row.applies_to is KeyState.IN_DOUBT]
     needed = {
@@ -433,7 +439,7 @@ def _order_named(
     candidate: bool = False,
     in_doubt: bool = False,
 ) -> str | None:
-    """Return the order's id from the options; None for a decision without an order's id."""
+    """Return the order id from the options, or None if the decision needs no order id."""
     rows = rows_of(decision)
     if not any(row.names_order for row in rows):
         if order_id is not None:
@@ -451,7 +457,7 @@ def _order_named(
 
 
 def _candidate(view: KeyView, *, take_it: bool) -> str:
-    """Return the candidate order of a key in doubt, if there is exactly one and the person confirms it."""
+    """Return the candidate order id of a key in doubt, if there is only one and the person confirms it."""
     candidates = view.candidates
     if len(candidates) != 1:
         found = f"several candidate orders: {', '.join(candidates)}" if candidates else "no candidate order"
@@ -532,7 +538,7 @@ def approve(
 ) -> None:
     """Approve another person's proposal, so that the decision takes effect.
 
-    The command shows the proposal and asks. With --proposal and --yes it does not ask.
+    The command shows the proposal and asks for confirmation, unless --proposal and --yes are given.
     """
     _check_settle_after(settle_after)
     view = target.view(key)
@@ -589,10 +595,10 @@ def four_eyes(
     person: Person,
     as_json: AsJson = False,
 ) -> None:
-    """Show, demand or waive dual control (four eyes) for everybody who uses this scope.
+    """Show, demand or waive dual control (four eyes) for everyone who uses this scope.
 
-    Under dual control, one person proposes a decision and another person approves it. One person alone may
-    demand dual control. To waive it, one person proposes the waiver and another approves it.
+    Under dual control, one person proposes a decision and another person approves it. One person alone can
+    demand dual control. Waiving dual control requires a proposal by one person and the approval of another.
     """
     if action in (Action.APPROVE, Action.WITHDRAW):
         _end_waiver(target, action, person)
@@ -633,7 +639,7 @@ def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
 async def _approve(
     operators: Operators, key: str, proposal: Proposal, attribution: dict[str, str]
 ) -> KeyRecord:
-    """Approve a proposal; if another person was faster, the error names the person and the time."""
+    """Approve a proposal. If another person was faster, the error names the person and the time."""
     try:
         return await operators.approve(key, proposal=proposal.id, **attribution)
     except KeyChanged as changed:
@@ -641,7 +647,7 @@ async def _approve(
 
 
 async def _approval_text(operators: Operators, key: str) -> str:
-    """Return a text about the approval of the key's last proposal. It is empty without an approval."""
+    """Describe the approval of the key's last proposal. Return an empty string if it was not approved."""
     step = approval(await operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 
@@ -681,16 +687,18 @@ def recover(
     settle_after: options.SettleAfter = SETTLE_AFTER,
     abandoned_settle_after: options.AbandonedSettleAfter = None,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=1000, help="The number of concurrent calls of resolve.")
+        int, typer.Option(min=1, max=1000, help="Maximum concurrent calls of resolve.")
     ] = RECOVER_CONCURRENCY,
     network: options.Network,
     as_json: AsJson = False,
 ) -> None:
     """Process abandoned claims, doubts and pending undos.
 
-    FACTORY returns a sequence of hooks; or a mapping or an object with hooks and, optionally, resolve: the
-    bank's function that finds out what became of an order. FACTORY may be async.
-    Exit codes: those of all journal commands; and 3 if an undo is still pending, or a record is corrupt.
+    FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,
+    resolve (which finds out whether an order in doubt exists). FACTORY may be async.
+
+    Exit codes: the same as for all journal commands, and 3 if an undo is still pending or a record is
+    corrupt.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -730,19 +738,19 @@ def prune(
     target: JournalTarget,
     before: Annotated[
         str | None,
-        typer.Option(help="Delete keys that ended before this date or time, as in 2026-01-01; UTC."),
+        typer.Option(help="Delete keys that ended before this date or time in UTC, such as 2026-01-01."),
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(help="Delete keys that ended longer ago than this, as in 90d, 12h or 2w.")
+        str | None, typer.Option(help="Delete keys that ended longer ago than this, such as 90d, 12h or 2w.")
     ] = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete keys that ended long ago.
 
-    The command never deletes a key that is in doubt or in use, or that has a pending undo. It keeps keys that
-    ended within the last day, because their message or file may be delivered again. It asks first, because
-    the next call with a deleted key creates another order.
+    The command never deletes a key that is in doubt or in use, or that has a pending undo. Keys that ended
+    within the last day are kept, because their message or file may be delivered again. The command asks for
+    confirmation, because the next call with a deleted key creates another order.
     """
     now = datetime.now(UTC)
     with usage():

@@ -1,8 +1,8 @@
-"""Make the decisions of a file: ``journal resolve``, ``refute``, ``propose``, ``approve`` with ``--from``.
+"""Make the decisions in a file: ``journal resolve``, ``refute``, ``propose``, ``approve`` with ``--from``.
 
-Each row is a decision about one key. It is one transition, bound to the version of the key that the person
-saw. So after a run is stopped or killed, each row is either decided or not. The next run reports the rows
-that are already decided, and refuses rows whose key has changed since the person saw it.
+Each row contains a decision about one key. The decision is a single transition, bound to the version of the
+key that the person saw. Therefore no row is half decided, even if a run is stopped or killed. The next run
+reports the rows that are already decided, and refuses rows whose key has changed since the person saw it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from transfer_async.journal.transitions import Claim, Move
 
 @frozen(kw_only=True)
 class FileDecision:
-    """A row of the file; ``seen`` is the version of the key that the person saw."""
+    """A row of the file. ``seen`` is the version of the key that the person saw."""
 
     key: str
     decision: Decision
@@ -94,11 +94,11 @@ _COLUMNS: dict[str, Callable[[Any], Any]] = {
     "reason": partial(checked_text, "reason"),
     "seen": _seen,
 }
-"""The columns, each with the function that reads a value. Its ValueErrors begin with the column's name."""
+"""The columns, each with the function that parses a value. Its ValueErrors begin with the column's name."""
 
 
 def _decision(tree: Any, *, allowed: Sequence[Decision]) -> FileDecision:
-    """Read a row; raise `InvalidOrder` with every fault."""
+    """Read a row. Raise `InvalidOrder` with all faults, if there are any."""
     if not isinstance(tree, dict):
         raise InvalidOrder([("", "is not an object")])
     problems = [
@@ -141,22 +141,22 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
 
 
 class DecisionCheck(Checking):
-    """Checks all rows before the first decision."""
+    """Checks all rows before the first decision is made."""
 
     one_each = "decide each key once"
     none_done = "Nothing was decided."
 
     def _add(self, command: FileDecision) -> None:
-        """Do nothing: a decision has no amount."""
+        """Do nothing, because a decision has no amount."""
 
 
 # --- a dry run ---------------------------------------------------------------------------------------
 
 
 class DryRunJournal:
-    """Reads a journal and decides transitions without writing them, so a dry run makes the same checks.
+    """A journal for dry runs, which decides transitions in the same way but writes nothing.
 
-    A dry run does not check whether a key outside the file already has an order's id.
+    A dry run does not detect that an order id already belongs to a key that is not in the file.
     """
 
     def __init__(self, store: Journal) -> None:
@@ -168,7 +168,7 @@ class DryRunJournal:
         return getattr(self._store, name)
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the entry that results from the transitions decided so far."""
+        """Return the entry after the transitions that have been decided so far."""
         return self._entries.get(key) or await self._store.read(scope, key)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
@@ -204,7 +204,7 @@ _MOVES = frozenset(row.name for row in DECISIONS) | {Claim.name}
 
 
 async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView) -> bool:
-    """Return whether the key's last decision is that of the row, and no call has used the key since."""
+    """Return whether the row's decision is the last one about the key, and no call has used the key since."""
     row = wanted.row
     if row.names_order:
         return view.readable and view.state is KeyState.CREATED and view.order_id == wanted.order_id
@@ -216,7 +216,7 @@ async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView)
 
 @define
 class DecisionRun:
-    """Decides the rows of a file.
+    """Makes the decisions in a file.
 
     Args:
         command: ``resolve``, ``refute``, ``propose`` or ``approve``.
@@ -238,7 +238,7 @@ class DecisionRun:
     is_whole: bool = False
 
     async def run(self, operators: Operators) -> None:
-        """Decide the rows one by one; stop at the end, at a signal, or when the journal fails."""
+        """Decide the rows one by one, until the end, a signal, or a failure of the journal."""
         with self.stopping.by_signals():
             try:
                 self.is_whole = await self._decide(operators)
@@ -273,7 +273,7 @@ class DecisionRun:
             if (self.command == "propose" and is_own) or await _is_decided(operators, wanted, view):
                 return Result.BEFORE, ""
             if self.command == "approve" and not is_proposed:
-                raise ValueError("no such decision is proposed")  # noqa: TRY301 - like `approve`
+                raise ValueError("no such decision has been proposed")  # noqa: TRY301 - like `approve`
             effects = effects_text(view, wanted.row, order_id=wanted.order_id)
             await self._decide_row(operators, wanted, view)
         except JournalFailed as failed:
@@ -319,7 +319,7 @@ def decide_file(
     yes: bool,
     settle_after: float,
 ) -> None:
-    """Make the decisions of the file at ``path``, then end the command with its exit code."""
+    """Make the decisions in the file at ``path``, then end the command with its exit code."""
     results = results or path.with_name(path.name + ".results.jsonl")
     codes = {ValueError: USAGE, Changed: FAILED, OSError: FAILED, sqlite3.Error: FAILED}
     with failing("journal", codes, words=_error_text), ExitStack() as files:
@@ -355,7 +355,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
-    """Check the whole file and ask for confirmation; return the number of rows."""
+    """Check the whole file, ask for confirmation, and return the number of rows."""
     check = DecisionCheck(needs_held=False)
     check.run(rows.records())
     if check.faults:

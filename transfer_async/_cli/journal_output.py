@@ -1,4 +1,4 @@
-"""The output of the journal commands: tables, JSON, texts and times. Also opens the journal."""
+"""Opens the journal for the journal commands, and formats their output: tables, JSON, texts and times."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def iso(time: datetime | None) -> str | None:
 
 
 def step_time(step: HistoryEvent) -> str:
-    """Return the time of an event in the history; a dash if it is invalid."""
+    """Return the time of an event in the history, or a dash if the time is invalid."""
     return iso(time_after(_EPOCH, step.at)) or "-"
 
 
 def age_text(seconds: float | None) -> str:
-    """Return an age in its two largest units."""
+    """Format an age in its two largest units."""
     return "-" if seconds is None else in_two_units(seconds, ("d", "h", "m", "s"))
 
 
@@ -73,7 +73,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
     """Return the time from ``--before`` or ``--older-than``.
 
     Raises:
-        ValueError: the time is invalid or in the future, or not exactly one of the options is given.
+        ValueError: the time is invalid or in the future, or both or neither of the options are given.
     """
     if (before is None) == (older_than is None):
         raise ValueError("--before or --older-than: give one of them")
@@ -94,7 +94,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
 
 
 def _left(view: KeyView) -> list[str]:
-    """Return the pending undos and notifications, and the proposal to approve."""
+    """Return a key's pending undos and notifications, and the proposal to approve, as texts."""
     left = [*map(shown, view.pending_undos), *(f"notification: {end}" for end in view.pending_notifications)]
     return left if view.proposal is None else [*left, f"to approve: {view.proposal.decision.value}"]
 
@@ -117,12 +117,12 @@ WAITING: dict[str, Callable[[KeyView], str]] = {
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number with its noun, as in ``3 keys``."""
+    """Return a number with its noun, such as ``3 keys``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def record_lines(view: KeyView, parties: Mapping[str, str | None] | None = None) -> list[str]:
-    """Return a key's record, one field per line, with the parties if they are given."""
+    """Return a key's record, one field per line, including the parties if given."""
     entry = view.entry
     cause, proposal, ending = view.cause, view.proposal, entry.ending
     attempts = () if cause is None else cause.attempts
@@ -160,12 +160,12 @@ def _attempt_text(attempt: Attempt) -> str:
 
 
 def proposed(proposal: Proposal) -> str:
-    """Return the proposed decision in a few words, as in ``resolve as tx-1``."""
+    """Return the proposed decision in a few words, such as ``resolve as tx-1``."""
     return proposed_row(proposal).in_short(proposal.order_id)
 
 
 def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
-    """Return the recorded parties of an order."""
+    """Return the recorded parties of an order, by their labels."""
     if isinstance(seen, OrderIntent):
         name, order = seen.beneficiary, seen.order
         words = () if name is None else (name.first, name.middle, name.last)
@@ -236,7 +236,7 @@ def _fields(thing: object, *names: str) -> dict[str, Any]:
 
 
 def view_json(view: KeyView) -> dict[str, Any]:
-    """Return a key's record for JSON; unknown values are null."""
+    """Return a key's record for JSON, with null for unknown values."""
     entry, cause, proposal = view.entry, view.cause, view.proposal
     amounts = ("poster_amount", "poster_currency", "matcher_amount", "matcher_currency")
     return {
@@ -324,7 +324,7 @@ def totals_text(totals: Mapping[str, Any]) -> str:
 
 
 def scope_of(scope: str | None, base_url: str | None) -> str:
-    """Return the given scope; by default the normalised base URL.
+    """Return the given scope, or the normalised base URL if there is none.
 
     Raises:
         ValueError: neither is given, or the URL is invalid.
@@ -346,7 +346,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
     A file must exist, because a mistyped path would otherwise show an empty journal.
 
     Raises:
-        ValueError: the address is invalid, or there is no such file.
+        ValueError: the address is invalid, or the file does not exist.
     """
     if "://" not in address and not Path(address).is_file():
         raise ValueError(f"--journal: there is no file {shown(util.public(address))}")
@@ -357,7 +357,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
 async def opened(
     journal: Journal, scope: str, *, settle_after: float = SETTLE_AFTER
 ) -> AsyncIterator[Operators]:
-    """Yield the `Operators` of one scope of a journal; close the journal at the end."""
+    """Yield the `Operators` of one scope of a journal, and close the journal at the end."""
     try:
         yield Operators(journal, scope, settle_after=settle_after)
     finally:

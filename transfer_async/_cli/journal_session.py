@@ -1,4 +1,4 @@
-"""Shared parts of the journal commands: the journal, the person, questions, and a decision's output."""
+"""Code that the journal commands share: the journal, the person, confirmations, and a decision's output."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 By = Annotated[str | None, typer.Option(help="Your name in the history; the login name by default.")]
 Reason = Annotated[
-    str | None, typer.Option(help="Your evidence for the decision; it is kept in the key's history.")
+    str | None, typer.Option(help="Your evidence for the decision, which is kept in the key's history.")
 ]
 Undone = Annotated[
-    bool, typer.Option("--undone", help="For a corrupt record: you have undone its hooks manually.")
+    bool,
+    typer.Option("--undone", help="For a corrupt record, confirm that you have undone its hooks manually."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @frozen(kw_only=True)
 class JournalTarget:
-    """The journal and the scope from the options."""
+    """The journal and the scope that the options name."""
 
     scope: str
     address: str
 
     @property
     def journal(self) -> Journal:
-        """A new journal object, not opened yet."""
+        """A new, unopened journal object."""
         return journal_output.journal_named(self.address)
 
     def with_journal(
@@ -58,14 +59,15 @@ class JournalTarget:
     ) -> T:
         """Open the journal, return the result of ``work``, and close the journal.
 
-        End the command if the journal has keys of other scopes only, because an empty list would hide doubts.
+        End the command if the journal contains only keys of other scopes, because an empty list would hide
+        doubts.
 
         Args:
             work: receives the operators' interface to the journal.
             settle_after: seconds until a refutation is accepted; see `Operators`.
             refusal_code: the exit code if ``work`` raises a ValueError.
-            in_any_scope: whether to accept a journal with keys of other scopes only.
-            wrap: receives the journal, and returns the journal to use in its place.
+            in_any_scope: whether to accept a journal that contains only keys of other scopes.
+            wrap: takes the journal, and returns the journal to use in its place.
         """
         store = self.journal
         store = store if wrap is None else wrap(store)
@@ -75,14 +77,14 @@ class JournalTarget:
                 other_scopes = () if in_any_scope else await operators.other_scopes()
                 if other_scopes:
                     names = only_scopes(other_scopes).shown(str)
-                    advice = "give the right one with --scope or --base-url"
+                    advice = "pass the right one with --scope or --base-url"
                     fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
                 return await work(operators)
 
         return run_journal(opened(), refusal_code=refusal_code)
 
     def checked(self) -> None:
-        """End the command if the journal has keys of other scopes only."""
+        """End the command if the journal contains only keys of other scopes."""
 
         async def nothing(_: Operators) -> None:
             return None
@@ -90,12 +92,12 @@ class JournalTarget:
         self.with_journal(nothing)
 
     def view(self, key: str) -> KeyView:
-        """Return the record of ``key``; end the command if there is none."""
+        """Return the record of ``key``, or end the command if there is none."""
         return self.with_journal(lambda operators: operators.view(key))
 
 
 def target_of(address: str, scope: str | None, base_url: str | None) -> JournalTarget:
-    """Return the journal and its scope; end the command if they are invalid."""
+    """Return the journal and its scope, or end the command if they are invalid."""
     with usage():
         target = JournalTarget(scope=journal_output.scope_of(scope, base_url), address=address)
         journal_output.journal_named(address)  # raises if the address is invalid
@@ -103,7 +105,7 @@ def target_of(address: str, scope: str | None, base_url: str | None) -> JournalT
 
 
 def usage() -> AbstractContextManager[None]:
-    """Report a ValueError of the block as wrong usage; the message names the option, not the argument."""
+    """Report a ValueError in the block as wrong usage. The message names the option, not the argument."""
     return failing("journal", {ValueError: USAGE}, words=lambda error: as_typed(str(error)))
 
 
@@ -116,13 +118,13 @@ class Person:
 
     @property
     def name(self) -> str:
-        """The person's name; by default the login name."""
+        """The person's name; by default, the login name."""
         by = login_name("journal") if self.by is None else self.by
         with usage():
             return checked_name("--by", by)
 
     def attribution(self) -> dict[str, Any]:
-        """Return the arguments ``by`` and ``reason`` of `Operators`; ask for a missing reason."""
+        """Return the ``by`` and ``reason`` arguments for `Operators`, prompting for a missing reason."""
         by, reason = self.name, self.reason
         if reason is None:
             if not is_interactive():
@@ -133,7 +135,7 @@ class Person:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, and end the command unless the answer is yes."""
+    """Ask for confirmation, and end the command unless the answer is yes."""
     if yes:
         return
     if not is_interactive():
@@ -143,7 +145,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Warn if the sender of a key in doubt never reported its end, so that it may still send."""
+    """Warn if the sender of a key in doubt never reported an end, because it may still send."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
             f"journal: {shown(view.key)}: its sender never reported an end. Make sure that its process has "
@@ -152,7 +154,7 @@ def warn_of_sender(view: KeyView) -> None:
 
 
 def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> T:
-    """Run ``work``; on an error, print one line and end the command."""
+    """Run ``work``. If it fails, print the error in one line and end the command."""
     # TransferError comes first, because some of its subclasses are also ValueErrors.
     with failing(
         "journal", {TransferError: FAILED, ValueError: refusal_code}, words=journal_output.explained
@@ -165,15 +167,15 @@ HOLDS = frozenset({USUAL_HOLD})
 
 
 def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None) -> str:
-    """Return the effects of a decision about a key as text, to show before the person confirms it."""
+    """Describe the effects of a decision about a key, for the person to confirm."""
     effects = effects_of(view, row, verb="this", holds=HOLDS, order_id=order_id)
     return f"{shown(view.key)}: {' '.join(effect.shown(shown) for effect in effects)}"
 
 
 def _pending_text(target: JournalTarget, key: str) -> str:
-    """Return the pending undos as text.
+    """Describe the pending undos.
 
-    If the journal fails now, the text says how to list them instead, because the decision is already saved.
+    If the journal fails, explain how to list them instead, because the decision is already saved.
     """
 
     async def view(store: Journal) -> KeyView:
@@ -196,9 +198,9 @@ def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json:
         end = f"its order is {shown(record.order_id)}"
     elif record.state is KeyState.FREE:
         end = (
-            f"{_pending_text(target, key)}. The same message or line of a file is "
-            "answered from the record. To make a payment that is still due, use another key"
+            f"{_pending_text(target, key)}. If the same message or line is processed again, it "
+            "returns the recorded result. To make a payment that is still due, use another key"
         )
     else:
-        end = "find out what became of its order, then resolve or refute it"
+        end = "find out whether its order exists, then resolve or refute it"
     tell(f"{shown(key)}: {record.state.value.replace('_', ' ')}; {end}")

@@ -1,6 +1,6 @@
-"""The entry point of the command ``transfer-async``.
+"""The entry point of the ``transfer-async`` command.
 
-It prints ``--version`` without importing the command line, and reports if typer (an extra) is missing.
+It handles ``--version`` without importing the command line, and reports if typer is not installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run the command ``transfer-async``. It ends with `SystemExit`, except for ``--version``."""
+    """Run the ``transfer-async`` command. Raises `SystemExit` when done, except for ``--version``."""
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # takes 20 ms; other commands do not need it
 
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _make_streams_safe() -> None:
-    """Replace closed streams and escape unprintable characters, so that printing a result cannot fail."""
+    """Replace closed streams and escape characters that stdout cannot encode, so that no output fails."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
@@ -53,7 +53,8 @@ def _make_streams_safe() -> None:
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:
     """Return the app with only the command that ``words[0]`` names, because building all commands is slow.
 
-    If ``words[0]`` is missing or names no command, return the whole app, for its help text.
+    If ``words[0]`` is missing or is not a command, return the whole app, which then prints its help or an
+    error.
     """
     from typer.main import get_command_name
 

@@ -37,7 +37,7 @@ _journal = typer.Option(
     "--journal",
     envvar="TRANSFER_JOURNAL",
     metavar="ADDRESS",
-    help="The path of a file, or a postgresql:// address.",
+    help="The journal: the path of a file, or a postgresql:// address.",
 )
 _base_url = typer.Option("--base-url", envvar="TRANSFER_BASE_URL", help="The base URL of the service.")
 _hooks = typer.Option(
@@ -69,7 +69,7 @@ SettleAfter = Annotated[
 AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
-        help="In place of --settle-after, for NO_ORDER from resolve if the sender never reported an end "
+        help="Replaces --settle-after if resolve returns NO_ORDER but the sender never reported an end "
         "(it may only be suspended); 86400 (a day) by default."
     ),
 ]
@@ -78,12 +78,14 @@ PerSecond = Annotated[
     typer.Option("--rate", help="Maximum orders per second, including retries; no limit by default."),
 ]
 Burst = Annotated[
-    int | None, typer.Option(help="With --rate: maximum orders sent at once after a pause; 1 by default.")
+    int | None, typer.Option(help="With --rate, maximum orders sent at once after a pause; 1 by default.")
 ]
 Broker = Annotated[
     str | None,
     typer.Option(
-        envvar="TRANSFER_BROKER", metavar="ADDRESS", help="A nats://, tls://, redis:// or rediss:// address."
+        envvar="TRANSFER_BROKER",
+        metavar="ADDRESS",
+        help="The broker: a nats://, tls://, redis:// or rediss:// address.",
     ),
 ]
 Commands = Annotated[str, typer.Option(help="The subject or stream for commands.")]
@@ -94,10 +96,10 @@ Options = Mapping[str, tuple[Any, Any]]
 
 _NETWORK_HELP = {
     "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port; safer in the environment."),
-    "ca": ("FILE", "The certificates to trust, in place of the system's, as PEM."),
-    "client_cert": ("FILE", "The client's certificate, as PEM."),
-    "client_key": ("FILE", "The key of --client-cert, as PEM, if that file does not contain it."),
-    "headers": ("FILE", "Headers for every request, one on each line, as in X-Gateway-Key: 7f3a."),
+    "ca": ("FILE", "A PEM file of the certificates to trust in place of the system's."),
+    "client_cert": ("FILE", "A PEM file of the client's certificate."),
+    "client_key": ("FILE", "A PEM file of the key, if --client-cert does not contain it."),
+    "headers": ("FILE", "Headers for every request, one per line, such as X-Gateway-Key: 7f3a."),
 }
 NETWORK: Options = {
     name: (Annotated[str | None, typer.Option(envvar=VARIABLES[name], metavar=kind, help=text)], None)
@@ -106,14 +108,14 @@ NETWORK: Options = {
 """The network options of every command that sends requests to the service."""
 
 Network = Callable[[], dict[str, Any]]
-"""Returns the client's settings from the network options.
+"""A function that returns the client settings from the network options.
 
 Raises ValueError if an option is invalid; the message names the option or its environment variable.
 """
 
 
 def network_given(*values: str | None) -> Network:
-    """Return a function that makes client settings from the options' values, in the order of `NETWORK`."""
+    """Return a function that builds the client settings from option values, in the order of `NETWORK`."""
     given = dict(zip(NETWORK, values, strict=True))
     names = {
         name: variable if given[name] and given[name] == os.environ.get(variable) else option_of(name)
@@ -123,7 +125,7 @@ def network_given(*values: str | None) -> Network:
 
 
 def with_network(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the network options; its parameter ``network`` receives them as `Network`."""
+    """Add the network options to a command, which receives them in its ``network`` parameter as `Network`."""
     return expanded(command, {"network": (network_given, NETWORK)})
 
 
@@ -139,12 +141,12 @@ def parameters_of(found: Options) -> list[inspect.Parameter]:
 def expanded(
     command: Callable[..., None], groups: Mapping[str, tuple[Callable[..., Any], Options]]
 ) -> Callable[..., None]:
-    """Return the command with several options in place of each parameter that stands for a group.
+    """Return a command in which every parameter that stands for a group of options is replaced by the group.
 
     Args:
         command: the command's function.
-        groups: the options of each group, by parameter name, with the function that makes the parameter's
-            value from their values.
+        groups: for each parameter, by name, the function that builds its value from the values of the group's
+            options, and these options.
     """
     wanted = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -167,11 +169,11 @@ _TYPED = frozenset(
     | {"by", "reason", "undone", "order_id", "may", "accounts"}
     | {"broker", "commands", "outcomes", "dead_letters", "max_deliveries", "ack_wait", "sweep_every"}
 )
-"""The arguments of the package's classes that are also options of commands."""
+"""Arguments of the package's classes that are also command-line options."""
 
 
 def as_typed(why: str) -> str:
-    """Replace the names of arguments at the beginning of an error message by those of options."""
+    """Replace argument names at the beginning of an error message with option names."""
     names, colon, rest = why.partition(":")
     if not _TYPED.issuperset(names.split(", ")):
         return why
@@ -179,7 +181,7 @@ def as_typed(why: str) -> str:
 
 
 def option_of(name: str) -> str:
-    """Return the option for the argument ``name``."""
+    """Return the name of the option for the argument ``name``."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -211,10 +213,10 @@ def client_of(
     observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> TransferClient:
-    """Return a client. Settings from the bank's factory override options.
+    """Create a client. Settings from the bank's factory override options.
 
     Raises:
-        ValueError: there is no token, or a setting is invalid.
+        ValueError: the token is missing, or a setting is invalid.
     """
     settings = {"token": token, **settings, **side.settings}
     if settings["token"] is None:
@@ -232,10 +234,10 @@ def client_of(
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """Return the journal at the address of ``--journal``, not yet open; encryption is set by the environment.
+    """Return the unopened journal for ``--journal``. Environment variables configure its encryption.
 
     Raises:
-        ValueError: the address, or an encryption key in the environment, is invalid.
+        ValueError: the address or an encryption key in the environment is invalid.
     """
     seal = seal_from_env()
     try:
@@ -252,20 +254,22 @@ SETTINGS = (
 """The client's settings that a factory may return in addition to ``hooks`` and ``resolve``."""
 
 _FOR_TRIALS = frozenset({"held", "balance", "order"})
-"""Names that only ``verify-hooks`` reads. Other commands ignore them, so one factory works for all."""
+"""Names that only ``verify-hooks`` reads. Other commands ignore them, so that all commands can use the same
+factory.
+"""
 
 _logger = logging.getLogger(__name__)
 
 
 @frozen(kw_only=True)
 class BankSide:
-    """The result of the bank's factory; an async context manager that closes it.
+    """The result of the bank's factory. Use it as an async context manager, which calls ``close`` on exit.
 
     Args:
         hooks: the hooks that run before an order is sent.
-        resolve: finds out what became of an order in doubt.
+        resolve: finds out whether an order in doubt exists.
         settings: the arguments of `TransferClient` that the factory returned; see `SETTINGS`.
-        close: closes the factory's resources.
+        close: releases the factory's resources.
     """
 
     hooks: Sequence[Hook]
@@ -285,23 +289,23 @@ class BankSide:
 
     @property
     def places_hold(self) -> bool:
-        """Whether one of the hooks places a hold.
+        """Return whether one of the hooks places a hold.
 
         Raises:
-            ValueError: an item is not a hook.
+            ValueError: one of the ``hooks`` is not a hook.
         """
         return any(map(is_hold, checked_hooks(self.hooks)))
 
 
 def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]:
-    """Import the factory ``module:factory``; an installed module precedes a file in the current directory.
+    """Import ``module:factory``. Installed modules take precedence over files in the current directory.
 
     Args:
-        spec: the text that the user typed.
-        option: the option's name, which begins an error message.
+        spec: the option's value, as the user typed it.
+        option: the option to name at the beginning of error messages.
 
     Raises:
-        ValueError: there is no such factory, or its module cannot be imported; the message is one line.
+        ValueError: the factory does not exist, or its module cannot be imported. The message is one line.
     """
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
@@ -322,11 +326,12 @@ def factory_named(spec: str, *, option: str = "--hooks") -> Callable[[], object]
 async def made_by(factory: Callable[[], object] | None) -> BankSide:
     """Call the bank's factory, which may be async, and check its result. Without a factory, return no hooks.
 
-    The factory returns a sequence of hooks; or a mapping or an object with ``hooks`` and optionally
-    ``resolve``, ``close``, the names in `SETTINGS`, and names for ``verify-hooks``, which are ignored here.
+    The factory returns a sequence of hooks, or a mapping or an object that contains ``hooks`` and,
+    optionally, ``resolve``, ``close`` and the names in `SETTINGS`. Names that only ``verify-hooks`` uses are
+    ignored.
 
     Raises:
-        ValueError: the factory failed, or its result is invalid; the message is one line.
+        ValueError: the factory failed, or its result is invalid. The message is one line.
     """
     if factory is None:
         return BankSide(hooks=())

@@ -1,4 +1,4 @@
-"""Printing, logging and error messages of the commands, and reading the lines of text files."""
+"""Helpers for printing, logging, reporting errors, and reading text files line by line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tell(line: str) -> None:
 
 
 def complain(line: str) -> None:
-    """Write a line to stderr. Ignore a closed pipe."""
+    """Write a line to stderr, ignoring a closed pipe."""
     try:
         typer.echo(line, err=True)
     except BrokenPipeError:
@@ -46,7 +46,7 @@ def _redirect_to_null(stream: TextIO) -> None:
 
 
 def fail(why: str, code: int) -> NoReturn:
-    """Write ``why`` to stderr, and end the command with the exit code ``code``."""
+    """Write ``why`` to stderr, and exit with ``code``."""
     complain(shown(why))
     raise typer.Exit(code)
 
@@ -55,12 +55,12 @@ def fail(why: str, code: int) -> NoReturn:
 def failing(
     command: str, codes: Mapping[type[Exception], int], *, words: Callable[[Exception], str] | None = None
 ) -> Iterator[None]:
-    """Report an error of one of these types in one line, and exit with the code of that type.
+    """Report errors of the types in ``codes`` in one line, and exit with the matching code.
 
     Args:
-        command: the command's name, which begins the line.
-        codes: exit codes by type; the first type that fits is used.
-        words: returns the message for the error; `in_words` by default.
+        command: the command's name, printed at the beginning of the line.
+        codes: exit codes by error type. The first type that matches is used.
+        words: returns the message for an error; `in_words` by default.
     """
     try:
         yield
@@ -70,20 +70,20 @@ def failing(
 
 
 def in_words(error: Exception) -> str:
-    """Return the text of ``error``; for an `OSError`, the file and the reason, but no error number."""
+    """Return the text of ``error``. For an `OSError`, return the file and the reason, but no error number."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
 
 
 def in_one_line(error: BaseException, words: str | None = None) -> str:
-    """Return the type and the text of ``error``; ``words`` replaces a text that may contain secrets."""
+    """Return the type and text of ``error``. ``words`` replaces a text that may contain secrets."""
     text = str(error) if words is None else words
     return f"{type(error).__name__}: {shown(text)}".removesuffix(": ")
 
 
 def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> Iterator[str]:
-    """Yield the rows as aligned lines. Columns from the index ``numbers_from`` are aligned to the right."""
+    """Yield the rows as aligned lines. Columns from index ``numbers_from`` onwards are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [
@@ -94,11 +94,11 @@ def in_columns(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
 
 
 def show_table(columns: Mapping[str, Callable[[Any], str]], items: Sequence[Any]) -> None:
-    """Write a table: with lines and colours on a terminal, as aligned text elsewhere.
+    """Print a table, with borders and colours on a terminal and as aligned text elsewhere.
 
     Args:
-        columns: the heading of each column, and the function that returns a cell's text for an item.
-        items: the items, one for each row.
+        columns: the function that returns an item's text for a column, by the column's heading.
+        items: one item per row.
     """
     rows = [[cell(item) for cell in columns.values()] for item in items]
     if not sys.stdout.isatty():
@@ -123,7 +123,7 @@ def is_interactive() -> bool:
 
 
 def login_name(command: str) -> str:
-    """Return the name under which the user is logged in; end the command if there is none."""
+    """Return the user's login name, or end the command if there is none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -138,13 +138,13 @@ def logged(
     form: str = "%(asctime)s %(levelname)s %(message)s",
     time: str | None = None,
 ) -> Iterator[None]:
-    """Pass every record of ``logger`` at level INFO or above to ``say``, as a line.
+    """During the block, pass every record of ``logger`` at level INFO or above to ``say``, as text.
 
     Args:
-        logger: the logger; within the block its level is INFO.
-        say: writes a line.
-        form: the ``fmt`` of `logging.Formatter`.
-        time: the ``datefmt`` of `logging.Formatter`.
+        logger: the logger, whose level is INFO during the block.
+        say: called with the text of each record.
+        form: the ``fmt`` argument of `logging.Formatter`.
+        time: the ``datefmt`` argument of `logging.Formatter`.
     """
     lines, level = _LineHandler(say), logger.level
     lines.setFormatter(logging.Formatter(form, time))
@@ -173,7 +173,7 @@ class _LineHandler(logging.Handler):
 
 
 def shown(text: str | None) -> str:
-    """Return ``text``, safe for a terminal: without control characters and line breaks."""
+    """Replace control characters and line breaks in ``text``, so that it is safe to print on a terminal."""
     if text is None:
         return "-"
     if text.isascii() and text.isprintable():
@@ -182,12 +182,12 @@ def shown(text: str | None) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Return text of several lines, safe for a terminal."""
+    """Make each line of ``text`` safe to print on a terminal; see `shown`."""
     return "\n".join(map(shown, text.split("\n")))
 
 
 def shown_json(text: str) -> str:
-    """Return JSON, safe for a terminal: the same value, with control characters escaped."""
+    """Escape control characters in JSON text, so that it is safe to print on a terminal."""
     # Outside of strings, JSON contains no control characters except line breaks.
     return "".join(
         item if item.isprintable() or item == "\n" else json.dumps(item).removeprefix('"').removesuffix('"')
@@ -217,7 +217,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class BadLine(Exception):
-    """A line cannot be read as text. The lines after it can still be read."""
+    """Raised for a line that cannot be read as text. Reading can continue with the next line."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(why)
@@ -226,7 +226,7 @@ class BadLine(Exception):
 
 
 class TextLines:
-    """An iterator over the lines of a file. It can be continued after a `BadLine`."""
+    """An iterator over the lines of a file. Iteration can continue after a `BadLine`."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
@@ -272,7 +272,7 @@ def each_line(lines: TextLines) -> Iterator[str | BadLine]:
 
 
 def csv_rows(lines: TextLines) -> Iterator[tuple[int, list[str] | BadLine]]:
-    """Yield each CSV row with the number of its first line. A row that cannot be read is a `BadLine`."""
+    """Yield the line number and the cells of each CSV row, or a `BadLine` if the row cannot be read."""
     reader = csv.reader(lines, strict=True)
     while True:
         line = lines.number + 1
@@ -301,7 +301,7 @@ PRAGMA cache_size=-16384;
 
 
 class TemporaryDatabase:
-    """A temporary SQLite database with ``tables`` (SQL). The end of the ``with`` block deletes it."""
+    """A temporary SQLite database, created by the SQL in ``tables`` and deleted when the block ends."""
 
     def __init__(self, tables: str) -> None:
         self.database = sqlite3.connect("", isolation_level=None, check_same_thread=False)

@@ -32,15 +32,16 @@ def probe(
     *,
     this_is_not_live: Annotated[
         bool,
-        typer.Option("--this-is-not-live", help="Confirm that the base URL is that of a test environment."),
+        typer.Option("--this-is-not-live", help="Confirm that the base URL belongs to a test environment."),
     ] = False,
     level: Annotated[
-        list[int] | None, typer.Option(min=0, max=2, help="0, 1 or 2; may be repeated; 0 by default.")
+        list[int] | None,
+        typer.Option(min=0, max=2, help="The level to run: 0, 1 or 2; 0 by default; may be repeated."),
     ] = None,
     base_url: options.BaseUrl = None,
     token: options.Token = None,
     profile: Annotated[
-        Path, typer.Option(metavar="FILE", help="The profile's file; an existing profile is extended.")
+        Path, typer.Option(metavar="FILE", help="The file for the profile. An existing profile is extended.")
     ] = Path("service-profile.json"),
     yes: Annotated[bool, typer.Option("--yes", help="Begin each level without asking.")] = False,
     on_one_connection: Annotated[
@@ -63,38 +64,39 @@ def probe(
     ] = None,
     most_amount: Annotated[
         str | None,
-        typer.Option(help="Levels 1, 2: maximum sum of all orders, in the poster's currency."),
+        typer.Option(help="Levels 1, 2: maximum total of all orders, in the poster's currency."),
     ] = None,
     apart: Annotated[
-        str, typer.Option(help="Levels 1, 2: the step of matcher_amount between two orders.")
+        str, typer.Option(help="Levels 1, 2: the difference in matcher_amount between two orders.")
     ] = "1",
     hooks: Annotated[
         str | None,
         typer.Option(
             metavar="MODULE:FACTORY",
-            help="The function that you pass to worker; only its headers and request_id_header are used.",
+            help="The factory that you pass to worker. Only its headers and request_id_header are used.",
         ),
     ] = None,
     network: options.Network,
 ) -> None:
-    """Find out what a service's test environment really does.
+    """Find out how a service's test environment really behaves.
 
-    The probe finds out statuses, limits, required fields and how long connections are kept, because the
-    specification does not state them. It has three levels. Before each level, it shows what it will send and
-    the maximum cost:
+    The probe determines statuses, limits, required fields and the lifetime of connections, which the
+    specification does not state. It has three levels. Before each level, it shows what it will send and the
+    maximum cost:
 
     \b
       0  reads only: a wrong token, an unknown path, how long a connection is kept, headers, proxies
       1  orders that must be refused; if one is created, the probe stops
       2  real orders: the same body twice, fields left out, amounts at and beyond limits, a cut connection
 
-    Levels 1 and 2 send orders through the client and its journal. Each order counts with its full amount
-    before it is sent, whatever its outcome. --most-orders and --most-amount limit all runs with one journal
-    together, even if runs are killed and repeated. If the service is busy (429, 503), the order is sent again
-    later, and counts again. The probe stops if the service does not respond, or rejects the token.
+    Levels 1 and 2 send orders through the client and its journal. Each order is counted with its full amount
+    before it is sent, regardless of its outcome. --most-orders and --most-amount apply to the total of all
+    runs that use the same journal, even if runs are killed and repeated. If the service is busy (429, 503),
+    the order is sent again later and counted again. The probe stops if the service does not respond or
+    rejects the token.
 
-    The probe writes a profile without names of persons, tokens or bodies. It proposes client settings with
-    reasons, for you to apply. transfer-async sandbox --profile FILE then behaves like that service.
+    The probe writes a profile, which contains no personal names, tokens or bodies. It also prints suggested
+    client settings and the reasons for them. transfer-async sandbox --profile FILE then imitates the service.
 
     Exit codes: 0 done; 1 stopped, or failed; 2 wrong usage, or not confirmed.
     """

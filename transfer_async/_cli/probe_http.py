@@ -1,7 +1,7 @@
-"""The probe's requests and connections, and the part of a response that a profile keeps.
+"""The probe's requests and connections, and the parts of a response that a profile records.
 
-The client's connection pool reconnects by itself, which would hide that the service closed a connection. So
-the probe uses the standard library's `http.client` in a thread. It reads responses as the client does.
+The client's connection pool reconnects automatically, which would hide closed connections. Therefore the
+probe uses the standard library's `http.client` in a thread. It reads responses in the same way as the client.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NOT_RECORDED = "The profile does not record this"
 
 
 class Stopped(Exception):
-    """The probe sends nothing more. The message says why, and what to do."""
+    """Raised if the probe must stop sending. The message explains why and what to do."""
 
 
 @frozen(kw_only=True)
@@ -67,7 +67,7 @@ class Request:
 
 @frozen(kw_only=True)
 class Response(ExchangeResult):
-    """The response to a request, as the client classifies it. Without a response, the status is None."""
+    """The response to a request, as the client classifies it. ``status`` is None if no response arrived."""
 
     sent: bool = True  # false if no connection could be opened, so that certainly nothing was sent
     intact: bool = True  # see `ExchangeResult`
@@ -75,12 +75,12 @@ class Response(ExchangeResult):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the service was too busy to process the request."""
+        """Return whether the service was too busy to process the request."""
         return self.status in BUSY
 
 
 class Connection:
-    """A connection that the first request opens, and that is never opened again.
+    """A connection that the first request opens, and that never reconnects.
 
     Args:
         base_url: the normalised base URL.
@@ -118,8 +118,8 @@ class Connection:
     async def send(self, request: Request, *, cut: bool = False) -> Response:
         """Send a request and return the response.
 
-        With ``cut``, close the connection instead of reading the response. The returned response has no
-        status if the connection was cut, closed or lost, or if the timeout has passed.
+        If ``cut`` is true, close the connection instead of reading the response. The returned status is None
+        if the connection was cut, closed or lost, or if the request timed out.
         """
         try:
             async with asyncio.timeout(2 * self._timeout):
@@ -133,7 +133,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is still open and has received no unexpected bytes."""
+        """Return whether the connection is still open and has received no unexpected bytes."""
         connection: socket.socket | None = self._http.sock
         if connection is None:
             return False
@@ -153,7 +153,7 @@ class Connection:
         self._http.close()
 
     def _interrupt(self) -> None:
-        """End the thread's blocking call; the thread then closes the connection."""
+        """Interrupt the thread's blocking call. The thread then closes the connection."""
         connection: socket.socket | None = self._http.sock
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -226,13 +226,13 @@ class Service:
     clock: Clock = field(factory=Clock)  # measures response times, and sleeps
 
     def connection(self) -> Connection:
-        """Return a new connection, not yet open."""
+        """Return a new, unopened connection."""
         return Connection(self.base_url, timeout=self.timeout, proxy=self.proxy, context=self.ssl)
 
     def request(
         self, method: str, path: str, *, token: str | None = None, body: bytes | None = None
     ) -> Request:
-        """Return a request with the specification's headers (4.1, 4.2); ``token=""`` leaves the token out."""
+        """Return a request with the specification's headers (4.1, 4.2). ``token=""`` omits the token."""
         headers = {**self.headers, "Accept": "application/json", "Accept-Encoding": ACCEPTED}
         if token != "":
             headers["Authorization"] = f"Bearer {self.token if token is None else token}"
@@ -241,7 +241,7 @@ class Service:
         return Request(method=method, path=path, headers=headers, body=body)
 
     async def exchange(self, request: Request, *, cut: bool = False) -> tuple[Response, float]:
-        """Send a request on a new connection; return the response and the seconds that it took."""
+        """Send a request on a new connection. Return the response and how long it took, in seconds."""
         connection = self.connection()
         began = self.clock.now()
         try:
@@ -252,7 +252,10 @@ class Service:
     async def ask(
         self, request: Request, answers: dict[str, SeenAnswer] | None = None
     ) -> tuple[Response, SeenAnswer]:
-        """Send a request that creates no order. If the service is busy, note this in ``answers``; retry."""
+        """Send a request that creates no order, and retry while the service is busy.
+
+        A busy response is added to ``answers``.
+        """
         times = 0
         while True:
             response, seconds = await self.exchange(request)
@@ -265,17 +268,19 @@ class Service:
             times += 1
 
     async def wait(self, response: Response, *, times: int) -> None:
-        """Wait after a busy response that follows ``times`` others.
+        """Wait after a busy response. ``times`` is the number of busy responses before it.
 
         Raises:
-            Stopped: the wait is too long, or too many busy responses came in a row.
+            Stopped: the wait is too long, or there were too many consecutive busy responses.
         """
         if times >= MAX_BUSY:
             raise Stopped(f"the service answered {response.status} {MAX_BUSY} times in a row; {_LATER}")
         asked = retry_after(response.headers.get("Retry-After"), now=self.clock.utc())
         seconds = FIRST_WAIT * 2.0**times if asked is None else asked
         if seconds > MAX_RETRY_AFTER:
-            raise Stopped(f"the service answered {response.status} with a wait of {seconds:,.0f} s; {_LATER}")
+            raise Stopped(
+                f"the service answered {response.status} and asked to wait {seconds:,.0f} s; {_LATER}"
+            )
         await self.clock.sleep(seconds)
 
     async def check(self) -> None:
@@ -285,7 +290,7 @@ class Service:
 
 
 def check_user(response: Response) -> None:
-    """Raise `Stopped` if the client cannot read a response to who-am-i."""
+    """Raise `Stopped` unless the client can read this response to who-am-i."""
     check_reached(response)
     if classify_response(response, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
         raise Stopped(
@@ -299,9 +304,9 @@ def check_user(response: Response) -> None:
 
 
 def check_reached(response: Response) -> None:
-    """Raise `Stopped` if the service was not reached, or rejected the token."""
+    """Raise `Stopped` if the service could not be reached or rejected the token."""
     if not response.sent or response.status is None:
-        trouble = "no response came" if response.sent else "no connection could be opened"
+        trouble = "no response arrived" if response.sent else "no connection could be opened"
         raise Stopped(f"{trouble}: check {BASE_URL}, and that the service is up. {_NOT_RECORDED}")
     if classify_response(response, RetryPolicy(), ORDER_ANSWERS) is Classification.WRONG_TOKEN:
         raise Stopped(
@@ -314,9 +319,8 @@ def check_reached(response: Response) -> None:
 
 
 SHOWN_HEADERS = frozenset({"server", "via", "allow", "retry-after", "connection", "keep-alive", "x-cache"})
-"""The headers that a profile keeps with their value, which shows how the service or a proxy works.
-
-Of all other headers, a profile keeps only the name.
+"""The headers whose values a profile records, because they show how the service or a proxy works. For all
+other headers, a profile records only the name.
 """
 
 FIELDS = (
@@ -324,7 +328,7 @@ FIELDS = (
     | {"message", "reason", "request_id", "status", "status_code", "statusCode", "success", "title"}
     | {"trace_id", "type"}
 )
-"""The field names that a profile keeps. They occur in many services' responses, and name no person."""
+"""The field names that a profile records. They are common in responses and never identify a person."""
 
 _ID_HEADER = re.compile(r"(^|[-_])(id|ray|trace|traceparent)($|[-_])")
 _SHOWABLE = re.compile(r"[\x20-\x7e]{0,200}")
@@ -333,7 +337,7 @@ _HEADER_NAME = re.compile(r"[a-z0-9-]{1,100}")
 
 @frozen
 class FoundOrder:
-    """The order in a response."""
+    """The order found in a response."""
 
     order: OrderSeen
     order_id: str | None = None  # the order's id, if the response names one
@@ -342,10 +346,10 @@ class FoundOrder:
 
 
 def find_order(response: Response, known: Collection[str], *, sent: NewOrder | None = None) -> FoundOrder:
-    """Find the order in a response, as the client reads it.
+    """Find the order in a response, in the same way as the client does.
 
     Args:
-        response: the response to an order.
+        response: the response to a create-order request.
         known: the ids of known orders.
         sent: the order that was sent; None if its body was changed on purpose.
     """
@@ -375,7 +379,7 @@ NO_ORDER = FoundOrder("none")
 
 
 def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_ORDER) -> SeenAnswer:
-    """Return the part of a response that a profile keeps, with its time and the order found in it."""
+    """Return the parts of a response that a profile records, with its duration and the order found in it."""
     if response.status is None:
         return SeenAnswer(order=found.order)
     document = _decoded(response.body)
@@ -393,7 +397,7 @@ def seen_answer(response: Response, *, seconds: float, found: FoundOrder = NO_OR
 
 
 def request_ids(responses: Iterable[Response]) -> tuple[str, ...]:
-    """Return the headers whose name looks like that of an id, and whose value differs in each response."""
+    """Return the names of headers that look like ids and whose value differs in each response."""
     values: dict[str, list[str]] = {}
     for response in responses:
         for name, value in response.headers.items():
@@ -415,7 +419,7 @@ def _kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _poster_amounts(tree: object) -> Iterator[Decimal]:
-    """Yield all values of ``poster_amount`` at any depth; they may be numbers or strings."""
+    """Yield every ``poster_amount``, at any depth, whether it is a number or a string."""
     inner: Iterable[object] = tree if isinstance(tree, list) else ()
     if isinstance(tree, dict):
         inner = tree.values()

@@ -1,8 +1,8 @@
 """Levels 1 and 2 of the probe: plan orders, limit their number and cost, and send them.
 
-The cap limits all runs with one journal together, even if probes are killed. Orders beyond the cap are left
-out before anything is sent. The journal keeps the count across runs: each order has a fixed key, a key has at
-most one order, and a key that was ever recorded as sending always counts.
+The cap applies to the total of all runs that use the same journal, even if probes are killed. Orders that
+exceed the cap are left out before anything is sent. The journal preserves the count across runs: each order
+has a fixed key, a key has at most one order, and a key that was ever recorded as sending always counts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _WIDE = Context(prec=100)
 
 @frozen
 class Case:
-    """One test of the probe, which sends an order."""
+    """A test case of the probe, which sends one order."""
 
     name: str  # the case's name, which is part of the order's key
     level: int  # 1 if the order must be refused
@@ -113,12 +113,12 @@ class PlannedOrder:
 
     @property
     def amount(self) -> Decimal:
-        """The maximum cost of the order, in the poster's currency. The body never contains a higher one."""
+        """The maximum cost of the order, in the poster's currency. The body never contains a larger one."""
         return self.order.poster_amount if self.counted is None else self.counted
 
     @property
     def special(self) -> profile.Special | None:
-        """The changes to the client's body for the order; None if there are none."""
+        """The changes to make to the client's body, or None."""
         return profile.MUST_BE_REFUSED.get(self.name) or profile.WITHOUT.get(self.name)
 
     def body(self, document: profile.Document) -> bytes:
@@ -127,7 +127,7 @@ class PlannedOrder:
 
 
 def key_of(name: str, attempt: int = 1) -> str:
-    """Return the key of a case's order."""
+    """Return the key for a case's order."""
     return f"probe-{name}" if attempt == 1 else f"probe-{name}.{attempt}"
 
 
@@ -140,7 +140,7 @@ class Plan:
     limits: Mapping[str, SeenLimits]  # by currency; limits are not tested if the poster's currency has none
 
     def next(self, name: str, sent: Sequence[PlannedOrder]) -> PlannedOrder | None:
-        """Return the next order to send for a case, after the orders in ``sent``; None if there is none."""
+        """Return the next order to send for a case, given the orders already sent, or None."""
         case = CASES[NAMES.index(name)]
         found = self.planned(case, attempt=1 + sum(item.name == name for item in sent))
         if found is not None and (first := [item for item in sent if item.name == case.repeats]):
@@ -148,7 +148,7 @@ class Plan:
         return found
 
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
-        """Return the order of a case. Each attempt has a different amount.
+        """Return the order for a case. Each attempt has a different amount.
 
         Return None if the case needs a limit that is unknown, or that no amount can reach.
         """
@@ -165,7 +165,7 @@ class Plan:
         return PlannedOrder(case=case, order=order, attempt=attempt)
 
     def _at_limit(self, name: str, attempt: int) -> Decimal | None:
-        """Return a ``matcher_amount`` at a limit, or just beyond it; None if the limit is unknown."""
+        """Return a ``matcher_amount`` at a limit or just beyond it, or None if the limit is unknown."""
         limits, rate = self.limits.get(self.order.poster_currency), self.order.exchange_rate
         if limits is None:
             return None
@@ -184,13 +184,13 @@ class Plan:
 
 @frozen(kw_only=True)
 class Cap:
-    """The maximum number and sum of all orders in all runs with one journal."""
+    """The maximum number and total amount of the orders in all runs that use the same journal."""
 
     orders: int  # maximum number
     amount: Decimal  # maximum sum, in the poster's currency
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return the wanted orders that fit under the cap, in sequence, after the orders in ``sent``.
+        """Return the ``wanted`` orders that still fit under the cap, given the orders in ``sent``.
 
         Every order that any run has sent, or may have sent, counts in full, whatever its outcome.
         """
@@ -207,7 +207,7 @@ class Cap:
 
 @frozen
 class Ledger:
-    """The orders in a durable journal that were sent, or may have been sent before a run was killed."""
+    """The orders in a durable journal that were sent, or that a killed run may have sent."""
 
     journal: Journal
     scope: str
@@ -217,7 +217,7 @@ class Ledger:
         """Return the orders that were sent, or may have been sent.
 
         Raises:
-            ValueError: an order differs from the plan, so that its amount is unknown.
+            ValueError: an order differs from the plan, so its amount is unknown.
         """
         found: list[PlannedOrder] = []
         for name in NAMES:
@@ -229,8 +229,8 @@ class Ledger:
                 planned = plan.next(name, found)
                 if planned is None or fingerprint(planned.order) != entry.fingerprint:
                     raise ValueError(
-                        "--journal: its orders do not match --order, --apart or the profile's limits; "
-                        "use those again, or another journal, which has a cap of its own"
+                        "--journal: contains orders that do not match --order, --apart or the "
+                        "profile's limits; use the previous values, or a new journal, which has its own cap"
                     )
                 self._entries[key] = entry
                 found.append(planned)
@@ -258,7 +258,7 @@ class Ledger:
 
 
 def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
-    """Return the recorded answer; None if there was none, so that the order is sent again."""
+    """Return the recorded answer, or None if there is none and the order must be sent again."""
     if entry.state is KeyState.CREATED:
         return SeenAnswer(status=200, body="json", order="new")
     if entry.state is KeyState.FREE and entry.ending is not None:
@@ -276,7 +276,7 @@ def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
 
 @contextmanager
 def locked(journal: Path) -> Iterator[None]:
-    """Lock the journal against other probes. The system releases the lock of a killed process."""
+    """Lock the journal against other probes. The operating system releases the lock of a killed process."""
     file = os.open(journal.with_name(journal.name + ".probe"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:  # pragma: no branch - Windows
@@ -307,7 +307,7 @@ class LevelOrders:
             self.answered(name, answer)
 
     def next(self, name: str) -> PlannedOrder | None:
-        """Return the order to send for a case; None if there is none."""
+        """Return the order to send for a case, or None."""
         found = None if name in self.answers else self.plan.next(name, self.sent)
         return found if found is not None and found.case.level == self.level else None
 
@@ -318,7 +318,7 @@ class LevelOrders:
 
     @property
     def amount_sent(self) -> Decimal:
-        """The sum of the amounts of all orders sent."""
+        """The total amount of all orders sent."""
         return sum((item.amount for item in self.sent), Decimal(0))
 
     def admit(self, wanted: Iterable[PlannedOrder]) -> list[PlannedOrder]:
@@ -326,14 +326,14 @@ class LevelOrders:
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
-        """Record an answer. From now on, the order counts with the amount that the service calculated."""
+        """Record an answer. An amount that the service calculated replaces the amount counted so far."""
         self.answers[name] = answer
         last = max((at for at, item in enumerate(self.sent) if item.name == name), default=None)
         if last is not None and answer.amount is not None:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Return whether it is useful to send a case. A repeated body needs the answer to the first one."""
+        """Return whether a case is worth sending. A repeated body is not, without an answer to the first."""
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
             return False  # The response would not show which of the two orders exists.
@@ -404,7 +404,9 @@ async def send_orders(
     keep: Callable[[str, SeenAnswer], Awaitable[None]],
     say: Say,
 ) -> None:
-    """Send the orders of a level that fit under the cap; ``keep`` saves each answer before the next order.
+    """Send the orders of a level that fit under the cap.
+
+    ``keep`` saves each answer before the next order is sent.
 
     Raises:
         Stopped: an order that must be refused was created, the valid order was not created, the cap is
@@ -438,19 +440,19 @@ async def send_orders(
 
 
 def _check_answered(planned: PlannedOrder, response: Response) -> None:
-    """Raise `Stopped` if the response is missing, or does not show what became of the order."""
+    """Raise `Stopped` if the response is missing, or if the service rejected the token."""
     if response.status is not None or not response.sent:
         check_reached(response)
     elif not planned.case.is_cut and planned.attempt == 1:
         raise Stopped(
-            f"{planned.name} ({planned.case.why}) was sent, and no response came: look for the order in the "
-            "test environment, then run the probe again. It sends the order once more. If there is no "
-            "response either, the profile records that"
+            f"{planned.name} ({planned.case.why}) was sent, but no response arrived: look for the "
+            "order in the test environment, then run the probe again. It sends the order once more. "
+            "If no response arrives then, the profile records that"
         )
 
 
 def _client(address: str, service: Service, ledger: Ledger) -> TransferClient:
-    """Return a client that sends each order once, to the relay, and does not resolve doubts."""
+    """Create a client that sends each order to the relay, only once, and does not resolve doubts."""
     total = 2.5 * service.timeout  # The relay waits for a response for up to 2 of these timeouts.
     return TransferClient(
         address,
@@ -472,7 +474,7 @@ async def _sent(client: TransferClient, relay: Relay, planned: PlannedOrder) -> 
     except KeyBusy as busy:
         wait = busy.retry_after or 0.0
         raise Stopped(
-            f"{planned.name}: a killed run still has the key; run the probe again in {wait:.0f} s"
+            f"{planned.name}: a killed run still holds the key; run the probe again in {wait:.0f} s"
         ) from None
     except TransferError:
         pass  # The relay has the service's response, and the journal has the outcome.
@@ -499,7 +501,7 @@ _NOT_FORWARDED = frozenset(
 
 @define(eq=False)
 class Relay:
-    """Forwards one order at a time to the service, and keeps its last ``response``."""
+    """Forwards one order at a time to the service, and keeps the service's last ``response``."""
 
     _service: Service
     _known: set[str]  # the ids of orders that are known
@@ -509,7 +511,7 @@ class Relay:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Listen on this machine until the context ends; yield the base URL for the client."""
+        """Listen on this machine during the block, and yield the base URL for the client."""
         server = web.Server(self._handle, access_log=None)
         listener = await asyncio.get_running_loop().create_server(server, _HOST, 0)
         try:
@@ -519,11 +521,11 @@ class Relay:
             await server.shutdown(1.0)
 
     def arm(self, planned: PlannedOrder) -> None:
-        """Forward the next request to the service, as this order."""
+        """Forward the next request to the service, as the planned order."""
         self._armed, self._answer = planned, None
 
     def disarm(self) -> SeenAnswer | None:
-        """Stop forwarding; return the answer to the forwarded request, or None if there was none."""
+        """Stop forwarding, and return the answer to the forwarded request, or None if there was none."""
         self._armed = None
         return self._answer
 

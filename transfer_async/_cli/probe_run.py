@@ -106,7 +106,10 @@ class ProbeRun:
         recorded = ledger.recorded(item for item in sent if item.name not in answers)
         orders = LevelOrders(plan=plan, cap=settings.cap, level=level, sent=sent, answers=recorded | answers)
         if level != REFUSALS and currency not in profile.limits:
-            self.say(f"level 2: no limits of {currency} are tried: the profile has none; level 0 reads them")
+            self.say(
+                f"level 2: the limits of {currency} are not tested, because the profile does "
+                "not contain them; level 0 reads them"
+            )
         await self._begin(order_announcement(orders))
         await self.service.check()
         if recorded:
@@ -137,7 +140,7 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Return whether an answer results from the request itself, not from a busy service or the token."""
+    """Return whether an answer is due to the request itself, and not to a busy service or the token."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
@@ -168,8 +171,8 @@ def read_announcement(limits: ReadLimits) -> list[str]:
     idle = max(limits.steps, default=0.0)
     return [
         "level 0: reads only; no order, no cost",
-        f"  {count} requests: who-am-i with the token, with a wrong one and with none; an unknown path; GET",
-        "    where an order is created; each one twice, on its own connection",
+        f"  {count} requests: who-am-i with the token, with a wrong one and with none; an unknown path;",
+        "    GET on the create-order path; each one twice, on its own connection",
         f"  up to {limits.requests} more: who-am-i, repeated on one connection until it is closed",
         f"  1 more: who-am-i, on a connection that then stays idle for up to {idle:g} s",
         f"  {count + limits.requests + 1} requests at most",
@@ -229,7 +232,7 @@ async def _watch_connection(service: Service, limits: ReadLimits) -> SeenConnect
 
 
 async def _count_requests(service: Service, request: Request, most: int) -> SeenConnection:
-    """Count the requests until the service closes a connection, and note whether a response announces it."""
+    """Count requests until the service closes the connection, and check if a response announced it."""
     connection = service.connection()
     try:
         for number in range(1, most + 1):
@@ -246,7 +249,6 @@ async def _count_requests(service: Service, request: Request, most: int) -> Seen
 
 
 def _currency_limits(response: Response) -> dict[str, SeenLimits]:
-    """Return the minimum and maximum amount of each currency in a response to who-am-i."""
     try:
         document = json.loads(response.body, parse_float=Decimal, parse_int=Decimal)
         found = {
@@ -282,7 +284,7 @@ _DEFAULT = "the default; no response suggests another value"
 
 @frozen(kw_only=True)
 class Proposal:
-    """Proposed settings, reasons by the setting's name, and notes about problems that no setting solves."""
+    """Proposed settings, the reason for each, and notes about problems that no setting solves."""
 
     retry: RetryPolicy
     timeouts: Timeouts
@@ -324,20 +326,20 @@ def proposed(profile: ServiceProfile) -> Proposal:
 
 
 def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
-    """Return the statuses that prove a refusal, without those seen with an order, and the reason."""
+    """Return the statuses that prove a refusal, except those received with an order, and the reason."""
     with_order = {answer.status for answer in profile.answers.values() if answer.order in ("new", "same")}
     taken = REFUSED & {status for status in with_order if status is not None}
     if not taken:
         return REFUSED, "the default: no response with one of these statuses contained an order"
     shown = ", ".join(map(str, sorted(taken)))
-    return REFUSED - taken, f"without {shown}: a response with it contained an order, so it proves no refusal"
+    return REFUSED - taken, f"without {shown}, which proves no refusal: a response with it contained an order"
 
 
 def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
     slowest = max((answer.within or 0.0 for answer in profile.answers.values()), default=0.0)
     sock_read = SLOW * slowest
     if sock_read <= Timeouts().sock_read:
-        return Timeouts(), f"all responses came within {slowest:g} s"
+        return Timeouts(), f"all responses arrived within {slowest:g} s"
     reason = (
         f"sock_read is {SLOW:g} times the slowest response ({slowest:g} s); total is 5 s more, for connecting"
     )
@@ -380,11 +382,12 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
         and _judged(answer) not in SERVICE_REFUSALS
     ]
     if unclear:
-        yield f"refused without proof, so they end in doubt: {', '.join(unclear)}"
+        named = ", ".join(unclear)
+        yield f"refused with a status that proves no refusal, so such orders end in doubt: {named}"
 
 
 def _judged(answer: SeenAnswer) -> Classification:
-    """Classify an answer as the client would classify such a response to an order."""
+    """Classify a recorded answer as the client would classify the response to an order."""
     body = (
         msgspec.json.encode(WRONG_TOKEN) if answer.unauthorized else b"{}" if answer.body == "json" else b""
     )
@@ -397,8 +400,8 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
         return "the same body twice created two orders: only the key and the journal prevent duplicates"
     shown = "the first order" if again.order == "same" else str(again.status)
     note = (
-        f"the response to the same body again is {shown}; a body is no idempotency key, so the client does "
-        "not rely on it"
+        f"the response to the repeated body is {shown}; a body is not an idempotency key, so the "
+        "client does not rely on this"
     )
     if after_cut is None or again.order == "unknown":
         return note

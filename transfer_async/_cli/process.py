@@ -1,6 +1,6 @@
-"""Run a command: its event loop, its signals and its exit codes.
+"""The event loop, signal handling and exit codes of the commands.
 
-The event loop is uvloop's where that is installed, and asyncio's own elsewhere.
+Uses uvloop if it is installed, and asyncio's own event loop otherwise.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ T = TypeVar("T")
 # --- exit codes --------------------------------------------------------------------------------------
 
 DONE = 0
-"""The command did what was asked."""
+"""The command succeeded."""
 
 FAILED = 1
-"""The command was used correctly, but could not do what was asked."""
+"""The command was used correctly, but failed."""
 
 USAGE = 2
-"""Wrong usage: an option, an environment variable, or a missing extra."""
+"""Wrong usage: an option or environment variable is invalid, or an extra is not installed."""
 
 REFUSED, NOT_SENT, UNKNOWN = 3, 4, 5
-"""`create`: some orders are not created. The exit code is the highest that applies to any order."""
+"""`create`: some orders were not created. The exit code is the highest that applies to any order."""
 
 DIFFERENT = 3
 """`journal reconcile`: the journal and the export differ."""
@@ -36,7 +36,7 @@ ROWS_REFUSED = 3
 """The `journal` commands with `--from`: some rows were refused, and all others are decided."""
 
 OTHER_SCOPE = 4
-"""The `journal` commands: the journal only has keys of other scopes."""
+"""The `journal` commands: the journal contains only keys of other scopes."""
 
 OWED = 3
 """`journal recover`: an undo is still pending, or a record is corrupt."""
@@ -46,14 +46,14 @@ OWED = 3
 _GARBAGE_THRESHOLD = 10_000
 """The number of new objects after which Python collects garbage; Python's own default is 700.
 
-An order in flight has some hundred objects and leaves no reference cycle. With sixteen such orders, Python
-would scan all their objects after every few orders. `gc.freeze` is no alternative: `gc.unfreeze` would also
-release the objects that other code froze.
+An order in flight consists of about a hundred objects and leaves no reference cycle. With sixteen such
+orders, Python would scan all their objects after every few orders. `gc.freeze` is no alternative:
+`gc.unfreeze` would also release the objects that other code froze.
 """
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` on a new event loop, and return its result."""
+    """Run ``work`` in a new event loop, and return its result."""
     usual = gc.get_threshold()
     gc.set_threshold(_GARBAGE_THRESHOLD, *usual[1:])
     try:
@@ -64,7 +64,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's factory of event loops, or None for asyncio's own."""
+    """Return uvloop's event loop factory, or None if uvloop is not installed."""
     try:
         uvloop: Any = importlib.import_module("uvloop")
     except ImportError:
@@ -79,7 +79,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def on_signals(do: Callable[[int], object]) -> Iterator[None]:
-    """Call ``do`` on the running loop, with the signal's number, for each SIGINT or SIGTERM in the block."""
+    """During the block, call ``do`` with the signal's number for each SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
 
     def handle(number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""``journal reconcile``: its options, how it reads the export, its report and exit codes."""
+"""The ``journal reconcile`` command: its options, how it reads the export, its report and exit codes."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ from transfer_async._support.util import is_positive
 from transfer_async.journal.model import SETTLE_AFTER, Decision
 
 MAX_SHOWN = 20
-"""The maximum number of printed findings of each kind without ``--json``, and of faults of the export."""
+"""The maximum number of findings of each kind that are printed without ``--json``, and of faults in the
+export.
+"""
 
 Columns = Mapping[str, Sequence[str]]
-"""The columns that may contain each field."""
+"""The names of the columns that may contain a field, by the field's name."""
 
 COLUMNS: Columns = {
     "order_id": ("order_id", "id"),
@@ -67,7 +69,8 @@ COLUMNS: Columns = {
     "posted_at": ("posted_at",),
 }
 """The default columns of each field: our name, then the name in the service's order object (specification
-2.1). A dot precedes the name of an inner field."""
+2.1). A dot separates a nested member from its parent.
+"""
 
 
 def reconcile(
@@ -82,12 +85,14 @@ def reconcile(
         list[str] | None,
         typer.Option(
             metavar="FIELD=COLUMN",
-            help=f"The column of FIELD, one of {', '.join(COLUMNS)}. By default, the column has FIELD's name "
-            "or the name in the service's order object. May be repeated.",
+            help=f"The column that contains FIELD, which is one of {', '.join(COLUMNS)}. By "
+            "default, the column has FIELD's name or its name in the service's order object. May be "
+            "repeated.",
         ),
     ] = None,
     slack: Annotated[
-        float, typer.Option(help="Maximum difference of the service's clock from the journal's, in seconds.")
+        float,
+        typer.Option(help="Maximum difference between the service's clock and the journal's, in seconds."),
     ] = 300.0,
     settle_after: options.SettleAfter = SETTLE_AFTER,
     propose: Annotated[
@@ -100,13 +105,14 @@ def reconcile(
 ) -> None:
     """Compare an export of the service's orders with the journal.
 
-    If exactly one order fits a doubt, the command prints how to resolve the doubt with it. It also reports
-    doubts that several orders fit, orders that belong to no key (such as duplicates), created keys whose
-    order is not in the export, and keys that were resolved with a wrong order. It ends no doubt. It never
-    concludes that an order does not exist, because an order that is not in the export may appear later.
+    If exactly one order fits a key in doubt, the command prints how to resolve the key with that order. It
+    also reports keys in doubt that several orders fit, orders that belong to no key (such as duplicates),
+    created keys whose order is not in the export, and keys that were resolved with a wrong order. It never
+    resolves or refutes a key itself. It never concludes that an order does not exist, because an order that
+    is missing from the export may appear later.
 
-    Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 wrong usage;
-    3 something needs attention; 4 the journal has keys of other scopes only.
+    Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 wrong usage; 3
+    something needs attention; 4 the journal has keys of other scopes only.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -173,16 +179,16 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
 
 
 _ASSUMED = (
-    "posted_at: has no time zone, and was read as UTC. No order in both the export and the journal confirms "
-    "that. Check it before you resolve anything"
+    "posted_at: has no time zone, and was read as UTC. No order that is in both the export and the "
+    "journal confirms this. Check it before you resolve anything"
 )
 
 _FIGURES = {
     "orders": "orders in the export",
     "known": "of these orders belong to a key",
-    Match.kind: "doubts that exactly one order fits",
-    Ambiguous.kind: "doubts that several orders or keys fit",
-    NotFound.kind: "doubts without a matching order; the order may appear later",
+    Match.kind: "keys in doubt that exactly one order fits",
+    Ambiguous.kind: "keys in doubt that several orders fit, or whose order may belong to another key",
+    NotFound.kind: "keys in doubt that no order fits so far",
     Unknown.kind: "orders that belong to no key",
     Lacking.kind: "created keys whose order is not in the export",
     WrongOrder.kind: "keys resolved with a wrong order",
@@ -211,7 +217,7 @@ def _text(finding: Finding) -> str:
             others = f"; refuted keys that may have sent one: {', '.join(refuted)}" if refuted else ""
             return f"{key}: ambiguous; these orders fit: {', '.join(order_ids)}{others}"
         case NotFound(key):
-            return f"{key}: no order fits so far; this proves nothing"
+            return f"{key}: no order fits so far; it may appear later"
         case Unknown(order_id, None):
             return f"{order_id}: belongs to no key"
         case Unknown(order_id, like, like_key):
@@ -270,7 +276,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[BadLine]:
-    """Add every order of the export. Return the export's faults, each kind of fault once."""
+    """Add every order in the export. Return the faults that were found, one of each kind."""
     faults: dict[str, tuple[int, int]] = {}
     for row in _rows(path, columns):
         if isinstance(row, BadLine):
@@ -281,7 +287,7 @@ def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[Ba
         if len(faults) == MAX_SHOWN:
             break
     if not faults and comparison.first > comparison.last:  # No service has an empty export.
-        faults["the export has no orders"] = 0, 1
+        faults["the export contains no orders"] = 0, 1
     return [
         BadLine(line, why if count == 1 else f"{why} (and {count - 1:,} more lines)")
         for why, (line, count) in faults.items()
@@ -289,7 +295,7 @@ def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[Ba
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[ExportedOrder | BadLine]:
-    """Yield every order, or a `BadLine` for a row that cannot be read.
+    """Yield each order, or a `BadLine` for a row that cannot be read.
 
     Raises:
         ValueError: the file's name does not end in .csv, .jsonl or .ndjson.
@@ -365,18 +371,18 @@ _SUMS = {"poster_amount": "poster_currency", "matcher_amount": "matcher_currency
 
 
 def _cells(row: Any, columns: Columns) -> dict[str, Any]:
-    """Return the values of all fields. Error messages contain only column names from ``columns``."""
+    """Return the value of each field. Error messages contain no column names except those in ``columns``."""
     cells = {name: _cell(row, name, wanted) for name, wanted in columns.items()}
     if missing := [name for name, value in cells.items() if value is None]:
         looked_for = ", ".join(f"{name} (looked for as {' or '.join(columns[name])})" for name in missing)
         raise ValueError(
-            f"missing: {looked_for}. If a column has another name, give --column {missing[0]}=COLUMN"
+            f"missing: {looked_for}. If a column has another name, pass --column {missing[0]}=COLUMN"
         )
     return cells
 
 
 def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
-    """Return the value of a field from one of its columns or inner fields; None if it is empty."""
+    """Return the value of a field from its columns or nested members, or None if it is empty."""
     found = {}
     for column in columns:
         value = row.get(column) if isinstance(row, dict) else None

@@ -1,9 +1,9 @@
-"""Compare the orders of an export with the keys of a journal, in a temporary database on the disk.
+"""Compare the orders in an export with the keys in a journal, using a temporary database on disk.
 
 An order fits a key in doubt if it has the same users, currencies and amounts, and was posted while the key's
-requests could take effect. It is a match if it is the only order that fits, belongs to no key, and no other
-key may have sent such an order. A refuted key counts as such a key, because the refutation may be a mistake.
-If an order is not in the export, this proves nothing: it may appear later.
+requests could take effect. The order is a match if no other order fits, it belongs to no key, and no other
+key may have sent such an order. This includes refuted keys, because a refutation may be a mistake. An order's
+absence from the export proves nothing, because the order may appear later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CREATE TABLE wrong (key TEXT, order_id TEXT, content TEXT, since REAL NOT NULL, 
 
 @frozen
 class ExportedOrder:
-    """An order of the export."""
+    """An order in the export."""
 
     order_id: str
     content: str  # see `order_content`
@@ -67,7 +67,7 @@ class Sender:
 
 @frozen
 class Match:
-    """A doubt that exactly one order fits."""
+    """A key in doubt that exactly one order fits."""
 
     kind: ClassVar[str] = "matched"
     key: str
@@ -76,7 +76,7 @@ class Match:
 
 @frozen
 class Ambiguous:
-    """A doubt that several orders fit, or whose order another key may have sent."""
+    """A key in doubt that several orders fit, or whose order may have been sent for another key."""
 
     kind: ClassVar[str] = "ambiguous"
     key: str
@@ -86,7 +86,7 @@ class Ambiguous:
 
 @frozen
 class NotFound:
-    """A doubt that no order of the export fits. This proves nothing."""
+    """A key in doubt that no order in the export fits. The order may still exist."""
 
     kind: ClassVar[str] = "not_found"
     key: str
@@ -113,7 +113,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key resolved with an order whose users, amounts or time do not fit; ``fitting`` orders would fit."""
+    """A key resolved with an order that does not fit. ``fitting`` lists the orders that do."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -128,15 +128,15 @@ Finding = Match | Ambiguous | NotFound | Unknown | Lacking | WrongOrder
 
 
 class Comparison(TemporaryDatabase):
-    """The orders, the keys and the findings; a context manager.
+    """The orders, the keys and the findings. Use it as a context manager.
 
-    Add the orders of the export first, then the keys that may have sent an order, then the keys whose order
-    is known. In another sequence, the comparison would miss a key that is settled between two steps.
+    Add the orders in the export first, then the keys that may have sent an order, then the keys whose order
+    is known. In any other sequence, the comparison would miss a key that is settled between two steps.
 
     Attributes:
-        first: the time of the export's first order; infinite if there is none.
-        last: the time of the export's last order; minus infinite if there is none.
-        has_zones: whether the times of all orders have a zone.
+        first: the time of the earliest order in the export; infinity if there is none.
+        last: the time of the latest order in the export; minus infinity if there is none.
+        has_zones: whether the time of every order has a time zone.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Comparison(TemporaryDatabase):
         self.has_zones = True
 
     def add_order(self, order: ExportedOrder) -> bool:
-        """Add an order of the export; return false if it was already added with different values."""
+        """Add an order in the export. Return false if it was already added with different values."""
         self.has_zones &= order.has_zone
         self.first, self.last = min(self.first, order.posted_at), max(self.last, order.posted_at)
         values = (order.order_id, order.content, order.posted_at)
@@ -161,7 +161,7 @@ class Comparison(TemporaryDatabase):
         )
 
     def add_resolved(self, sender: Sender, order_id: str, *, claimed_at: float) -> None:
-        """Add a key that a person resolved; if its order does not fit, the key may have sent another one."""
+        """Add a key that a person resolved. If its order does not fit, the key may have sent another one."""
         self.database.execute("INSERT OR IGNORE INTO resolved VALUES (?)", (sender.key,))
         found = self.database.execute(
             "SELECT content, posted_at FROM orders WHERE id = ?", (order_id,)
@@ -178,7 +178,7 @@ class Comparison(TemporaryDatabase):
             self.database.execute("INSERT INTO wrong VALUES (?, ?, ?, ?, ?)", values)
 
     def add_created(self, created: Iterable[tuple[str, str, float | None]]) -> None:
-        """Add known orders, each as its id, its key, and the time since which it is known."""
+        """Add known orders: the id, the key, and the time at which each became known."""
         for order_id, key, at in created:
             values = (key, at, order_id)
             if self.database.execute("UPDATE orders SET key = ?, known_at = ? WHERE id = ?", values).rowcount:
@@ -191,17 +191,17 @@ class Comparison(TemporaryDatabase):
             self.database.execute("INSERT INTO lacking VALUES (?, ?)", (key, order_id))
 
     def times_agree(self, slack: float) -> bool:
-        """Return whether the journal recorded at least one order at about the time when it was posted."""
+        """Return whether at least one order was recorded in the journal at about the time it was posted."""
         return bool(self._count(f"orders WHERE {_AGREES}", slack))
 
     def other_times(self, slack: float, *, after: str, limit: int) -> list[tuple[str, str, float]]:
-        """Return known orders whose two times disagree, each as its id, its key and the time of posting."""
+        """Return known orders whose recorded and posted times disagree: id, key and posted time."""
         where = f"key IS NOT NULL AND ({_AGREES}) IS NOT TRUE AND id > ? ORDER BY id LIMIT ?"
         sql = f"SELECT id, key, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are in this file
         return self.database.execute(sql, (slack, after, limit)).fetchall()
 
     def compare(self) -> None:
-        """Look for the order of each doubt."""
+        """Find the orders that fit each key in doubt."""
         self.database.execute("CREATE INDEX unclaimed ON orders (content, posted_at, id) WHERE key IS NULL")
         self.database.execute("CREATE INDEX known ON orders (content, posted_at, id) WHERE key IS NOT NULL")
         self.database.execute("CREATE INDEX senders ON keys (content, until)")
@@ -222,7 +222,7 @@ class Comparison(TemporaryDatabase):
     def _fitting(
         self, content: str | None, since: float, until: float, *, limit: int
     ) -> list[tuple[str, float]]:
-        """Return orders that belong to no key, with this content, posted in this period."""
+        """Return orders with this content that belong to no key and were posted in this period."""
         where = "content = ? AND posted_at BETWEEN ? AND ? AND key IS NULL ORDER BY posted_at, id LIMIT ?"
         sql = f"SELECT id, posted_at FROM orders WHERE {where}"  # noqa: S608 - both parts are above
         return self.database.execute(sql, (content, since, until, limit)).fetchall()
@@ -230,9 +230,9 @@ class Comparison(TemporaryDatabase):
     def _other_keys(
         self, key: str, content: str | None, posted_at: float, *, limit: int, kind: str = "true"
     ) -> list[str]:
-        """Return other keys that may have sent an order with this content, posted at this time.
+        """Return other keys that may have sent an order with this content that was posted at this time.
 
-        ``kind`` is an SQL condition on the keys.
+        ``kind`` is an SQL condition that the keys must meet.
         """
         where = f"AND since <= ? AND until >= ? AND key <> ? AND {kind} LIMIT ?"
         found: list[str] = []
@@ -243,7 +243,7 @@ class Comparison(TemporaryDatabase):
         return found[:limit]
 
     def figures(self) -> dict[str, int]:
-        """Return the number of orders, of known orders, and of the findings of each kind."""
+        """Return the number of orders, known orders, and findings of each kind."""
         return {
             "orders": self._count("orders"),
             "known": self._count("orders WHERE key IS NOT NULL"),
@@ -257,12 +257,12 @@ class Comparison(TemporaryDatabase):
         }
 
     def matches(self) -> Iterator[Match]:
-        """Yield the doubts that exactly one order fits."""
+        """Yield the keys in doubt that exactly one order fits."""
         for row in self.database.execute("SELECT key, order_id FROM keys WHERE found = 'matched'"):
             yield Match(*row)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield everything that needs attention, kind by kind."""
+        """Yield all findings, one kind after another."""
         select = self.database.execute
         yield from self.matches()
         for key, *doubt in select("SELECT key, content, since, until FROM keys WHERE found = 'ambiguous'"):
@@ -295,9 +295,9 @@ _UNKNOWN_ORDERS = f"SELECT o.id, (SELECT l.id {_LIKE}), (SELECT l.key {_LIKE}) F
 
 
 def order_content(poster: str, recipient: str, *sums: tuple[Decimal, str]) -> str:
-    """Return the users, amounts and currencies of an order as one text, for the comparison.
+    """Return an order's users, amounts and currencies as one string, for comparison.
 
-    The text ignores the case of ASCII letters and the trailing zeros of amounts.
+    The case of ASCII letters and trailing zeros in amounts are ignored.
     """
     shown = (
         f"{amount.normalize(requests.EXACT):f} {requests.ascii_lower(currency)}" for amount, currency in sums
@@ -338,8 +338,8 @@ class PostingTime:
     def refuted(self, key: str, entry: Entry, steps: Sequence[HistoryEvent]) -> Iterator[Sender]:
         """Yield one sender for each refuted attempt of a key, because a refutation may be a mistake.
 
-        The order data of a refuted attempt is deleted once its undos are done. After that, its content is
-        unknown, and any order of that time fits.
+        The order's data is deleted once the undos of the refuted attempt are done. From then on, the content
+        is unknown, and any order posted at that time fits.
         """
         marked = {step.attempt: step.at for step in steps if step.move == MarkSending.name}
         contents = {undo.intent.id: content_of(undo.intent.order) for undo in entry.pending_undos}
@@ -368,7 +368,7 @@ async def add_journal(
     """Add every key that may have sent an order, and then every key whose order is known.
 
     Returns:
-        Whether an order in both the export and the journal shows that the export's times are right.
+        Whether an order that is in both the export and the journal confirms the export's times.
 
     Raises:
         ValueError: the times differ by more than ``slack``, or the journal cannot list its orders.
@@ -399,7 +399,7 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Check the times of orders that the service itself returned; return whether there are such orders."""
+    """Check the times of orders that the service itself returned. Return whether any were compared."""
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""
@@ -409,9 +409,9 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
             if difference is not None and difference > slack:
                 raise ValueError(
                     f"EXPORT: nothing was compared: posted_at of {order_id} differs by {difference:,.0f} s "
-                    f"from the time in the journal, for {key}. A time without a zone is read as UTC: export "
-                    "the times in UTC, or with their zone (2026-01-31T13:00:00+01:00). If the service's "
-                    "clock really differs so much, raise --slack"
+                    f"from the time in the journal for {key}. A time without a zone is read as UTC: export "
+                    "the times in UTC, or with their zone (2026-01-31T13:00:00+01:00). If the "
+                    "service's clock really differs by that much, raise --slack"
                 )
             is_compared |= difference is not None
             last = order_id
@@ -419,9 +419,9 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
 
 
 def _time_difference(order_id: str, posted_at: float, steps: Sequence[HistoryEvent]) -> float | None:
-    """Return by how many seconds ``posted_at`` lies before the order was sent, or after it was recorded.
+    """Return how many seconds ``posted_at`` is before the order was sent, or after it was recorded.
 
-    Return None if the service did not return the order itself.
+    Return None if the order's id did not come from the service.
     """
     end = next((step for step in steps if step.move == Create.name and step.order_id == order_id), None)
     if end is None:  # A person gave the order's id, which may be wrong.

@@ -1,4 +1,4 @@
-"""The servers of the commands ``sandbox`` and ``desk``, which run until a signal stops them."""
+"""The servers of the ``sandbox`` and ``desk`` commands, which run until a signal stops them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def is_loopback(host: str) -> bool:
 
 
 def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
-    """Parse faults and their shares of all orders, each as ``NAME=SHARE`` or ``NAME=SHARE:SETTINGS``.
+    """Parse ``--fault`` options: ``NAME=SHARE`` or ``NAME=SHARE:SETTINGS``.
 
-    SETTINGS are the settings of the fault, as ``setting=value,setting=value`` or as a JSON object.
+    SHARE is the share of all orders that the fault affects. SETTINGS configures the fault, as
+    ``setting=value,setting=value`` or as a JSON object.
 
     Raises:
-        ValueError: a text is invalid; the message quotes it.
+        ValueError: an option is invalid. The message quotes it.
     """
     shares: dict[Fault, float] = {}
     for text in texts:
@@ -82,10 +83,10 @@ def _value(text: str) -> Any:
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return the TLS context for https, or None without a certificate; both are PEM files.
+    """Return the TLS context for https, or None if there is no certificate. Both files are in PEM format.
 
     Raises:
-        ValueError: there is a key without a certificate, or a file is unreadable or invalid.
+        ValueError: a key was given without a certificate, or a file is unreadable or invalid.
     """
     if certificate is None:
         if key is not None:
@@ -100,7 +101,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
 
 
 async def serve_sandbox(sandbox: Sandbox, *, say: Say, log: Say) -> None:
-    """Serve the sandbox until SIGINT or SIGTERM, then close it. ``log`` receives a line for each request.
+    """Serve the sandbox until SIGINT or SIGTERM. ``log`` is called with a line for each request.
 
     Raises:
         OSError: the server cannot listen on the address.
@@ -118,7 +119,7 @@ async def serve_sandbox(sandbox: Sandbox, *, say: Say, log: Say) -> None:
 
 
 def announcement(sandbox: Sandbox) -> list[str]:
-    """Return the lines that describe how to use ``sandbox``, with exports to paste into a shell."""
+    """Return lines that explain how to use ``sandbox``, including exports to paste into a shell."""
     return [
         f"sandbox listening on {sandbox.base_url}, until Ctrl-C",
         f"token {sandbox.token}",
@@ -138,16 +139,16 @@ def announcement(sandbox: Sandbox) -> list[str]:
 HOST = "127.0.0.1"
 
 IDLE_TIMEOUT = 1_800.0
-"""Seconds without a request after which the browser is signed out."""
+"""The browser is signed out after this many seconds without a request."""
 
-_NEW_ADDRESS = "The terminal that runs the command desk shows a new address."
+_NEW_ADDRESS = "The terminal that runs the desk command shows a new address."
 _USED = (
-    "This address admits one browser, once, and was used already. Start the command desk again for a new one."
+    "This address works only once, and has already been used. Start the desk command again to get a new one."
 )
 
 
 class Entrance:
-    """Admits one browser: it exchanges the one-time token in the printed address for a session cookie."""
+    """Admits a single browser: it exchanges the one-time token in the address for a session cookie."""
 
     def __init__(self, operator: Operator, *, clock: Clock | None = None, say: Say = lambda _: None) -> None:
         self._operator = operator
@@ -162,7 +163,7 @@ class Entrance:
         self._cookie = f"transfer_desk_{self.mount[1:]}"  # unique, because one person may run two desks
 
     def opened(self, port: int) -> str:
-        """Accept requests for this machine's ``port``, and return the address to print."""
+        """Accept requests to ``port`` on this machine, and return the address to print."""
         # Any other host name may belong to a page that resolves it to this machine (DNS rebinding).
         self._hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
         self._port = port
@@ -173,19 +174,19 @@ class Entrance:
         return f"http://{HOST}:{self._port}/enter?token={self._token}"
 
     def _begin_session(self) -> None:
-        """Make a new token and a new session; the previous ones become invalid."""
+        """Create a new token and a new session, which invalidates the previous ones."""
         self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._used_at = self._clock.now()
 
     def end(self, why: str = "signed out") -> str:
-        """End the session, print a new address, and return what the browser shows."""
+        """End the session, print a new address, and return the text for the browser to show."""
         self._begin_session()
-        self._say(f"{why}; this address admits one browser, once:")
+        self._say(f"{why}; this address works once, in one browser:")
         self._say(self._address)
         return f"{why.capitalize()}. {_NEW_ADDRESS}"
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Admit the browser that has the token, once. ``HEAD`` requests and prefetches do not use it up."""
+        """Admit the first browser that sends the token. ``HEAD`` requests and prefetches do not use it up."""
         if request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", ""):
             return web.Response(status=405, headers={"Allow": "GET"})
         given = request.query.get("token", "")
@@ -198,12 +199,12 @@ class Entrance:
         return response
 
     def who(self, request: web.Request) -> Operator | None:
-        """Return the operator if the request has the cookie, and None otherwise.
+        """Return the operator if the request contains the session cookie, and None otherwise.
 
-        A page that reloads itself does not prolong the session, because nobody may be watching it.
+        Automatic reloads of a page do not prolong the session, because nobody may be watching.
 
         Raises:
-            HTTPUnauthorized: the session was idle for too long, and has ended.
+            HTTPUnauthorized: the session was idle for too long and has ended.
         """
         given = request.cookies.get(self._cookie, "")
         is_admitted = request.host in self._hosts and _is_same(given, self._session)
@@ -258,7 +259,7 @@ async def serve_desk(
         await site.start()
         with on_signals(lambda _: stop.set()):
             whose = f"desk for {operator.name}, until Ctrl-C; scope {shown(operators.scope)}"
-            say(f"{whose}; this address admits one browser, once:")
+            say(f"{whose}; this address works once, in one browser:")
             say(entrance.opened(runner.addresses[0][1]))
             await stop.wait()
     finally:

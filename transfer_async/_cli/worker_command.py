@@ -1,4 +1,4 @@
-"""The commands ``worker``, which creates orders from a broker's messages, and ``send``."""
+"""The ``worker`` command, which creates orders from a broker's messages, and the ``send`` command."""
 
 from __future__ import annotations
 
@@ -70,23 +70,24 @@ def worker(
     ] = False,
     network: options.Network,
 ) -> None:
-    """Create the orders of a broker's commands and publish their outcomes, until Ctrl-C.
+    """Create orders from a broker's messages and publish their outcomes, until Ctrl-C.
 
     A key has at most one order, however often its message is delivered. Any number of workers may share a
-    broker and a PostgreSQL journal. A message is acknowledged when its outcome is published; otherwise the
+    broker and a PostgreSQL journal. A message is acknowledged once its outcome is published; otherwise the
     broker delivers it again.
 
-    --hooks: FACTORY returns a sequence of hooks; or a mapping or an object with hooks and optionally resolve
-    (finds out what became of an order in doubt), token, retry and other settings. It may be async.
+    --hooks: FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and,
+    optionally, resolve (which finds out whether an order in doubt exists), token, retry and other settings.
+    It may be async.
 
     --rate and --burst limit the orders of this worker only: divide the service's limit by the number of
     workers.
 
-    On SIGINT (Ctrl-C) or SIGTERM the worker finishes the commands in progress. After a second signal it stops
-    at once, and the broker delivers them again.
+    After SIGINT (Ctrl-C) or SIGTERM, the worker finishes the commands in progress. After a second signal, it
+    stops immediately, and the broker delivers these commands again.
 
-    Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection for good; 2 wrong
-    usage.
+    Exit codes: 0 stopped; 1 stopped by a second signal, or the broker closed the connection permanently; 2
+    wrong usage.
     """
     settings: dict[str, Any] = {
         "commands": commands,
@@ -136,11 +137,11 @@ def send(
 ) -> None:
     """Send commands to workers.
 
-    All lines are checked first: if one of them is not a command, nothing is sent. You may send a command
-    again: its key has at most one order.
+    All lines are checked first. If any line is not a valid command, nothing is sent. It is safe to send a
+    command again, because its key has at most one order.
 
-    Exit codes: 0 the broker accepted all commands; 1 it did not: send them again; 2 wrong usage: nothing was
-    sent.
+    Exit codes: 0 the broker accepted all commands; 1 it did not, so send them again; 2 wrong usage, and
+    nothing was sent.
     """
     with _usage("send"):
         where = _given(options.BROKER, broker)
@@ -166,7 +167,7 @@ def _refuse_beside_try(context: typer.Context) -> None:
     """Refuse options that --try would ignore. Environment variables are ignored silently.
 
     Raises:
-        ValueError: there are such options; the message names them.
+        ValueError: such options were given; the message names them.
     """
     allowed = {"try_it", "commands", "outcomes", "dead_letters", "concurrency", "ack_wait", "sweep_every"}
     beside = [
@@ -206,14 +207,14 @@ def _as_typed(error: Exception) -> str:
 
 
 SEND_TIMEOUT = 10.0
-"""Seconds that the broker may take to accept a connection, and to accept one command."""
+"""Maximum seconds for the broker to accept a connection, or to accept one command."""
 
 
 def commands_in(file: Path) -> list[OrderCommand]:
     """Read the commands in ``file``, one per line; ``-`` is stdin.
 
     Raises:
-        ValueError: a line is not a command; the message gives its number and the faults.
+        ValueError: a line is not a valid command. The message contains the line's number and faults.
         OSError: the file cannot be read.
     """
     data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
@@ -228,7 +229,7 @@ def commands_in(file: Path) -> list[OrderCommand]:
 
 
 async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSettings) -> None:
-    """Send ``commands`` in sequence; return when the broker has accepted all of them.
+    """Send ``commands`` in sequence, and return when the broker has accepted all of them.
 
     Raises:
         ValueError: the address is invalid.
@@ -251,7 +252,7 @@ async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSet
 
 
 async def _with_timeout(work: Coroutine[Any, Any, None]) -> None:
-    """Run ``work`` for at most `SEND_TIMEOUT` seconds, because a broker's driver retries for ever."""
+    """Run ``work`` for at most `SEND_TIMEOUT` seconds, because the broker drivers retry forever."""
     try:
         async with asyncio.timeout(SEND_TIMEOUT) as limit:
             await work
@@ -265,7 +266,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     """Split ``HOST:PORT``.
 
     Raises:
-        ValueError: ``text`` has another form.
+        ValueError: ``text`` is not ``HOST:PORT``, or the port is too large.
     """
     host, _, port = text.rpartition(":")
     if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):

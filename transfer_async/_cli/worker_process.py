@@ -1,4 +1,4 @@
-"""A worker as a process, and ``worker --try``, which starts a broker, a sandbox and a journal for it."""
+"""The process of a worker, and ``worker --try``, which also starts a broker, a sandbox and a journal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from transfer_async.worker.consumer import Health
 from transfer_async.worker.handler import Handler
 
 JOURNAL_TIMEOUT = 5.0
-"""Seconds that the worker waits for the journal; then it starts, even if the journal is down."""
+"""The worker waits for the journal for this many seconds, and then starts even if the journal is down."""
 
 Beside = Callable[[OrderWorker], Awaitable[object]]
 """A function that runs concurrently with a worker, once the worker can receive messages."""
@@ -57,15 +57,17 @@ class WorkerPlan:
 
 
 async def work(plan: WorkerPlan, *, say: Say, log: Say, beside: Beside | None = None) -> None:
-    """Run a worker until SIGINT or SIGTERM, then finish the commands in progress; a second signal stops it.
+    """Run a worker until SIGINT or SIGTERM.
 
-    ``log`` receives the log lines, and ``say`` all other lines. An error in ``beside`` stops the worker.
+    After the first signal, the worker finishes the commands in progress. A second signal stops it
+    immediately. ``log`` is called with each log line, and ``say`` with every other line. An error in
+    ``beside`` stops the worker.
 
     Raises:
-        ValueError: an option is invalid, or the journal can never be used.
+        ValueError: an option is invalid, or the journal is permanently unusable.
         OSError: the worker cannot listen on the address of the health endpoints.
-        ConnectionError: the broker closed the connection for good.
-        asyncio.CancelledError: a second signal came.
+        ConnectionError: the broker closed the connection permanently.
+        asyncio.CancelledError: a second signal was received.
     """
     stop = asyncio.Event()
     with stopped_by_signals(stop), logged(logger, log):
@@ -104,10 +106,10 @@ def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[s
 
 
 async def _check_journal(journal: Journal, address: str) -> None:
-    """Read from the journal at ``address``; log a warning if it is down.
+    """Check that the journal can be read. If it is down, log a warning.
 
     Raises:
-        ValueError: the journal can never be used.
+        ValueError: the journal is permanently unusable.
     """
     try:
         async with asyncio.timeout(JOURNAL_TIMEOUT):
@@ -124,7 +126,7 @@ async def _check_journal(journal: Journal, address: str) -> None:
 
 
 def _is_permanent(error: Exception, address: str) -> bool:
-    """Return whether waiting cannot help: a library or directory is missing, or the file is no journal."""
+    """Return whether retrying is useless: a library or directory is missing, or the file is not a journal."""
     if isinstance(error, JournalFailed):
         return not str(error).startswith("the database server ")  # such as a standby, which may be promoted
     is_file = "://" not in address
@@ -164,7 +166,7 @@ async def _beside(worker: OrderWorker, beside: Beside) -> None:
 
 
 async def _unless(work: Coroutine[Any, Any, None], *ends: asyncio.Task[Any]) -> None:
-    """Run ``work``; cancel it when one of ``ends`` is done."""
+    """Run ``work``, but cancel it when one of ``ends`` is done."""
     doing = asyncio.create_task(work)
     await asyncio.wait([doing, *ends], return_when=asyncio.FIRST_COMPLETED)
     if doing.done():
@@ -195,7 +197,7 @@ async def _client(
 
 
 def _telemetry(plan: WorkerPlan) -> tuple[Any, dict[str, Any]]:
-    """Return the telemetry (None if ``plan`` has none), and the worker's arguments for it.
+    """Return the telemetry, or None if ``plan`` does not request it, and the worker arguments that it needs.
 
     Raises:
         ValueError: OpenTelemetry is not installed.
@@ -234,7 +236,7 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say, log: Say) -> None:
     """Run a worker with a broker, a sandbox and a journal until SIGINT or SIGTERM, then stop them all.
 
-    ``nats`` is the path of the broker's program, ``home`` an empty directory for all files.
+    ``nats`` is the path of the ``nats-server`` program. ``home`` is an empty directory for all files.
 
     Raises:
         OSError: the broker or the sandbox could not be started.
@@ -255,7 +257,7 @@ async def run_trial(nats: str, home: Path, settings: WorkerSettings, *, say: Say
 
 
 def program_name() -> str:
-    """Return the shell command of this program, which works in any directory and environment."""
+    """Return a shell command that runs this program from any directory and environment."""
     program = Path(sys.argv[0]).absolute()
     if program.stem == "transfer-async" and program.is_file():
         return shlex.quote(str(program))
@@ -288,9 +290,9 @@ class _Trial:
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say(
-            "Send another from a second terminal. Sent twice, it creates no second order. The second outcome"
+            "Send another command from a second terminal. If you send it twice, no second order is created."
         )
-        self._say("is not shown, because NATS drops a copy of a message for two minutes:")
+        self._say("The second outcome is not shown, because NATS drops duplicate messages for two minutes:")
         program = await asyncio.to_thread(program_name)
         is_default = settings.commands == WorkerSettings().commands
         options = "" if is_default else f" --commands {shlex.quote(settings.commands)}"
@@ -312,14 +314,14 @@ class _Trial:
 
 PROGRAM = "nats-server"
 START_TIMEOUT = 10.0
-"""Seconds that the server may take to start, or to stop."""
+"""Maximum seconds for the server to start, or to stop."""
 
 
 def nats_program() -> str:
-    """Return the path of ``nats-server``, which is installed beside Python or on the PATH.
+    """Find ``nats-server``, either next to Python or on the PATH, and return its path.
 
     Raises:
-        ValueError: ``nats-server`` is not installed; the message says how to install it.
+        ValueError: ``nats-server`` is not installed. The message says how to install it.
     """
     found = shutil.which(PROGRAM, path=sysconfig.get_path("scripts")) or shutil.which(PROGRAM)
     if found is None:
@@ -329,7 +331,9 @@ def nats_program() -> str:
 
 @asynccontextmanager
 async def nats_server(program: str, directory: Path) -> AsyncIterator[str]:
-    """Run a NATS server with JetStream on a free local port, its files in ``directory``; yield its address.
+    """Run a NATS server with JetStream on a free local port, and yield its address.
+
+    The server stores its files in ``directory``.
 
     Raises:
         OSError: the server did not start.

@@ -1,1 +1,4 @@
-"""The data types of the service and of a call: orders, errors, events. It imports only `_support`."""
+"""The data types of the service and of a call: orders, errors, events.
+
+This package imports only `_support`.
+"""

@@ -25,11 +25,11 @@
     │   └── WrongEventLoop               NOT_SENT   the client belongs to another event loop or process
     └── ServiceFailed                    NOT_SENT   a read (never an order) got no usable response
 
-``outcome`` describes *this call*; ``order_may_exist`` describes *the key*.
-Release a hold for the key only when ``order_may_exist`` is false.
+``outcome`` describes *this call*; ``order_may_exist`` describes *the key*. Release a hold for the key only
+when ``order_may_exist`` is false.
 
-``str`` and ``repr`` show a status, a request id, a hook's name and fixed texts. They never show the
-token, a body, the service's message, or personal data.
+``str`` and ``repr`` show a status, a request id, a hook's name and fixed texts, but never the token, a body,
+the service's message or personal data.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ MISMATCH_IN_HISTORY = "beneficiary: no match (accepted)"
 
 
 class NotVerifiedReason(enum.Enum):
-    """The reason why a beneficiary is not verified. The brackets show the result for each reason."""
+    """The reason why a beneficiary is not verified. The result for each reason is in brackets."""
 
     OTHER_NAME = "other_name"
     """The account is in a different name (no match)."""
@@ -94,7 +94,8 @@ class NotVerifiedReason(enum.Enum):
     """``accept_close`` or ``accept_mismatch`` did not accept the account's name (close match or no match)."""
 
     DECEPTIVE_NAME = "deceptive_name"
-    """A name mixes scripts, or contains a look-alike letter or a sign that is no letter (no match)."""
+    """A name mixes scripts, or contains a look-alike letter or a character that is not a letter (no match).
+    """
 
     NOT_REGISTERED = "not_registered"
     """The username is not registered (no match)."""
@@ -160,9 +161,9 @@ class Attempt:
         number: the position in the call; the first attempt is 1.
         seconds: the duration of the attempt.
         outcome: what this attempt alone proves about the order.
-        status: the HTTP status, if a response came.
+        status: the HTTP status, if a response arrived.
         error: the class name of the underlying error, if there was one.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         began: the start time in UTC; None in records of earlier versions.
     """
 
@@ -188,13 +189,13 @@ class TransferError(Exception):
     Args:
         message: the text of the error, which is safe to log.
         outcome: what is certain about the order after this call. Each class has its own default.
-        order_may_exist: whether an order for the key may exist when the error is delivered. It is true
-            unless it is certain that none exists.
+        order_may_exist: whether an order for the key may exist when the error is delivered. False only if it
+            is certain that no order exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
-        receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
-        attempt_id: the journal's id for this sending of the order; None if the call did not start to send.
-            The service received the id if the client has a ``request_id_header``.
+        receipts: the receipts that the hooks returned, by hook name. The value of ``held=`` is in ``"held"``.
+        attempt_id: the journal's id for this attempt to send the order; None if the call did not begin to
+            send it. The service received the id if the client has a ``request_id_header``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -259,7 +260,10 @@ class PreflightFailed(TransferError):
 
 
 class HoldFailed(PreflightFailed):
-    """The bank's ``place`` refused or failed. ``place`` may raise this error if certainly no hold exists."""
+    """The bank's ``place`` refused or failed.
+
+    ``place`` may raise this error only if it is certain that no hold exists.
+    """
 
 
 class HoldRequired(PreflightFailed):
@@ -270,8 +274,8 @@ class BeneficiaryNotVerified(PreflightFailed):
     """The beneficiary check did not end in a match.
 
     Args:
-        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With ``NOT_POSSIBLE``, ``refused`` is false
-            unless the account is inactive, because another attempt may succeed.
+        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With ``NOT_POSSIBLE``, ``refused`` is true
+            only if the account is inactive. Otherwise, another attempt may succeed.
         reason: why the beneficiary is not verified; None if a bank's own hook gave no reason.
     """
 
@@ -325,8 +329,8 @@ class Refused(TransferError):
         status: the HTTP status; ``None`` for ``Refuted``.
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
-        retry_after: the seconds to wait that the service asked for; None if it did not ask.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        retry_after: the number of seconds that the service asked to wait; None if it did not ask.
         fields: the request's fields that the service named in its ``errors``. These are names from the
             specification, such as ``external_order.transaction_fee``, and never the service's own text.
     """
@@ -355,7 +359,7 @@ class Refused(TransferError):
 
     @property
     def is_final(self) -> bool:
-        """Whether the service would refuse the same order again; see `is_final_no`."""
+        """Return whether the service would refuse the same order again; see `is_final_no`."""
         return is_final_no(type(self).__name__, self.status)
 
 
@@ -367,11 +371,14 @@ class Unauthorized(Refused):
 
 
 class RateLimited(Refused):
-    """The service responded with 429. ``retry_after`` has the seconds to wait, if the service sent them."""
+    """The service responded with 429.
+
+    ``retry_after`` is the number of seconds to wait, if the service sent one.
+    """
 
 
 class Refuted(Refused):
-    """A doubt ended: no order exists, and none can appear. The error of the doubt is the chained cause."""
+    """A doubt was refuted: no order exists, and none can appear. The doubt's error is the chained cause."""
 
     def __init__(
         self, text: str = "the doubt is resolved: no order exists, and none can appear", **rest: Any
@@ -383,9 +390,9 @@ class OutcomeUnknown(TransferError):
     """The request may have been processed. Keep the hold, and do not send the order again.
 
     Args:
-        status: the HTTP status, if a response came.
-        raw: the bytes of the response, if one came; never in ``str``.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
+        status: the HTTP status, if a response arrived.
+        raw: the bytes of the response, if one arrived; never in ``str``.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         kind: why the outcome is unknown, if this call sent the request.
     """
 
@@ -423,7 +430,7 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The order for the key exists already, but this client knows only the order's id."""
+    """The order for the key already exists, but this client knows only the order's id."""
 
     default_outcome = Outcome.CREATED
 
@@ -440,7 +447,7 @@ class KeyBusy(TransferError):
     """Another task or worker is using the key now.
 
     Args:
-        retry_after: the seconds until the lease of the other task or worker ends. The lease may be renewed.
+        retry_after: the seconds until the other task's or worker's lease expires. The lease may be renewed.
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
@@ -472,10 +479,10 @@ class ServiceFailed(TransferError):
     """A read got no usable response after all retries: a 5xx, an unreadable response, or no response.
 
     Args:
-        status: the HTTP status, if a response came.
+        status: the HTTP status, if a response arrived.
         body: the body as received, cut at the client's limit; never in ``str``.
-        request_id: the service's id of the request, if it sent one; see ``response_id_header`` of the client.
-        retry_after: the seconds to wait that the service asked for; None if it did not ask.
+        request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
+        retry_after: the number of seconds that the service asked to wait; None if it did not ask.
     """
 
     default_order_may_exist = False
@@ -501,7 +508,7 @@ _NOT_ABOUT_THE_ORDER = frozenset({401, 404, 405, 408, 425, 429})
 
 
 def is_final_no(error: str, status: int | None) -> bool:
-    """Return whether a refusal concerns the order itself, and not the token, the address or the load.
+    """Return whether a refusal concerns the order itself, rather than the token, the address or the load.
 
     Args:
         error: the class name of the refusal.
@@ -596,7 +603,7 @@ class _Replacement:
 
 
 def sanitize_exception(error: BaseException) -> BaseException:
-    """Return ``error`` if it contains no secrets, or else a safe error of the same class name.
+    """Return ``error`` if it contains no secrets, or else a safe error with the same class name.
 
     The errors in its chain are replaced in the same way.
     """
@@ -614,7 +621,7 @@ def sanitize_exception(error: BaseException) -> BaseException:
 
 
 def bare_alone(error: BaseException) -> BaseException:
-    """Return the sanitized ``error`` without its traceback, whose variables may hold a token or a row."""
+    """Return the sanitized ``error`` without its traceback, whose variables may contain secrets."""
     made = sanitize_exception(error)
     _traceback.__set__(made, None)
     return made
@@ -759,7 +766,7 @@ def _instance(kind: type[BaseException]) -> BaseException:
 
 @functools.cache
 def _class_of(base: Any, name: str) -> Any:
-    """Create a class with this name for replacement errors. No property of ``base`` may hide a fact."""
+    """Create a class with this name for replacement errors. Properties of ``base`` never hide a fact."""
     facts = {fact: None for fact in _FACTS if any(fact in vars(item) for item in _mro(base))}
     return type(base)(name, (_Replacement, base), facts | {"__module__": __name__})
 
@@ -771,8 +778,8 @@ def _class_of(base: Any, name: str) -> Any:
 def without_frames(error: E) -> E:
     """Remove the frames of this package, aiohttp and asyncpg from ``error`` and its chain. Return ``error``.
 
-    The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own
-    code stay.
+    The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own code
+    are kept.
     """
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -844,7 +851,7 @@ class Cause:
 
     Args:
         kind: see `CauseKind`.
-        status: the HTTP status of the last response, if one came.
+        status: the HTTP status of the last response, if one arrived.
         error: the class name of the underlying error, if there was one.
         candidate: the order id in a response that cannot be read as this order, if there is one.
         attempts: the HTTP attempts of the call, oldest first; empty if the process did not report them.
@@ -858,16 +865,16 @@ class Cause:
 
     @property
     def is_from_sender(self) -> bool:
-        """Whether the sender itself reported the doubt, and so does not send again."""
+        """Return whether the sender itself reported the doubt, and so will not send again."""
         return bool(self.attempts)
 
     @property
     def told(self) -> str:
-        """The text of the cause, in one line."""
+        """A description of the cause, in one line."""
         facts = [] if self.status is None else [f"status {self.status}"]
         if self.attempts and (last := self.attempts[-1]).request_id is not None:
             facts.append(f"request {last.request_id}")
         if self.error is not None:
             facts.append(self.error)
         words = _CAUSE_TEXTS[self.kind] + (f" ({', '.join(facts)})" if facts else "")
-        return words if self.candidate is None else f"{words}; the response has the id {self.candidate}"
+        return words if self.candidate is None else f"{words}; the response contains the id {self.candidate}"

@@ -1,8 +1,8 @@
 """Typed events about a call. Logs, metrics, traces and progress displays are all built on them.
 
-An observer is any callable that takes an event. It runs in the client's own task, so it must return at
-once. If it raises an error, the error is logged and does not affect the call. Events contain no order, no
-body and no personal data.
+An observer is any callable that takes an event. An observer runs in the client's own task, so it must return
+immediately. If an observer raises an error, the error is logged and does not affect the call. Events contain
+no order, no body and no personal data.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Event:
 
     Args:
         key: the key.
-        intent_id: the intent's id. It is empty if the intent has none yet.
+        intent_id: the intent's id, or an empty string if the intent has no id yet.
         attempt: the number of HTTP attempts that this call has begun so far.
         seconds: the seconds since the call began.
-        attempt_id: the journal's id for this sending of the order, shared by all HTTP attempts of the call;
-            None before the call starts to send. See ``request_id_header`` of the client.
+        attempt_id: the journal's id for this attempt to send the order, shared by all HTTP attempts of the
+            call; None before the call begins to send. See ``request_id_header`` of the client.
     """
 
     key: str
@@ -108,7 +108,7 @@ class RetryScheduled(Event):
 class OrderCreated(Event):
     """The order exists and is recorded. The successful HTTP attempt took ``took`` seconds.
 
-    ``request_id`` is the service's id of that attempt's request, if its response has one.
+    ``request_id`` is the service's id for the request, if the response contains one.
     """
 
     order_id: str
@@ -162,10 +162,10 @@ class Resolved(Event):
 
 @frozen(kw_only=True)
 class DuplicateSuspected(Event):
-    """Two orders may exist for one key. An operator must check this at once.
+    """Two orders may exist for one key. An operator must check this immediately.
 
     A sender reported a different result after its doubt had already ended. ``order_id`` is the id of the
-    order that the sender created, or the id in an unreadable response. It is None if no id is known.
+    order that the sender created, the id in an unreadable response, or None if no id is known.
     """
 
     order_id: str | None
@@ -240,7 +240,7 @@ _IDS = ("key", "intent_id", "attempt", "attempt_id")
 def log_events(event: Event) -> None:
     """Log one line for ``event`` to the logger ``transfer_async``. Pass this function as an observer.
 
-    The log record's ``extra`` contains ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. It also
+    The log record's ``extra`` contains ``key``, ``intent_id``, ``attempt`` and ``attempt_id``. ``extra`` also
     contains every other field of the event, with the prefix ``transfer_``, and the name of the event's class
     as ``transfer_event``.
     """

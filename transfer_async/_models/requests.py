@@ -103,7 +103,7 @@ def checked_scope(given: str) -> str:
 
 
 def is_sendable(text: str) -> bool:
-    """Return whether ``text`` can be encoded as UTF-8. Half of a surrogate pair cannot."""
+    """Return whether ``text`` can be encoded as UTF-8, that is, contains no lone surrogate."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -222,7 +222,7 @@ def unit(value: Decimal) -> Decimal:
 def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
     """Return ``amount × rate``, rounded half-even to ``places`` decimals.
 
-    If ``amount`` or ``rate`` is invalid, return 1: the check of that field reports the problem.
+    If ``amount`` or ``rate`` is invalid, return 1, because the check of that field reports the problem.
 
     Raises:
         InvalidOrder: ``places`` is not a whole number from 0 to 64.
@@ -236,7 +236,7 @@ def product(amount: Exact, rate: Exact, *, places: int) -> Decimal:
 
 
 def differ(a: Decimal, b: Decimal, *, by_more_than: Decimal) -> bool:
-    """Return whether the exact difference of ``a`` and ``b`` is more than ``by_more_than``."""
+    """Return whether the exact difference between ``a`` and ``b`` is more than ``by_more_than``."""
     # The digits of the exact difference could take gigabytes.
     if abs(a.adjusted() - b.adjusted()) > 4 * DIGITS:
         return a != b and max(a.copy_abs(), b.copy_abs()) > by_more_than
@@ -450,8 +450,8 @@ class OrderIntent:
     """One intent to create one order, as hooks receive it.
 
     Args:
-        id: the intent's id. It stays the same for retries and take-overs. It is new if the key is used again
-            after a definite failure.
+        id: the intent's id, which stays the same for retries and take-overs. If the key is used again after a
+            definite failure, the new intent has a new id.
         key: the caller's own id, or one that the client generated.
         order: the order to create.
         beneficiary: the beneficiary's name, as the customer typed it.
@@ -488,7 +488,7 @@ def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object)
 
 
 def order_problems(new: NewOrder) -> Iterator[Problem]:
-    """Yield every problem of ``new`` (specification 4.1)."""
+    """Yield every problem with ``new`` (specification 4.1)."""
     problems = dict(_field_problems(new))
     yield from problems.items()
     if not problems.keys() & _AMOUNTS and not _amounts_agree(new):
@@ -501,7 +501,7 @@ def order_problems(new: NewOrder) -> Iterator[Problem]:
 
 
 def call_problems(call: OrderRequest) -> Iterator[Problem]:
-    """Yield every problem of the arguments of ``create_order``."""
+    """Yield every problem with the arguments of ``create_order``."""
     key, beneficiary, held = call.key, call.beneficiary, call.held
     if not isinstance(call.order, NewOrder):
         yield "order", "is not a NewOrder"

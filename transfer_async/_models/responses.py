@@ -30,7 +30,7 @@ FLAG: Mapping[str, Any] = {"is_flag": True}
 
 
 def called(name: str) -> Mapping[str, Any]:
-    """Return the metadata for a field with the name ``name`` in the JSON."""
+    """Return the metadata for a field whose name in the JSON is ``name``."""
     return {"name": name}
 
 
@@ -44,9 +44,9 @@ class Wire:
         """Read one object from JSON. Numbers keep all digits.
 
         Raises:
-            UnreadableOrder: ``data`` cannot be read as an ``Order``. The text names the JSON path.
-            InvalidOrder: ``data`` is a request that is not valid.
-            ServiceFailed: ``data`` cannot be read as the model, which is another part of a response.
+            UnreadableOrder: ``data`` cannot be read as an ``Order``. The message names the value's JSON path.
+            InvalidOrder: the model is a request, and ``data`` is not valid.
+            ServiceFailed: the model is any other part of a response, and ``data`` cannot be read.
         """
         read: Self = CODEC.from_json(cls, data)
         return read
@@ -126,7 +126,7 @@ class User(Wire):
     """A user of the service (specification 2.2).
 
     A field is None if it is absent or has a type that the specification does not allow. ``unread`` lists the
-    JSON paths of values with such a type.
+    JSON paths of values with the wrong type.
     """
 
     id: str | None = None
@@ -191,8 +191,8 @@ class ExternalUser(Wire):
 class ExternalOrder(Wire):
     """The bank's data about an order (specification 2.3).
 
-    The balance, the fee and the fee's currency are required. Any other field is None if it is absent or of
-    another type.
+    The balance, the fee and the fee's currency are required. Any other field is None if it is absent or has
+    the wrong type.
     """
 
     current_account_balance: Decimal = field(repr=False)
@@ -227,8 +227,8 @@ class Order(ReadLate, Wire):
     """An order as the service recorded it (specification 2.1).
 
     The fields from ``id`` to ``external_order`` are required: if one is missing or invalid, reading fails.
-    Any other field is ``None`` if it is absent or of another type. ``unread`` lists the JSON paths of values
-    of another type.
+    Any other field is ``None`` if it is absent or has the wrong type. ``unread`` lists the JSON paths of
+    values with the wrong type.
     """
 
     id: str

@@ -1,1 +1,4 @@
-"""Helpers that do not depend on orders: time, tasks, callables, the log. It imports no other layer."""
+"""Helpers that do not depend on orders: time, tasks, callables, the log.
+
+This package imports no other layer.
+"""

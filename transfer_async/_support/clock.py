@@ -1,4 +1,4 @@
-"""Time, sleep and randomness in one place, so that a test can control them."""
+"""Time, sleep and randomness in one place, so that tests can control them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def duration(name: str, value: Duration) -> float:
     """Return the argument ``name`` in seconds.
 
     Raises:
-        ValueError: ``value`` is not a duration; the text names the argument.
+        ValueError: ``value`` is not a duration. The message names the argument.
     """
     try:
         return seconds(value)
@@ -45,7 +45,7 @@ def duration(name: str, value: Duration) -> float:
 
 
 def in_seconds(value: Duration) -> float:
-    """Return ``value`` in seconds; return anything else unchanged, so that a validator reports it."""
+    """Return a duration in seconds. Return any other value unchanged, for a validator to report."""
     try:
         return seconds(value)
     except ValueError:
@@ -100,10 +100,11 @@ class Clock:
     """The source of a client's time, sleep and randomness.
 
     Args:
-        now: returns the seconds on a clock that never goes back. It counts the time of a suspension.
+        now: returns the seconds on a clock that never goes backwards. The clock keeps running while the
+            machine is suspended.
         utc: returns the wall-clock time as an aware ``datetime``.
         sleep: waits for a number of seconds.
-        chance: returns a random number from 0 to below 1.
+        chance: returns a random number, at least 0 and less than 1.
     """
 
     now: Callable[[], float] = _NOW
@@ -123,7 +124,7 @@ NEVER: Final = float("inf")
 
 
 def on_clock(clock: Clock, moment: datetime | None) -> float:
-    """Convert ``moment`` to a time on ``clock``, which later changes of the wall clock do not affect."""
+    """Convert ``moment`` to a time on ``clock``, so that later wall clock changes do not affect it."""
     if moment is None:
         return NEVER
     return clock.now() + (moment - clock.utc()).total_seconds()
@@ -148,19 +149,19 @@ def within(limit: float, clock: Clock, deadline: float) -> float:
 
 
 class Periodic:
-    """Runs a function periodically. A run that fails is reported, and the next run still happens.
+    """Runs a function periodically. If a run fails, its error is reported and the next run still follows.
 
     Args:
         do: the function to run.
         every: the seconds from the end of one run to the start of the next.
-        until: returns whether to stop; it is called before each run.
-        failed: receives the error of a run that failed.
+        until: called before each run; returns whether to stop.
+        failed: called with the error of a run that failed.
         clock: the source of sleep and randomness.
         first: the seconds before the first run. The default is a random part of ``every``, so that processes
             that start at the same time do not run in step.
 
     Attributes:
-        resting: whether `run` waits for the next run, so that it can be cancelled without loss.
+        resting: whether `run` is between two runs, so that cancelling it interrupts no run.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Periodic:
 
 
 def moment(since_1970: float) -> datetime:
-    """Convert seconds since 1970 to a time in UTC. A time out of range becomes the first or last date."""
+    """Convert seconds since 1970 to a time in UTC. If out of range, it becomes the first or last date."""
     try:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):
@@ -205,7 +206,7 @@ def moment(since_1970: float) -> datetime:
 def time_text(when: datetime, zone: ZoneInfo | None = None) -> str:
     """Return a time as text to the second, in UTC and, if given, in ``zone``.
 
-    The date in ``zone`` is included only if it is not the date in UTC.
+    The date in ``zone`` is included only if it differs from the date in UTC.
     """
     utc = when.astimezone(UTC)
     text = f"{utc:%Y-%m-%d %H:%M:%S} UTC"

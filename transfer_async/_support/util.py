@@ -34,21 +34,21 @@ class _ShowsNothing:
         return object.__repr__(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return no fields. Otherwise the library rich would show all fields of a struct."""
+        """Return no fields. Otherwise, the library rich would show all fields of a struct."""
         return []
 
 
 class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
-    """Base class of objects that change. Creating one takes a third of the time of an attrs object.
+    """Base class of mutable objects. Creating one takes a third of the time that an attrs object takes.
 
     An object is equal only to itself, and its ``repr`` shows no field.
     """
 
 
 class FrozenStruct(_ShowsNothing, msgspec.Struct, eq=False, frozen=True):
-    """Base class of objects that do not change, such as a client's parts or a row of a table.
+    """Base class of immutable objects, such as a client's parts or a row of a table.
 
-    It is not an attrs class, because each attrs class adds 0.2 ms to the import.
+    This is not an attrs class, because each attrs class adds 0.2 ms to the import.
     """
 
 
@@ -67,11 +67,11 @@ _DATABASE = re.compile(
 def checked_database(dsn: str) -> str:
     """Return ``dsn`` if it is an unambiguous address of a PostgreSQL database.
 
-    If a password contains an unencoded ``/`` or ``@``, a driver takes the rest of the password for a host or
-    a port. The driver would show this rest in its errors, and send it to the name service.
+    If a password contains an unencoded ``/`` or ``@``, a driver mistakes the rest of the password for a host
+    or a port. The driver would then show this part in errors, and send it to a name server.
 
     Raises:
-        ValueError: ``dsn`` is not such an address; the text does not show it.
+        ValueError: ``dsn`` is not an unambiguous PostgreSQL address. The message does not quote ``dsn``.
     """
     if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")):
         raise ValueError("dsn: must begin with postgresql://")
@@ -84,7 +84,7 @@ def checked_database(dsn: str) -> str:
 
 
 def public(address: str) -> str:
-    """Return ``address`` without user names, passwords or other secrets. It may be a comma-separated list."""
+    """Return an address, or a comma-separated list, without user names, passwords or other secrets."""
     if not _SCHEME.match(address.strip()):
         return "..." if _LIKE_A_LOGIN.search(address) else address  # The address is a file.
     first, *others = (item.strip() for item in address.split(","))
@@ -137,7 +137,7 @@ class Raised:
     """The error that a bank's own code raised, returned in place of a result.
 
     Args:
-        error: the error, of any class; use only the functions of `transfer_async._models.errors` on it.
+        error: the error, of any class. Inspect it only with the functions in `transfer_async._models.errors`.
     """
 
     __slots__ = ("error",)
@@ -231,7 +231,7 @@ def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
         kind: a description of the required value, for the error.
 
     Raises:
-        ValueError: ``given`` is not an async callable; the text shows what to write instead.
+        ValueError: ``given`` is not an async callable. The message shows what to write instead.
     """
     refuse_class(given, name=name)
     if not callable(given):
@@ -256,7 +256,7 @@ POSITIVE = "must be more than 0 seconds, and finite"
 
 
 def is_positive(seconds: object) -> bool:
-    """Return whether ``seconds`` is a finite float, more than 0."""
+    """Return whether ``seconds`` is a finite float greater than 0."""
     return isinstance(seconds, float) and 0 < seconds < math.inf
 
 
@@ -264,7 +264,7 @@ def positive_seconds(name: str, value: Duration) -> float:
     """Return the argument ``name`` in seconds.
 
     Raises:
-        ValueError: ``value`` is not a duration, is not finite, or is not more than 0.
+        ValueError: ``value`` is not a duration, is not finite, or is not greater than 0.
     """
     found = duration(name, value)
     if not is_positive(found):
@@ -283,7 +283,7 @@ def check_count(name: str, value: object, *, least: int = 1) -> None:
 
 
 def positive(rule: str = POSITIVE) -> Validator:
-    """Return a validator that requires a finite float, more than 0. Its error shows ``rule``."""
+    """Return a validator that requires a finite float greater than 0. Its error message contains ``rule``."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not is_positive(value):
@@ -293,7 +293,7 @@ def positive(rule: str = POSITIVE) -> Validator:
 
 
 def at_least(low: float) -> Validator:
-    """Return a validator that requires a finite number of seconds, ``low`` or more."""
+    """Return a validator that requires a finite number of seconds, at least ``low``."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not (isinstance(value, float) and low <= value < math.inf):
@@ -308,7 +308,7 @@ def a_duration(_: object, attribute: Attribute[Any], value: Duration) -> None:
 
 
 def count(least: int = 1) -> Validator:
-    """Return a validator that requires a whole number, ``least`` or more."""
+    """Return a validator that requires a whole number, at least ``least``."""
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         check_count(attribute.name, value, least=least)

@@ -1,1 +1,1 @@
-"""Integrations of the client and the worker with other libraries. Most of them need an extra."""
+"""Integrations with other libraries, for the client and the worker. Most of them need an extra."""

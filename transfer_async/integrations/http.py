@@ -1,4 +1,4 @@
-"""HTTP responses of a bank's payment service to its callers, one for each outcome of ``create_order``.
+"""HTTP responses for the callers of a bank's payment service, one for each outcome of ``create_order``.
 
 This module needs no web framework and no extra. Pass ``status``, ``body`` and ``headers`` to your framework.
 
@@ -54,7 +54,7 @@ class HTTPResponse:
 
     Args:
         status: the status code.
-        body: the JSON object. It contains no personal data and no text of the transfer service.
+        body: the JSON object, which contains no personal data and no text from the transfer service.
         headers: the header ``Retry-After`` if the caller should repeat the request, otherwise none.
     """
 
@@ -116,7 +116,7 @@ def response_for_record(record: KeyRecord | None, *, key: str) -> HTTPResponse:
 
 
 def _is_refusal_of_this_call_only(error: TransferError) -> bool:
-    """Return whether this call was refused, but an order of the same key may exist."""
+    """Return whether this call was refused although an order for the same key may exist."""
     return error.outcome is Outcome.REFUSED and error.order_may_exist
 
 

@@ -1,14 +1,14 @@
 """A small implementation of the transfer order service, for development and tests.
 
-It is written from the specification alone and shares no code with the client. So if one of them misreads the
-specification, tests fail.
+It is based on the specification alone and shares no code with the client, so tests fail if either of them
+misreads the specification.
 
     async with Sandbox() as sandbox:
         sandbox.faults.add(CloseAfterProcessing())
         ...  # a client at sandbox.base_url with sandbox.token
         await sandbox.match_now()
 
-Give each fault a share of all orders; the same seed draws the same faults:
+Give each fault a share of all orders. The same seed produces the same faults:
 
     Sandbox(faults={CloseAfterProcessing(): 0.05, Status(429): 0.1}, seed=7)
 """

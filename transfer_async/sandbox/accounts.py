@@ -1,6 +1,6 @@
-"""The accounts of a sandbox, and the limits of their currencies.
+"""The sandbox's accounts and their currency limits.
 
-All data are fictional. The e-mail addresses are under example.com, and the account numbers are not real.
+All data is fictional. The e-mail addresses use example.com, and the account numbers are not real.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,10 +22,10 @@ PaymentTypes = Mapping[str, Mapping[str, str]]
 
 @frozen(kw_only=True)
 class CurrencyAccount:
-    """One currency of an account (specification, section 2.5).
+    """A currency that an account holds (specification, section 2.5).
 
-    Amounts are in units of the currency. An amount must be a multiple of `steps`; `Decimal(0)` allows any
-    amount. An account without `payment_types` cannot be paid in this currency.
+    Amounts are in the currency's major unit, such as dollars. An amount must be a multiple of `steps`;
+    `Decimal(0)` allows any amount. An account without `payment_types` cannot be paid in this currency.
     """
 
     code: str
@@ -42,11 +42,11 @@ class CurrencyAccount:
 
 @frozen(kw_only=True, eq=False)
 class Account:
-    """One account of the service. Accounts are compared by identity.
+    """An account at the service. Accounts are compared by identity.
 
     `payable` means that the account has a valid receiving bank account. `is_bank` marks the one account that
-    owns the token; its username may be a plain name. `email` defaults to the username. `id` is derived from
-    the username.
+    owns the token. The username of this account need not be an e-mail address. `email` defaults to the
+    username. `id` is derived from the username.
     """
 
     username: str
@@ -69,13 +69,15 @@ class Account:
         object.__setattr__(self, "id", self.id or str(uuid5(NAMESPACE_URL, f"sandbox:{self.username}")))
 
     def holding(self, code: str) -> CurrencyAccount | None:
-        """Return the account's currency with this code, or `None`. The code's case does not matter."""
+        """Return the account's currency with this code, or `None`. The case of the code does not matter."""
         wanted = code.upper()
         return next((held for held in self.currencies if held.code.upper() == wanted), None)
 
 
 class Accounts:
-    """The accounts by username. Exactly one account is the bank. The case of ASCII letters does not matter.
+    """The registered accounts, by username. Exactly one of them is the bank.
+
+    Look-ups ignore the case of ASCII letters.
 
     Raises:
         ValueError: there is no bank or more than one, or two accounts have the same username.
@@ -87,7 +89,7 @@ class Accounts:
             self.add(account)
         banks = [account for account in self if account.is_bank]
         if len(banks) != 1:
-            raise ValueError(f"accounts: exactly one must have is_bank, not {len(banks)}")
+            raise ValueError(f"accounts: exactly one account must have is_bank, not {len(banks)}")
         self.bank: Account = banks[0]
 
     def __iter__(self) -> Iterator[Account]:
@@ -110,26 +112,26 @@ class Accounts:
         """Register an account.
 
         Raises:
-            ValueError: the username is registered already.
+            ValueError: the username is already registered.
         """
         if account.username in self:
-            raise ValueError(f"account {account.username!r} is registered already: choose another username")
+            raise ValueError(f"account {account.username!r} is already registered: choose another username")
         self._by_username[ascii_lower(account.username)] = account
 
 
 def ascii_lower(username: str) -> str:
-    """Return the username with its ASCII letters in lower case, so `straße` and `strasse` stay different."""
+    """Return the username with ASCII letters in lower case. `straße` and `strasse` stay different."""
     return "".join(item.lower() if item.isascii() else item for item in username)
 
 
 def load_accounts(path: str | Path) -> tuple[Account, ...]:
     """Read accounts from a JSON file: an array of objects with the fields of `Account`.
 
-    Amounts are decimal strings, or JSON numbers, which are read without rounding.
+    Amounts are decimal strings or JSON numbers, and are never rounded.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file does not contain such an array. The message says what is wrong.
+        ValueError: the file's content is invalid. The message says what is wrong.
     """
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=tuple[Account, ...])

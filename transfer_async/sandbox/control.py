@@ -1,7 +1,7 @@
-"""The paths under `/sandbox/`, with which a person or a test controls the sandbox.
+"""The paths under `/sandbox/` that let a person or a test control the sandbox.
 
-They are not part of the specification. All paths except the first show personal data, so they require the
-token that the sandbox prints.
+These paths are not part of the specification. All paths except the first show personal data, so they require
+the token that the sandbox prints.
 
 | method and path | response |
 | --- | --- |
@@ -16,7 +16,7 @@ token that the sandbox prints.
 | `DELETE /sandbox/faults` | remove all faults |
 | `POST /sandbox/release` | release the stalled requests: `{"released": n}` |
 
-`GET /sandbox/` is the page for a browser. It needs Jinja.
+`GET /sandbox/` returns a page for a browser. It needs Jinja.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FaultRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Control:
-    """Answers the requests to the service and to the sandbox's own paths."""
+    """Answers requests to the service and to the sandbox's own paths."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Control:
         }
 
     def is_control_path(self, path: str) -> bool:
-        """Return whether a path controls the sandbox. No fault applies to such a path."""
+        """Return whether a path controls the sandbox. Faults never apply to these paths."""
         return path.startswith(PREFIX) and not path.startswith(USERS)
 
     def answer(self, call: Call) -> Reply:
@@ -188,7 +188,7 @@ class Control:
 
 
 def make_fault(name: str, options: Mapping[str, Any]) -> Fault:
-    """Make a fault from its name in `FAULTS` and its settings.
+    """Create a fault from its name in `FAULTS` and its settings.
 
     Raises:
         ValueError: the name or a setting is unknown, or a value is out of range.
@@ -225,7 +225,7 @@ def _show_fault(fault: Fault) -> validation.JsonObject:
 
 
 def settings_text(fault: Fault, rule: Rule | None = None) -> str:
-    """Return a fault's name and settings, and the settings of its rule that are not the defaults."""
+    """Describe a fault by its name, its settings, and the settings of its rule that are not the defaults."""
     given = {name: getattr(fault, name) for name in attrs.fields_dict(type(fault))}
     options = ", ".join(f"{name} {_text(value)}" for name, value in given.items() if value not in (None, {}))
     parts = [f"{fault.name} ({options})" if options else fault.name]
@@ -247,7 +247,7 @@ def _text(value: object) -> str:
 
 
 def indented(body: bytes) -> str:
-    """Return a JSON body with each member on its own line. Return any other body unchanged.
+    """Return a JSON body with each member on its own line. Any other body is returned unchanged.
 
     A body that is longer than `MAX_INDENTED` or nested deeper than `MAX_DEPTH` also stays unchanged, because
     the indentation could make it a thousand times longer.
@@ -262,7 +262,6 @@ def indented(body: bytes) -> str:
 
 
 def _depth(text: str) -> int:
-    """Return the maximum number of open brackets at any position of a text."""
     return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 
@@ -314,7 +313,7 @@ _STYLE_BYTES, _TEMPLATE_TEXT = _STYLE.read_bytes(), _TEMPLATE.read_text(encoding
 
 
 class Page:
-    """The page and its forms.
+    """The sandbox's web page and its forms.
 
     Args:
         service: the service whose orders the page shows.
@@ -355,7 +354,7 @@ class Page:
             return Reply(status=200, body=_STYLE_BYTES, headers={**HEADERS, "Content-Type": "text/css"})
         method = "GET" if call.path in (HOME, LIVE) else "POST"
         if call.method not in (method, "HEAD" if method == "GET" else ""):
-            return _problem(405, f"This path takes {method} only.", {"Allow": method})
+            return _problem(405, f"Only {method} is allowed for this path.", {"Allow": method})
         if method == "GET":
             return self._show(call)
         if not _is_own_form(call):

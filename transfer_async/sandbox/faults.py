@@ -1,8 +1,8 @@
 """The fault classes, and the queue that selects the fault for each request.
 
-A fault's docstring first says whether the fault creates the order of a valid request. A fault is called with
-an `Exchange`. It raises `ConnectionError` if the client closes the connection first. `FAULTS` lists all
-faults by name.
+The first sentence of a fault's docstring says whether a valid request still creates its order. A fault is
+called with an `Exchange`. A fault raises `ConnectionError` if the client closes the connection first.
+`FAULTS` lists all faults by name.
 """
 
 # ruff: noqa: D102 - the class docstring describes the call
@@ -39,7 +39,7 @@ def http_response(reply: Reply, *, keep_alive: bool = False) -> bytes:
 
 
 def padded(document: bytes, size: int) -> Iterator[bytes]:
-    """Yield the parts of a JSON object, with a padding field that increases it to about `size` bytes."""
+    """Yield the parts of a JSON object, with a field that pads it to about `size` bytes."""
     yield document[:-1] + b',"padding":"'
     for _ in range(size // len(_BLOCK)):
         yield _BLOCK
@@ -62,7 +62,7 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 @frozen
 class CloseBeforeReading(Fault):
-    """Create no order. Close the connection after the head, before the body is read."""
+    """Create no order. Close the connection after the request's head, without reading the body."""
 
     name: ClassVar[str] = "close-before-reading"
     before_body: ClassVar[bool] = True
@@ -97,8 +97,8 @@ class ResetAfterProcessing(Fault):
 class StallBeforeProcessing(Fault):
     """Stall, then create the order and respond, even if the client has closed the connection.
 
-    The stall lasts `seconds`. If None, it lasts until `Faults.release`. If the sandbox closes first, no order
-    is created.
+    The stall lasts `seconds` or, if that is None, until `Faults.release`. If the sandbox closes first, no
+    order is created.
     """
 
     name: ClassVar[str] = "stall-before-processing"
@@ -111,7 +111,7 @@ class StallBeforeProcessing(Fault):
 
 @frozen
 class StallAfterProcessing(Fault):
-    """Create the order, then respond after `seconds`. If None, respond after `Faults.release`."""
+    """Create the order, then respond after `seconds` or, if that is None, after `Faults.release`."""
 
     name: ClassVar[str] = "stall-after-processing"
     seconds: float | None = None
@@ -192,8 +192,8 @@ class TruncatedHead(Fault):
 class TruncatedBody(Fault):
     """Create the order, then end the response (FIN) after `keep` bytes of its body.
 
-    The head announces a longer body. If `chunked` is true, the head announces chunks, and the last chunk is
-    missing.
+    `Content-Length` is larger than the body. If `chunked` is true, the body is sent in chunks instead, and
+    the last chunk is missing.
     """
 
     name: ClassVar[str] = "truncated-body"
@@ -260,7 +260,7 @@ _WRONG: Mapping[str, object] = {
 
 @frozen
 class WrongTypes(Fault):
-    """Create the order, then respond with an order in which `changes` replace fields."""
+    """Create the order, then respond with an order in which some fields are replaced by `changes`."""
 
     name: ClassVar[str] = "wrong-types"
     changes: Mapping[str, Any] = field(factory=lambda: dict(_WRONG), hash=False)
@@ -274,7 +274,7 @@ class WrongTypes(Fault):
 
 @frozen
 class AnotherOrder(Fault):
-    """Create the order, then respond with a nonexistent order that has another id, poster and amount."""
+    """Create the order, then respond with a nonexistent order: its id, poster and amount are different."""
 
     name: ClassVar[str] = "another-order"
 
@@ -321,7 +321,7 @@ class HugeBody(Fault):
 
 @frozen
 class CompressedHugeBody(Fault):
-    """Create the order, then respond as `HugeBody` does, but compressed to a thousandth of `size`."""
+    """Create the order, then respond like `HugeBody`, but compressed to about a thousandth of `size`."""
 
     name: ClassVar[str] = "compressed-huge-body"
     size: int = 300_000_000
@@ -335,8 +335,8 @@ class CompressedHugeBody(Fault):
 class UnsolicitedReply(Fault):
     """Create the order, then respond and send a second, unrequested response on the same connection.
 
-    The second response is `200` with `body`. It is sent after `delay` seconds. If `delay` is None, it is sent
-    after `Faults.release`.
+    The second response is `200` with `body`. It is sent after `delay` seconds or, if that is None, after
+    `Faults.release`.
     """
 
     name: ClassVar[str] = "unsolicited-reply"
@@ -400,14 +400,14 @@ FAULTS: Mapping[str, type[Fault]] = {
 
 
 class Waiting:
-    """Tasks that wait for a condition. The conditions are checked after every change."""
+    """Lets tasks wait for conditions, which are checked after every change."""
 
     def __init__(self) -> None:
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._closed = False
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition is true.
+        """Wait until the condition is true.
 
         Raises:
             RuntimeError: the sandbox closed first.
@@ -437,7 +437,7 @@ class Waiting:
         self._closed = True
         for _, future in self._waiters:
             if not future.done():
-                future.set_exception(RuntimeError("the sandbox closed before the expected event"))
+                future.set_exception(RuntimeError("the sandbox was closed before the awaited event"))
         self._waiters = []
 
 
@@ -449,7 +449,7 @@ EVERY_PATH = "*"
 class Rule:
     """A fault in the queue, and the requests to which it applies.
 
-    `times` is the number of requests left; `None` means no limit.
+    `times` is the number of remaining requests; `None` means no limit.
     """
 
     fault: Fault
@@ -461,7 +461,7 @@ class Rule:
 
     @property
     def needs_body(self) -> bool:
-        """Whether the rule depends on the poster or the amount, which are in the body."""
+        """Return whether the rule depends on the poster or the amount, which are in the body."""
         return self.username is not None or self.amount is not None
 
     def applies_to(self, record: RequestRecord) -> bool:
@@ -472,10 +472,10 @@ class Rule:
 
 
 class Mix:
-    """A set of faults. Each of them affects a share of the requests to a path.
+    """A set of faults, each of which affects a share of the requests to a path.
 
-    Each request draws its fault on arrival. So for one seed, the nth request always draws the same fault. The
-    queue has no influence on the draw.
+    Each request is assigned its fault at random on arrival, independently of the queue. With the same seed,
+    the nth request always gets the same fault.
     """
 
     def __init__(self, shares: Mapping[Fault, float], *, path: str, seed: int) -> None:
@@ -486,7 +486,7 @@ class Mix:
         self._drawn: WeakKeyDictionary[RequestRecord, Fault | None] = WeakKeyDictionary()
 
     def fault_for(self, record: RequestRecord) -> Fault | None:
-        """Return a random fault for a request, or None. Further calls return the same result."""
+        """Return a random fault for a request, or None. Repeated calls return the same result."""
         if not self.shares or self._path not in (EVERY_PATH, record.path):
             return None
         if record not in self._drawn:
@@ -504,8 +504,8 @@ class Faults:
     """The queue of faults, the mix of faults, and the requests that stall.
 
     A request gets the fault of the first rule in the queue that applies to it. A rule with a `probability`
-    may be skipped at random. If no rule applies, the request gets the fault that it drew from the mix, or
-    none.
+    may be skipped at random. If no rule applies, the request gets the fault that the mix assigned to it, if
+    any.
     """
 
     def __init__(self, *, seed: int, waiting: Waiting) -> None:
@@ -536,15 +536,16 @@ class Faults:
         Args:
             fault: the fault.
             times: the number of requests that get the fault; `None` for all requests until `clear`.
-            probability: the chance for each request, 0 to 1, drawn from the sandbox's seed.
+            probability: the probability that a request gets the fault, 0 to 1. The sandbox's seed determines
+                which requests get it.
             path: the path to which the fault applies, order creation by default. `"*"` means every path that
                 does not control the sandbox.
             username: apply the fault only to requests of this poster.
             amount: apply the fault only to requests with this `poster_amount`, compared as a number.
 
         Raises:
-            ValueError: an argument is out of range; or `username` or `amount` is given for a fault that
-                acts before the body is read.
+            ValueError: an argument is out of range; or `username` or `amount` is given for a fault that acts
+                before the body is read.
         """
         wanted = None if amount is None else Decimal(amount)
         rule = Rule(
@@ -559,11 +560,11 @@ class Faults:
         return self._mix.shares
 
     def mix(self, shares: Mapping[Fault, float], *, path: str = CREATE_ORDER_PATH) -> None:
-        """Replace the mix. From now on, each of these faults affects its share of the requests.
+        """Replace the mix. Apply each of these faults to its share of all further requests.
 
-        `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with one fault.
-        For one seed, the nth request from now on always draws the same fault. So sequential requests are
-        reproducible. For concurrent requests, the order of arrival decides.
+        For example, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with
+        one fault. With the same seed, the nth request after this call always gets the same fault, so
+        sequential requests are reproducible. For concurrent requests, the order of arrival decides.
 
         Args:
             shares: the share of each fault, 0 to 1, at most 1 in total.
@@ -604,8 +605,8 @@ class Faults:
     def take(self, record: RequestRecord, *, before_body: bool) -> Fault | None:
         """Return the fault for a request, or None, and count its use.
 
-        Call this method twice for each request: before its body is read, for the faults that act then, and
-        after its body is read.
+        Call this method twice for each request: before its body is read, for faults that act at that point,
+        and again after its body is read.
         """
         drawn = self._mix.fault_for(record)
         for rule in self._rules:

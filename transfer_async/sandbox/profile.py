@@ -1,7 +1,7 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile contains no personal data and no token. Of a body, it records only the names of a few common fields.
-You can commit a profile with your code.
+A profile contains no personal data and no token. From bodies, it records only the names of a few common
+fields. You can commit a profile with your code.
 """
 
 import os
@@ -75,7 +75,7 @@ def _checked_headers(_: object, __: object, headers: Mapping[str, str]) -> None:
 
 
 def _all_match(pattern: re.Pattern[str], rule: str) -> Callable[[object, Any, Any], None]:
-    """Return a validator for a text, for a tuple of texts, or for None."""
+    """Return a validator that requires a string, or each string in a tuple, to match ``pattern``."""
 
     def check(_: object, attribute: Any, value: str | tuple[str, ...] | None) -> None:
         texts = (value,) if isinstance(value, str) else value or ()
@@ -94,10 +94,11 @@ class SeenAnswer:
         body: the kind of the body.
         fields: the names of the well-known fields in the JSON object, without values.
         unauthorized: whether the body was exactly the one in section 7 of the specification.
-        headers: the headers by lower-case name, without `IGNORED_HEADERS`. A value that may be secret is "".
+        headers: the headers by lower-case name, without `IGNORED_HEADERS`. Values that may be secret are
+            empty.
         within: the response time in seconds, rounded up to one of `TIME_STEPS`; None if no complete response
             arrived.
-        order: the order in the response, as in `OrderSeen`; "none" if the request asked for no order.
+        order: the order in the response, or "none" if the request was not for an order; see `OrderSeen`.
         unreadable: the reason why the client cannot read the order in a successful response, without values.
         amount: the poster's amount in the response, if it is larger than the one sent.
     """
@@ -150,7 +151,8 @@ class ServiceProfile:
         version: the version of the file format; 1.
         levels: the levels of the probe that were completed.
         answers: the responses, by the name of the request.
-        request_ids: the headers that contain a request id, as their names and their changing values show.
+        request_ids: the headers that seem to contain a request id, judging by their names and changing
+            values.
         connection: the limits of connections; None if the probe did not check them.
         limits: the limits of amounts, by currency code.
     """
@@ -204,12 +206,12 @@ def load_profile(path: str | Path) -> ServiceProfile:
 
 
 def time_step(seconds: float) -> float:
-    """Return the first of `TIME_STEPS` that is not below `seconds`, or the last one."""
+    """Return the first of `TIME_STEPS` that is at least `seconds`, or the last one if there is none."""
     return next((step for step in TIME_STEPS if seconds <= step), TIME_STEPS[-1])
 
 
 def midpoint(step: float, steps: tuple[float, ...]) -> float:
-    """Return the mean of one of `steps` and the step below it."""
+    """Return the mean of `step` and the next lower one of `steps`."""
     below = next((low for low, high in pairwise((0.0, *steps)) if high == step), 0.0)
     return (below + step) / 2
 
@@ -295,7 +297,7 @@ class Special:
     """An invalid order that the probe sends.
 
     Args:
-        why: the fault of the order, in a few words.
+        why: what is wrong with the order, in a few words.
         made: a function that builds the body from the document of a valid order.
         fits: a function that returns whether a JSON object has this fault.
     """
@@ -357,7 +359,7 @@ _WAIVED: Mapping[str, tuple[str, ...]] = {
 
 
 def waived_fields(name: str) -> frozenset[str]:
-    """Return the fields that a service does not check if it creates the order with this name."""
+    """Return the fields that a service leaves unchecked if it creates the probe's order with this name."""
     return frozenset(_WAIVED.get(name, (name.removeprefix("without-"),)))
 
 
@@ -411,10 +413,10 @@ _DEFAULTS: JsonObject = read(
 
 
 class ImitatingService(Service):
-    """A `Service` that responds as recorded in a profile, or as the sandbox if nothing is recorded.
+    """A `Service` that responds as a profile records, or like the sandbox if nothing is recorded.
 
-    If the profile says that an order with a missing or invalid field is created, a default value replaces the
-    field. All other fields must pass the sandbox's own checks.
+    If the profile shows that orders with a certain field missing or invalid are created, a default value
+    replaces that field. All other fields must pass the sandbox's own checks.
     """
 
     def __init__(self, profile: ServiceProfile, **settings: Any) -> None:
@@ -458,7 +460,7 @@ class ImitatingService(Service):
         return next((name for name in names if name in self._profile.answers), ORDER)
 
     def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Create the order, return the existing one for the same body, or refuse it as the sandbox does."""
+        """Create the order, return the existing one for the same body, or refuse it like the sandbox."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:
@@ -471,7 +473,7 @@ class ImitatingService(Service):
         return evolve(_as_seen(seen, order_id=made.order.id if made.order else ""), order=made.order)
 
     def _create_as(self, name: str, call: Call) -> Reply:
-        """Create the order. Skip only the checks that the recorded service does not make."""
+        """Create the order, skipping only the checks that the recorded service does not make."""
         document = self.head_refusal(call) or read_json(call)
         if isinstance(document, Reply):
             if name != NOT_JSON or document.status != _NOT_JSON:
@@ -498,7 +500,6 @@ class ImitatingService(Service):
         return self.create(request, beneficiary=beneficiary)
 
     def _shown_limits(self, request: CreateOrder) -> Problems:
-        """Return a problem for each amount outside the profile's limits."""
         problems = {}
         for name, amount, code in (
             ("poster_amount", request.poster_amount, request.poster_currency),
@@ -511,7 +512,7 @@ class ImitatingService(Service):
         return problems
 
     def _with_recorded_headers(self, reply: Reply, seen: SeenAnswer) -> Reply:
-        """Return the reply with the recorded headers and delay. It is lost if no response was recorded."""
+        """Return the reply with the recorded headers and delay. The reply is lost if the recorded one was."""
         ids = self._profile.request_ids
         headers = {
             name: secrets.token_hex(8) if name in ids else value or "-"
@@ -529,7 +530,6 @@ def _not_waived(problems: Problems, waived: frozenset[str]) -> Problems:
 
 
 def _success_status(seen: SeenAnswer) -> int | None:
-    """Return the status of a successful JSON response, or None for any other response."""
     return seen.status if seen.body == "json" and (seen.status or 0) // 100 == 2 else None
 
 

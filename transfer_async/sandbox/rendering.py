@@ -1,4 +1,4 @@
-"""Users and orders as JSON objects of the service (specification, section 2)."""
+"""Builds the service's JSON objects for users and orders (specification, section 2)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -33,8 +33,8 @@ WHO_AM_I_FIELDS = (
 def user_object(account: Account) -> JsonObject:
     """Build the user object of an account, with all fields of section 2.2 except `externalUser`.
 
-    Missing details of an account (telephone, address, dates) are derived from its username. So they are the
-    same every time.
+    Missing details of an account (telephone, address, dates) are derived from its username, so they never
+    change.
     """
     random = Chance(account.username)
     return {
@@ -59,7 +59,7 @@ def who_am_i_object(account: Account) -> JsonObject:
 
 
 def bank_logo(account: Account) -> str:
-    """Return the name of the image file of a bank's logo."""
+    """Return the file name of a bank's logo."""
     return f"{account.username}.png"
 
 
@@ -177,7 +177,7 @@ _ECHOED_BY_BANK = tuple(path.rpartition(".")[2] for path in FIELDS if "." in pat
 
 @frozen(kw_only=True)
 class Order:
-    """One order: its request, its parties and its state. `number` counts orders from 1."""
+    """An order: its request, its parties and its state. `number` counts orders from 1."""
 
     id: str
     number: int
@@ -203,15 +203,14 @@ class Order:
 
     @property
     def is_matched(self) -> bool:
-        """Whether the matcher bot has matched the order."""
+        """Return whether the matcher bot has matched the order."""
         return self.matched_at is not None
 
     def matched(self, *, match_id: str, at: datetime) -> "Order":
-        """Return the order in the matched state.
+        """Return a copy of the order in the matched state.
 
-        The specification shows no transitions. In our interpretation, `is_matched` becomes 1,
-        `is_processing` becomes 0 and `can_cancel_order` becomes false. `match_id`, `matched_at` and
-        `updated_at` are set.
+        The specification shows no transitions. In our interpretation, `is_matched` becomes 1, `is_processing`
+        becomes 0 and `can_cancel_order` becomes false. `match_id`, `matched_at` and `updated_at` are set.
         """
         return evolve(self, match_id=match_id, matched_at=at, updated_at=at)
 

@@ -40,16 +40,15 @@ def _now() -> datetime:
 
 
 class Sandbox:
-    """A small implementation of the transfer order service that listens on a real socket of this machine.
+    """A small implementation of the transfer order service that listens on a real socket.
 
-    `async with Sandbox() as sandbox:` listens until the block ends. A sandbox cannot be entered again.
+    `async with Sandbox() as sandbox:` listens until the block ends. A sandbox can be used only once.
 
     Args:
         match_every: seconds between two runs of the matcher bot.
         seed: determines the order ids and the random faults.
-        faults: the share of all orders for each fault, as in
-            `{CloseAfterProcessing(): 0.05, Status(429): 0.1}`. The same seed draws the same faults. See
-            `Faults.mix`.
+        faults: the share of all orders for each fault, as in `{CloseAfterProcessing(): 0.05, Status(429):
+            0.1}`. The same seed draws the same faults. See `Faults.mix`.
         accounts: the registered accounts, `DEFAULT_ACCOUNTS` by default.
         token: the API token; by default a new random one.
         host: the address to listen on. Unless it is loopback, other machines can reach the sandbox.
@@ -145,11 +144,11 @@ class Sandbox:
         await self._connections.close()
 
     async def match_now(self) -> list[str]:
-        """Run the matcher bot once; return the ids of the orders that it matched."""
+        """Run the matcher bot once, and return the ids of the orders that it matched."""
         return self._match()
 
     async def received(self, count: int = 1) -> None:
-        """Wait until the sandbox has read this total number of create-order requests.
+        """Wait until the sandbox has read this many create-order requests in total.
 
         Raises:
             RuntimeError: the sandbox closed first. `finished`, `stalled`, `created` and `matched` raise the
@@ -158,15 +157,15 @@ class Sandbox:
         await self._waiting.until(lambda: self._received >= count)
 
     async def finished(self, count: int = 1) -> None:
-        """Wait until this number of create-order requests is finished, either answered or abandoned."""
+        """Wait until this many create-order requests are finished, either answered or abandoned."""
         await self._waiting.until(lambda: self._finished >= count)
 
     async def stalled(self, count: int = 1) -> None:
-        """Wait until this number of requests are stalled at the same time."""
+        """Wait until this many requests are stalled at the same time."""
         await self._waiting.until(lambda: len(self.faults.stalled) >= count)
 
     async def created(self, count: int = 1) -> None:
-        """Wait until this number of orders exists."""
+        """Wait until this many orders exist."""
         await self._waiting.until(lambda: len(self.orders) >= count)
 
     async def matched(self, order_id: str) -> None:
@@ -253,7 +252,7 @@ _GRACE = 1.0
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection. It responds to invalid HTTP with JSON, and does not log its bytes.
+    """aiohttp's connection. Invalid HTTP is answered with JSON, and its bytes are not logged.
 
     `body` is the body of the current request. `served` counts the connection's requests so far.
     """
@@ -286,8 +285,6 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """aiohttp's low-level server, with `_Connection` as its connection class."""
-
     def __init__(self, handler: Handler, **options: Any) -> None:
         super().__init__(handler)
         self._options = options
@@ -336,11 +333,11 @@ class Connections:
         """Start to listen.
 
         Raises:
-            RuntimeError: the sandbox was opened before.
+            RuntimeError: the sandbox has been opened before.
             OSError: the address cannot be used.
         """
         if self._listener is not None:
-            raise RuntimeError("a sandbox cannot be entered again: create another one")
+            raise RuntimeError("a sandbox can be used only once: create another one")
         self._server = _Server(self._run, **self._options)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._server, self._host, self._port, ssl=self._ssl)

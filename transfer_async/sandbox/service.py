@@ -1,9 +1,12 @@
-"""The service without a socket: it turns requests into responses. The caller provides its clock and its seed.
+"""The service without a socket: it turns requests into responses.
+
+The caller provides the clock and the seed.
 
 The service checks a request in this order: path (404), method (405), token (401) and `Accept` (406). For a
 new order, it then checks the body's size (413), `Content-Type` (415), JSON (400) and fields (422). The
-specification shows no statuses, and only one body of a refusal, for a wrong token. All statuses, and the body
-of a 422 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own choice.
+specification does not state any statuses, and shows the body of only one refusal, for a wrong token. All
+statuses, and the body of a 422 (`{"message": ..., "errors": {field: [reason]}}`), are the sandbox's own
+choice.
 """
 
 import abc
@@ -70,7 +73,7 @@ class Service:
 
     Args:
         accounts: the registered accounts. The specification requires only a registered beneficiary, so the
-            first order of an unknown poster registers the poster.
+            first order from an unknown poster registers the poster.
         token: the bank account's API token.
         seed: determines the order ids.
         now: a function that returns the time as an aware datetime.
@@ -100,7 +103,7 @@ class Service:
         self.orders[order_id] = order.matched(match_id=self.new_id(), at=self._now())
 
     def has_token(self, call: Call) -> bool:
-        """Return whether a call has the right token."""
+        """Return whether a call contains the right token."""
         return _same_token(call.headers.get("Authorization", ""), self._token)
 
     def head_refusal(self, call: Call) -> Reply | None:
@@ -114,7 +117,7 @@ class Service:
         return _check_poster(request, poster) | _check_beneficiary(request, beneficiary, poster)
 
     def create(self, request: CreateOrder, *, beneficiary: Account) -> Reply:
-        """Create the order of a request, without checking the request."""
+        """Create the order for a request, without checking the request."""
         now, poster = self._now(), self._poster(request)
         order = Order(
             id=self.new_id(),
@@ -159,7 +162,7 @@ class Service:
 def refuse_head(call: Call, *, methods: Collection[str], token: str | None) -> Reply | None:
     """Return the response that refuses a request's method, token or `Accept`; `None` if all are valid.
 
-    With `token=None`, a request needs no token.
+    If `token` is None, a request needs no token.
     """
     if call.method not in methods:
         return evolve(message(405, "Method Not Allowed"), headers={"Allow": ", ".join(methods)})
@@ -198,7 +201,7 @@ def _accepts_json(value: str) -> bool:
 
 
 def unprocessable(problems: Problems) -> Reply:
-    """Refuse an order because of problems with its fields."""
+    """Build the response that refuses an order because of problems with its fields."""
     return message(422, "The order was refused.", errors=problems)
 
 
@@ -221,10 +224,10 @@ def _check_poster(request: CreateOrder, poster: Account) -> Problems:
     if not poster.active or poster.is_bank:
         return {"poster_username": ["must be an active customer"]}
     if held is None:
-        return {"poster_currency": ["is not a currency of the poster"]}
+        return {"poster_currency": ["is not one of the poster's currencies"]}
     problems = _check_amount("poster_amount", request.poster_amount, held)
     if request.poster_payment_method_type not in held.payment_types:
-        problems["poster_payment_method_type"] = ["is not a payment type of the poster in this currency"]
+        problems["poster_payment_method_type"] = ["is not one of the poster's payment types in this currency"]
     if request.matcher_currency.lower() not in held.can_trade_with:
         problems["matcher_currency"] = ["cannot be traded with the poster's currency"]
     return problems
@@ -269,7 +272,7 @@ def _receiving_method(beneficiary: Account, code: str) -> str:
 
 @frozen
 class Fault(abc.ABC):
-    """A fault of the service or of the network; the base class of all faults.
+    """The base class of all faults of the service or the network.
 
     `name` is the fault's name under `/sandbox/faults`. A `before_body` fault acts before the body is read, so
     it cannot be restricted to a poster or an amount.
@@ -288,7 +291,8 @@ class RequestRecord:
     """One request and its result.
 
     Attributes:
-        method, path, headers: as received. The names in `headers` ignore case; the token is included.
+        method, path, headers: the method, path and headers as received. Header names are case-insensitive.
+        The token is included.
         body: the part of the body that was read, up to the service's limit; empty until it is read.
         received_at: the time when the head was read.
         fault: the fault that was applied; `None` if there was no fault.
@@ -344,10 +348,10 @@ class NoAnswer(web.StreamResponse):
         self.force_close()
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Do not write a head."""
+        """Write no head, because a fault has dealt with the response."""
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:
-        """Do not write an end."""
+        """Write no end, because a fault has dealt with the response."""
 
 
 class Exchange:
@@ -394,7 +398,7 @@ class Exchange:
         self._body = bytes(body) if len(body) <= MAX_BODY_BYTES else None
 
     def process(self) -> Reply:
-        """Process the request. If it is valid, this creates the order."""
+        """Process the request, and create the order if the request is valid."""
         record = self.record
         call = Call(method=record.method, path=record.path, headers=record.headers, body=self._body)
         reply = self._process(call)
@@ -444,7 +448,7 @@ class Exchange:
         self._transport().write(data)
 
     async def stall(self, seconds: float | None = None) -> None:
-        """Wait for `seconds`. If `None`, wait until `Faults.release` or until the sandbox closes."""
+        """Wait for `seconds` or, if `None`, until `Faults.release` or until the sandbox closes."""
         await (self._stall(self.record) if seconds is None else self.sleep(seconds))
 
     def close(self) -> None:

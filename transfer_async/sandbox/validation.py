@@ -1,6 +1,6 @@
-"""Exact JSON, and the checks of a create-order request (specification, section 4.1).
+"""Exact JSON parsing, and validation of create-order requests (specification, section 4.1).
 
-The specification does not say which fields are required, nor which checks the service makes. The sandbox
+The specification does not say which fields are required, or which checks the service makes. The sandbox
 requires every field, ignores unknown fields, and reports all problems at once.
 """
 
@@ -34,7 +34,7 @@ def read(body: bytes) -> Any:
     """Read a JSON document. Every number becomes a `Decimal` with the same digits.
 
     Raises:
-        BadJson: the body is not UTF-8, is not JSON or is nested too deep; or it contains NaN, an infinity,
+        BadJson: the body is not UTF-8, is not JSON or is nested too deeply; or it contains NaN, an infinity,
             a number that is too long, or half of a surrogate pair.
     """
     try:
@@ -51,7 +51,7 @@ def read(body: bytes) -> Any:
     except UnicodeEncodeError:
         raise BadJson("A string contains half of a surrogate pair.") from None
     except RecursionError:
-        raise BadJson("The body is nested too deep.") from None
+        raise BadJson("The body is nested too deeply.") from None
     except (ValueError, ArithmeticError):
         raise BadJson("The body is not valid JSON.") from None
     return value
@@ -184,7 +184,7 @@ _INNER = "external_order"
 
 @frozen(kw_only=True)
 class CreateOrder:
-    """A create-order request with well-formed fields. Amounts are exact, in units of the currency.
+    """A create-order request with well-formed fields. Amounts are exact and in the currency's major unit.
 
     The fields' metadata defines the checks, the OpenAPI schema and the example.
     """
@@ -251,7 +251,7 @@ def request_schema(inside: str = "") -> JsonObject:
 
 
 def parse(body: object) -> tuple[CreateOrder | None, Problems]:
-    """Read a request body into a `CreateOrder`. Also return the problems of its fields."""
+    """Read a request body into a `CreateOrder`, and return it with the problems of its fields."""
     if not isinstance(body, dict):
         return None, {"body": ["must be a JSON object"]}
     values: dict[str, Any] = {}
@@ -271,7 +271,11 @@ _DISAGREEMENT: Problems = {"poster_amount": ["must equal matcher_amount multipli
 
 
 def amounts_agree(request: CreateOrder) -> bool:
-    """Return whether `poster_amount` is `matcher_amount` times the rate, to half a unit of its last place."""
+    """Return whether the amounts and the exchange rate are consistent.
+
+    `poster_amount` must equal `matcher_amount` times the rate, to within half a unit of its last decimal
+    place.
+    """
     with localcontext(Context(prec=200)):
         product = request.matcher_amount * request.exchange_rate
         places = max(0, -int(request.poster_amount.as_tuple().exponent))
@@ -287,7 +291,7 @@ def decimal_of(value: object) -> Decimal | None:
 
 
 def filled(body: JsonObject, problems: Problems, values: JsonObject) -> Any:
-    """Return a copy of `body` in which the fields with problems have the values of `values`."""
+    """Return a copy of `body` in which `values` replaces the fields that have problems."""
     inner_body = body.get("external_order")
     copy = {**body, "external_order": dict(inner_body) if isinstance(inner_body, dict) else {}}
     for path in problems:

@@ -1,4 +1,4 @@
-"""Tools for a bank's own tests: sandboxes, a fake client, a manual clock, assertions and checks of hooks."""
+"""Tools for a bank's own tests: sandboxes, a fake client, a manual clock, assertions and a hook checker."""
 
 import typing as _typing
 

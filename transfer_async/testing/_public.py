@@ -1,6 +1,7 @@
 """The public names of `transfer_async.testing`, imported from the modules that define them.
 
-They are in a separate module so that pytest starts without importing them. See `transfer_async._lazy`.
+The names are in a separate module so that pytest can start without importing them. See
+`transfer_async._lazy`.
 """
 
 from transfer_async.testing.assertions import (

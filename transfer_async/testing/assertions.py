@@ -1,7 +1,7 @@
-"""Assertions for the end of a test: a key has one order, and its hold is placed or released.
+"""Assertions for the end of a test, such as that a key has exactly one order or that its hold is released.
 
-They read the journal, the sandbox's orders and the bank's ledger. If an assertion fails, it raises an
-`AssertionError` that lists the orders or holds found.
+The assertions read the journal, the sandbox's orders and the bank's ledger. If an assertion fails, it raises
+an `AssertionError` that lists the orders or holds found.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CreateOr
 
 
 class HasOrders(Protocol):
-    """An object with orders: a `Sandbox`, or the ``sandbox`` of a `FakeClient`."""
+    """An object that has orders: a `Sandbox`, or the ``sandbox`` of a `FakeClient`."""
 
     @property
     def orders(self) -> Mapping[str, rendering.Order]:
@@ -42,14 +42,14 @@ class HasOrders(Protocol):
 
 
 async def assert_one_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
-    """Assert that the sandbox has exactly one order with the content of ``key``.
+    """Assert that the sandbox has exactly one order with the same content as the order for ``key``.
 
-    Two keys with the same content cannot be distinguished, so give each order of a test another amount. To
-    count the orders of one payment with several keys or rates, use `assert_one_payment`.
+    Two keys with the same content cannot be told apart, so give each order in a test a different amount. To
+    count the orders for one payment that uses several keys or rates, use `assert_one_payment`.
 
     Args:
         key: the caller's key.
-        client: the client whose journal has the key. It may be closed.
+        client: the client whose journal contains the key. The client may be closed.
         sandbox: the sandbox that received the order.
     """
     entry, found = await _orders_of(key, client, sandbox)
@@ -95,9 +95,9 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
 
 
 async def assert_no_order(key: str, *, client: TransferClient, sandbox: HasOrders) -> None:
-    """Assert that the sandbox has no order with the content of ``key``.
+    """Assert that the sandbox has no order with the same content as the order for ``key``.
 
-    The arguments are the same as those of `assert_one_order`.
+    The arguments are the same as for `assert_one_order`.
     """
     _, found = await _orders_of(key, client, sandbox)
     _check(not found, key, f"expected no order, found {', '.join(found)}")
@@ -108,7 +108,7 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
 
     Args:
         key: the caller's key.
-        client: the client whose journal has the key. It may be closed.
+        client: the client whose journal contains the key. The client may be closed.
         held: a function that returns the holds of an intent; see `Held`.
     """
     *earlier, last = await _intents_of(key, client)
@@ -120,7 +120,7 @@ async def assert_hold_kept(key: str, *, client: TransferClient, held: Held) -> N
 async def assert_hold_released(key: str, *, client: TransferClient, held: Held) -> None:
     """Assert that no intent of ``key`` has a hold.
 
-    The arguments are the same as those of `assert_hold_kept`.
+    The arguments are the same as for `assert_hold_kept`.
     """
     await _assert_none(key, await _intents_of(key, client), held, "")
 
@@ -137,7 +137,6 @@ async def _orders_of(key: str, client: TransferClient, sandbox: HasOrders) -> tu
 
 
 async def _intents_of(key: str, client: TransferClient) -> list[str]:
-    """Return the ids of all intents of the key, oldest first."""
     entry = await _entry(key, client)
     steps = await context_of(client).journal.history(key)
     earlier = (step.intent_id for step in steps if step.intent_id != entry.intent_id)
@@ -200,7 +199,9 @@ async def standing_holds(held: Held, intent_id: str) -> tuple[str, ...]:
 
 
 class Holds:
-    """A ledger of holds in memory, for tests of code that uses the client. Its hook follows all rules.
+    """An in-memory ledger of holds, for testing code that uses the client.
+
+    The ledger's hook follows all rules for hooks.
 
     Attributes:
         standing: the reference of each placed hold, by ``intent.id``.
@@ -224,7 +225,7 @@ class Holds:
         return self.standing.setdefault(intent.id, f"hold-{intent.id}")
 
     async def release(self, intent: OrderIntent, reference: str | None) -> None:  # noqa: ARG002 - the intent is enough
-        """Release the hold of an intent. Do nothing if it has none."""
+        """Release the hold of an intent, if it has one."""
         self.released.append(intent.id)
         self.standing.pop(intent.id, None)
 
@@ -280,10 +281,10 @@ def make_intent(order: NewOrder | None = None, *, key: str = "payment-1", **chan
 
 
 def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
-    """Make the order that the service would return for ``new``, with every field of the specification.
+    """Make the order that the service would return for ``new``, with every field in the specification.
 
     Args:
-        new: the requested order; `make_new_order()` by default. The sandbox need not accept it.
+        new: the requested order, which the sandbox need not accept; `make_new_order()` by default.
         changes: fields of the response, by their names in section 2.1 of the specification.
 
     Raises:
@@ -305,7 +306,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
 
 
 def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
-    """Make a user like those that the service returns. For an unknown username, invent a person.
+    """Make a user like those that the service returns. If the username is unknown, a person is invented.
 
     Args:
         username: an e-mail address.
@@ -335,8 +336,6 @@ START = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 @define
 class _ClockState:
-    """The clock's start time, and the seconds since then."""
-
     began: datetime
     passed: float = 0.0
 
@@ -352,14 +351,14 @@ class _ClockState:
 
 
 class ManualClock(Clock):
-    """A clock that stands still until `advance` is called. A sleep returns at once and advances the clock.
+    """A clock that stands still until `advance` is called. Sleeping returns at once and advances the clock.
 
     Pass the same clock to the client and to your own journal, so that retries take no real time.
     `PostgresJournal` uses the database's time instead. Every random fraction is 0.5, so delays are the same
     in each run. The `Timeouts` of a request are still measured in real time.
 
     Args:
-        start: the initial wall-clock time, an aware datetime; noon of 6 May 2024 UTC by default.
+        start: the initial wall-clock time, an aware datetime; noon UTC on 6 May 2024 by default.
 
     Raises:
         ValueError: ``start`` has no time zone.

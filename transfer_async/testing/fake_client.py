@@ -37,12 +37,12 @@ TOKEN = "token-of-the-fake"  # noqa: S105 - not a real secret
 class FakeClient(TransferClient):
     """A `TransferClient` without sockets, for unit tests: ``async with FakeClient(hooks=[...]) as client:``.
 
-    It is the real client with another transport: keys, holds, doubts, the journal, errors and retries work
-    as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults and
+    It is the real client with a different transport: keys, holds, doubts, the journal, errors and retries
+    work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults and
     accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
-        base_url: the service's name in the journal. The client never connects to it.
+        base_url: the service's name in the journal. The client never connects to this URL.
         token: the API token, or a callable that returns it, as for `TransferClient`. A string is also the
             token that the sandbox accepts. A callable must return ``TOKEN``.
         accounts: the registered users; by default those of a `Sandbox`.
@@ -99,12 +99,12 @@ class FakeClient(TransferClient):
 
 
 class _Exchange(Exchange):
-    """An exchange without a connection. It collects the bytes that the sandbox writes.
+    """An exchange without a connection, which collects the bytes that the sandbox writes.
 
     Attributes:
         ended: a future that is done when the response has ended. It is cancelled if the caller stops waiting.
         status, headers, content: the received parts of the response. ``status`` is None until the head is
-            complete.
+        complete.
         whole: whether the response is complete.
     """
 
@@ -122,10 +122,10 @@ class _Exchange(Exchange):
         self._raw = b""
 
     async def wait_for_end(self, *, within: float) -> None:
-        """Wait for the end of the response, for ``within`` seconds in total and ``sock_read`` for each part.
+        """Wait for the end of the response, at most ``within`` seconds in total and ``sock_read`` per part.
 
         Raises:
-            TimeoutError: one of the times expired. The parts received so far are kept.
+            TimeoutError: one of the timeouts expired. The parts received so far are kept.
         """
         async with asyncio.timeout(within), asyncio.timeout(self._sock_read) as self._reading:
             await self.ended
@@ -204,7 +204,7 @@ class _Body(web.StreamResponse):
 
 
 class _SocketlessSandbox(Sandbox):
-    """A sandbox that opens no socket. Its service, accounts and faults work without entering it."""
+    """A sandbox that opens no socket. The service, accounts and faults work without entering the sandbox."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -244,7 +244,7 @@ class _SocketlessSandbox(Sandbox):
 
 
 class _Transport(Transport):
-    """A transport to a sandbox in this process. Its results are like those of a transport with sockets."""
+    """A transport to a sandbox in this process, with the same results as a transport that uses sockets."""
 
     def __init__(
         self,

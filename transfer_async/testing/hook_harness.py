@@ -36,7 +36,7 @@ Factory = Callable[[], object]
 
 
 class RuleBroken(Exception):
-    """Raised when a hook breaks a rule. It ends the trial."""
+    """Raised when a hook breaks a rule, to end the trial."""
 
     def __init__(self, broken: BrokenRule) -> None:
         super().__init__(broken.rule.name)
@@ -68,7 +68,7 @@ class BankUnderTest:
     close: Callable[[], Any] | None
 
     async def money(self) -> Any:
-        """Return the balance with exact numbers, or None if the factory has no ``balance``.
+        """Return the balance in exact numbers, or None if the factory provides no ``balance``.
 
         Raises:
             ValueError: a number has so many digits that arithmetic would not be exact.
@@ -148,7 +148,7 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
     Raises:
         ValueError: the factory cannot be imported by name.
-        RuntimeError: the bank's code raised an error. The message contains it.
+        RuntimeError: the bank's code raised an error, which the message contains.
     """
     made, found = inspect.unwrap(factory), None
     module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
@@ -169,7 +169,7 @@ async def call_in_process(factory: Factory, method: str, *given: object) -> Any:
 
 
 def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
-    """Run a call that `call_in_process` wrote to the standard input, and write its result to the output."""
+    """Read a call of `call_in_process` from standard input, run it, and write its result to the output."""
     module, name, method, given = pickle.load(sys.stdin.buffer)  # noqa: S301 - our own process wrote it
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # Hooks print to stderr.
 
@@ -189,13 +189,14 @@ def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
 
 @define(eq=False)
 class HookHarness:
-    """Calls the hooks for one trial and records each call. In the record, each intent has a letter.
+    """Calls the hooks for one trial and records each call. In the record, a letter stands for each intent.
 
     Args:
         bank: the current worker's hooks and ledger.
         trial: the title of the trial.
         patience: the timeout of each call of a hook in seconds.
-        another: a function that starts another worker and checks that it finds the holds of these intents.
+        another: a function that starts another worker and checks that it finds the holds of the given
+            intents.
 
     Attributes:
         asked: the intents for which ``place`` was called.
@@ -234,7 +235,7 @@ class HookHarness:
         return chr(ord("A") + self.intents.index(intent))
 
     def broken(self, rule: HookRule, saw: str) -> RuleBroken:
-        """Return the exception that reports the broken rule and ends the trial."""
+        """Return an exception that ends the trial and reports which rule was broken."""
         return RuleBroken(BrokenRule(rule=rule, trial=self.trial, did=tuple(self.did), saw=saw))
 
     # --- calls --------------------------------------------------------------------------------------
@@ -467,7 +468,7 @@ class Cuttable(Generic[T]):
 
     @property
     def was_cut(self) -> bool:
-        """Whether ``work`` reached the await at which ``cut`` interrupts it."""
+        """Return whether ``work`` reached the await at which ``cut`` interrupts it."""
         return self.awaits >= self._cut.at
 
     def __await__(self) -> Generator[Any, Any, T]:

@@ -14,8 +14,8 @@ class HookRule:
         says: the rule as a sentence.
         costs: the consequence for the bank if the rule is broken.
         helps: how to fix the hook.
-        after: more basic rules. If one of these is broken, the same fault most likely breaks this rule, so
-            the report omits it.
+        after: more basic rules. If one of these is broken, the same fault most likely breaks this rule too,
+            so the report omits this rule.
     """
 
     name: str
@@ -159,7 +159,7 @@ class BrokenRule:
 
     Args:
         rule: the rule.
-        trial: the title of the trial that showed it.
+        trial: the title of the trial that broke the rule.
         did: the calls that the trial made, in order.
         saw: the observed result.
         more: the number of other trials that broke the rule.
@@ -189,7 +189,7 @@ class HookReport:
     """The result of `verify_hooks`; ``str(report)`` is a readable text.
 
     Args:
-        broken: the broken rules, each with the shortest trial that shows it. Empty if no rule is broken.
+        broken: the broken rules, each with the shortest trial that broke it. Empty if no rule is broken.
         tried: the number of trials.
         notes: the trials that could not run, and the reasons.
         seed: the seed that repeats the same random sequences.

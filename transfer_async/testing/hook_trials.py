@@ -1,4 +1,4 @@
-"""The trials of a bank's hooks. A trial repeats a situation from production and then releases its holds."""
+"""Trials for a bank's hooks. Each trial reproduces a situation from production, then releases its holds."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
     Args:
         run: a function that runs one sequence on the caller's event loop.
         count: the number of sequences.
-        seed: the same seed draws the same sequences.
+        seed: the seed for the sequences; the same seed produces the same sequences.
 
     Raises:
         ModuleNotFoundError: hypothesis is not installed.
@@ -415,14 +415,14 @@ async def verify_hooks(
 ) -> HookReport:
     """Test a bank's hooks in situations from production, and report which rules they break.
 
-    The trials call the hooks twice, concurrently, and from a restarted worker. At each await, they cancel the
-    hook, or raise a timeout or a lost connection. They call the undo without a receipt, twice, and with
-    nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If one
-    fault breaks several rules, the report names only the most basic rule.
+    The trials call the hooks twice, concurrently, and from a restarted worker. At each await, the trials
+    cancel the hook, or raise a timeout or a lost connection. They call the undo without a receipt, twice, and
+    with nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If
+    one fault breaks several rules, the report names only the most basic rule.
 
     Args:
-        factory: a function that makes the hooks of a worker. It returns a mapping or an object with these
-            names:
+        factory: a function that makes the hooks of a worker. The factory returns a mapping or an object with
+            these names:
 
             - ``hooks``: the hooks; the last one places the hold.
             - ``held(intent_id)``: the holds of an intent.
@@ -431,16 +431,16 @@ async def verify_hooks(
             - ``order``, optional: the order whose funds are held.
             - ``close()``, optional: closes the resources of the worker.
 
-            All these functions may be async. The factory is called again for each restarted worker, in a
-            new process if it can be imported there. It must find the same ledger each time. Use a test
-            ledger with funds for six holds that no other program uses.
-        seed: the same seed draws the same random sequences.
+            All these functions may be async. The factory is called again for each restarted worker, in a new
+            process if it can be imported there. Each call must find the same ledger. Use a test ledger that
+            has funds for six holds and that no other program uses.
+        seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
         late: the seconds to wait for late holds, once, after all trials.
         patience: the timeout of each call of a hook in seconds.
 
     Returns:
-        The report. Its method ``check()`` raises an `AssertionError` if a rule is broken.
+        The report, whose method ``check()`` raises an `AssertionError` if a rule is broken.
 
     Raises:
         ValueError: the factory returns an invalid object, or a balance is too large to be exact.
@@ -460,9 +460,9 @@ class _Run:
     """One run of all trials.
 
     Attributes:
-        broken: the broken rules by name, each with the shortest trial that shows it.
+        broken: the broken rules by name, each with the shortest trial that broke it.
         tried: the number of trials.
-        ended: the trials that broke no rule. At the end, their intents must have no hold.
+        ended: the trials that broke no rule. At the end, the intents of these trials must have no hold.
         is_stopped: whether further trials would be meaningless.
     """
 
@@ -476,7 +476,6 @@ class _Run:
     is_stopped: bool = False
 
     async def start(self) -> BankUnderTest:
-        """Start a worker with new hooks."""
         self.workers.append(await make_bank(self.factory))
         if self.workers[-1].balance is None:
             self.notes.append(_UNSEEN)
@@ -505,7 +504,6 @@ class _Run:
         return bank
 
     async def close(self) -> None:
-        """Close the workers' resources."""
         for worker in self.workers:
             await worker.closed()
 
@@ -534,7 +532,7 @@ class _Run:
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release the holds that appeared after their release. Return whether there was one."""
+        """Report and release holds that appeared after their release. Return whether there were any."""
         held_before = len(self.ended)
         for harness in [*self.ended]:
             try:
@@ -555,7 +553,7 @@ class _Run:
         return None
 
     async def _made(self, title: str, trial: Trial) -> object:
-        """Run a trial and return its result. If its holds cannot be released, run no other trial."""
+        """Run a trial and return its result. If its holds cannot be released, no further trial runs."""
         if self.is_stopped:
             return None
         bank = self.workers[0]
@@ -581,7 +579,7 @@ class _Run:
         return result
 
     async def _released(self, harness: HookHarness) -> bool:
-        """Release the holds of the trial's intents with the hooks. Return whether none is left."""
+        """Use the hooks to release the holds of the trial's intents. Return whether none is left."""
         bank = self.workers[0]
 
         async def release() -> None:

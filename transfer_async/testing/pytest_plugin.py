@@ -1,9 +1,10 @@
 """The pytest plug-in: fixtures and a marker for tests of code that uses the client.
 
-If the package is installed, pytest finds the plug-in by its entry point. Otherwise write
-`pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
+If the package is installed, pytest finds the plug-in by its entry point. Otherwise write `pytest_plugins =
+["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
 
-The fixtures work in sync tests. With pytest-asyncio or anyio, they work in async tests on any event loop.
+The fixtures work in sync tests. With pytest-asyncio or anyio, the fixtures also work in async tests on any
+event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _UNITTEST = (
 class _Plugin:
     """The fixtures, and the pytest hooks that implement the marker.
 
-    They are registered only once, even if this module is loaded twice.
+    Both are registered only once, even if this module is loaded twice.
     """
 
     @pytest.fixture
@@ -53,7 +54,7 @@ class _Plugin:
 
     @pytest.fixture
     def transfer_clock(self) -> ManualClock:
-        """A clock for a client and its journal. It stands still until `advance` is called."""
+        """A clock for a client and its journal, which stands still until `advance` is called."""
         from transfer_async.testing import ManualClock
 
         return ManualClock()

@@ -168,7 +168,7 @@ def named_faults(wanted: Iterable[str | Fault]) -> dict[str, Fault]:
     """Return the faults in a marker's arguments, in order, or all of `EACH_FAULT` if there are none.
 
     Args:
-        wanted: the arguments: faults, or names from `EACH_FAULT` or from the sandbox's ``FAULTS``.
+        wanted: the marker's arguments: faults, or names from `EACH_FAULT` or the sandbox's ``FAULTS``.
 
     Raises:
         ValueError: no fault has one of the names.

@@ -1,7 +1,8 @@
 """Workers that take commands from any message broker.
 
-This package decides what to do with each message and in which order. It may import the client and the layers
-below it. A `Delivery` connects it to one broker. Banks may write their own.
+This package decides which steps to take for each message, and in which order. A `Delivery` connects it to a
+particular broker; you can write one for your own broker. The package may import the client and the layers
+below it.
 """
 
 from transfer_async.worker.consumer import Delivery, Health, Measure, Sweeper, Worker

@@ -93,10 +93,10 @@ class Delivery(Protocol):
         """Request redelivery of the message, ``after`` seconds from now or later."""
 
     async def dead_letter(self, reason: str) -> None:
-        """Store a copy of the message with ``reason``. After the broker's confirmation, reject it."""
+        """Store a copy of the message with ``reason``, and reject the message when the copy is confirmed."""
 
     async def beat(self) -> None:
-        """Send a heartbeat. It prevents the broker from delivering the message to another worker."""
+        """Send a heartbeat, which prevents the broker from delivering the message to another worker."""
 
 
 class Worker:
@@ -105,11 +105,12 @@ class Worker:
     Args:
         handler: the object that carries out the commands.
         publish: a function that publishes an outcome; see `Publish`.
-        beat_every: the seconds between two heartbeats of a message in progress. The value must be well below
-            the time without a heartbeat after which the broker redelivers a message.
+        beat_every: the seconds between two heartbeats of a message in progress. This must be much shorter
+            than the time after which the broker redelivers a message without a heartbeat.
         health: the object that records failures and recoveries.
-        around: a function that returns a context manager around the handling of a message; see `Around`.
-        inject: a function, called within ``around``, that returns headers for the outcome.
+        around: a function that returns a context manager in which a message is handled; see `Around`.
+        inject: a function, called within ``around``, that returns the headers to add to the published
+            outcome.
         measure: a function that records each delivery that was processed; see `Measure`.
         clock: the source of time, sleep and randomness, for tests.
 
@@ -139,7 +140,7 @@ class Worker:
         self._resumes = float("-inf")
 
     async def take(self, delivery: Delivery) -> None:
-        """Process one message. If that fails, log the error; the broker then redelivers the message.
+        """Process one message. An error is logged, and the broker then redelivers the message.
 
         Raises:
             asyncio.CancelledError: the call was cancelled. The worker sends the broker no further reply.
@@ -158,13 +159,15 @@ class Worker:
             if self._measure is not None:
                 self._measure(disposition=disposition, deliveries=delivery.deliveries, seconds=seconds)
         except Exception as error:  # noqa: BLE001 - the message was processed: it must not fail now
-            log.warning("a processed message could not be measured (%s)", type(error).__name__)
+            log.warning(
+                "the measurements of a processed message could not be recorded (%s)", type(error).__name__
+            )
 
     async def ready(self) -> None:
         """Wait until the worker should take another message.
 
         If the last message showed that no command can succeed now, for example because the token has expired,
-        this waits for that message's delay. In the meantime, the other messages stay in the queue.
+        this waits for that message's delay. In the meantime, other messages stay in the broker's queue.
         """
         while self.pause > 0:
             await self._clock.sleep(self.pause)
@@ -221,7 +224,7 @@ class Worker:
                 log.warning("a message is dead-lettered: %s", decided.reason)
                 await delivery.dead_letter(decided.reason)
             case Action.LEAVE:
-                log.warning("a message is left to the broker's redelivery: %s", decided.reason)
+                log.warning("a message is left for the broker to redeliver: %s", decided.reason)
 
     def _update_health(self, handled: Handled) -> None:
         decided = handled.disposition
@@ -270,7 +273,7 @@ CHECK_TIMEOUT = 2.0
 
 
 class Health:
-    """The liveness and readiness of a worker, from reported failures and from checks that run on request.
+    """The liveness and readiness of a worker, based on reported failures and on checks that run on request.
 
     Args:
         checks: the check of each dependency, by the dependency's name. `not_ready` runs all checks.
@@ -284,7 +287,7 @@ class Health:
         self._ended: str | None = None
 
     def trouble(self, what: str, why: str) -> bool:
-        """Record that ``what`` fails for the reason ``why``. Return false if this was already recorded.
+        """Record that ``what`` is failing, and why. Return false if this was already recorded.
 
         The worker is not ready until `well` is called with the same ``what``.
         """
@@ -293,11 +296,11 @@ class Health:
         return before != why
 
     def well(self, what: str) -> bool:
-        """Record that ``what`` works. Return whether a failure of it was recorded."""
+        """Record that ``what`` works. Return whether a failure had been recorded."""
         return self._reported.pop(what, None) is not None
 
     def ended(self, why: str) -> None:
-        """Record that the worker has ended and must be restarted, with the reason ``why``."""
+        """Record that the worker has ended and must be restarted, and why."""
         self._ended = why
 
     def not_live(self) -> list[str]:
@@ -322,7 +325,7 @@ class Health:
 
     @asynccontextmanager
     async def served(self, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-        """Run an HTTP server for health checks while the block runs, and yield its address.
+        """Run an HTTP server for health checks during the block, and yield its address.
 
         ``GET /live`` and ``GET /ready`` return status 200, or status 503 with the reasons.
 
@@ -366,15 +369,15 @@ def _health_response(name: str, why: list[str]) -> web.Response:
 class Sweeper:
     """Runs ``recover`` periodically, and then publishes every pending notification.
 
-    Each worker may have a sweeper. Leases prevent two sweepers from working on the same key at the same time.
-    Every outcome is published at least once.
+    Every worker may run its own sweeper. Leases prevent two sweepers from working on the same key at the same
+    time. Every outcome is published at least once.
 
     Args:
         handler: the object that yields the pending notifications.
         publish: a function that publishes an outcome; see `transfer_async.worker.consumer.Publish`.
         every: the seconds between two sweeps. The first sweep starts after a random part of this time.
         health: the object that records whether the journal can be read and written.
-        inject: a function that returns headers for the outcomes.
+        inject: a function that returns the headers to add to published outcomes.
         clock: the source of time, sleep and randomness, for tests.
 
     Raises:
@@ -434,7 +437,7 @@ class Sweeper:
         return report
 
     async def _publish_pending(self) -> None:
-        """Publish every pending notification. If some fail, raise the first error after the last one."""
+        """Publish every pending notification. If some fail, publish the rest, then raise the first error."""
         failed: Exception | None = None
         async for outcome in self._handler.untold():
             if self._stopping:

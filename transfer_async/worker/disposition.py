@@ -1,6 +1,6 @@
 """The table that decides what a worker does with a message, based on the result of the message's command.
 
-The first row whose condition is met applies. Nothing in this module depends on a broker.
+The first row that matches applies. Nothing in this module depends on a particular broker.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Disposition:
         after: the minimum number of seconds until redelivery, for `Action.RETRY`.
         reason: why the worker takes this action, without personal data.
         counts: whether this delivery counts towards ``max_deliveries``. It counts if the order was certainly
-            not sent, and the cause may be this order itself.
+            not sent and the order itself may be the cause.
         ready: whether other commands may succeed now. If false, the worker pauses and is not ready.
     """
 
@@ -107,7 +107,7 @@ class Delays:
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of the table: a condition for results, and the action and reason for these results."""
+    """One row of the table: a condition on the result, and the action and reason if it is met."""
 
     fits: Callable[[Any], bool]
     action: Action
@@ -147,7 +147,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary check refused the order"),
     Rule(
-        _is(HoldRequired), DEAD_LETTER, "no hold: the worker has no hold hook, and the command has no `held`"
+        _is(HoldRequired),
+        DEAD_LETTER,
+        "no hold: the worker has no hold hook, and the command does not contain `held`",
     ),
     Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
     Rule(_is(PreflightFailed), RETRY, "a hook failed"),
@@ -161,7 +163,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_is(KeyConflict), DEAD_LETTER, "the key is bound to a different order"),
     Rule(_is(ClientClosed), LEAVE, "the client is closing"),
     Rule(_is(asyncio.CancelledError), LEAVE, "the worker is stopping"),
-    Rule(_is(TransferError), LEAVE, "an error that create_order is not known to raise"),
+    Rule(_is(TransferError), LEAVE, "an unexpected error from create_order"),
     Rule(_is(BaseException), LEAVE, "an error inside the worker"),
 )
 

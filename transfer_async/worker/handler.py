@@ -59,8 +59,8 @@ class Handler:
 
     Args:
         client: a client with a durable journal.
-        max_deliveries: the maximum number of deliveries of a command that end without sending the order, if
-            the cause may be the order itself. After one more such delivery, the command is dead-lettered.
+        max_deliveries: how many deliveries of a command may end without sending the order, if the order
+            itself may be the cause. The next such delivery dead-letters the command.
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
@@ -93,7 +93,7 @@ class Handler:
             deliveries: the number of deliveries of the message, including this one.
 
         Raises:
-            asyncio.CancelledError: the call was cancelled. Send the broker no reply.
+            asyncio.CancelledError: the call was cancelled. Do not reply to the broker.
         """
         work: OrderProgress | None = None
         result: Order | BaseException
@@ -130,9 +130,9 @@ class Handler:
         return Handled(disposition=decided, outcome=outcome, key=work.intent.key, result=result, asked=asked)
 
     async def _request_notification(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
-        """Record that the end of ``doubt`` must be published later. Return the result for this message.
+        """Request a notification for when ``doubt`` ends, and return the result to report now.
 
-        The result is ``doubt``, or a `JournalFailed` if this could not be recorded or the doubt has ended.
+        The result is ``doubt``, or a `JournalFailed` if the request failed or the doubt has already ended.
         """
         request = RequestNotification(intent_id=intent.id)
         try:
@@ -142,7 +142,11 @@ class Handler:
         if written.denial is None:
             return doubt
         # The next delivery of the message reads the final result from the journal.
-        return JournalFailed("the doubt has ended in the meantime", outcome=Outcome.UNKNOWN, key=intent.key)
+        return JournalFailed(
+            "the doubt has ended in the meantime; the next delivery returns the outcome",
+            outcome=Outcome.UNKNOWN,
+            key=intent.key,
+        )
 
     async def _dead_letter_if_hopeless(self, key: str, handled: Handled) -> Handled:
         if not handled.disposition.counts or _is_anothers(handled.result):
@@ -181,7 +185,7 @@ class Handler:
         """Record that an outcome from `untold` was published.
 
         Raises:
-            JournalFailed: the journal could not be written. `untold` will yield the outcome again.
+            JournalFailed: the journal could not be written, so `untold` will yield the outcome again.
         """
         published = OutboxEntry(
             intent_id=outcome.intent_id,
@@ -197,7 +201,7 @@ class Handler:
 
 
 def _is_anothers(result: Order | BaseException) -> bool:
-    """Return whether this call failed only because of another worker, which has the key or its order.
+    """Return whether this call failed only because another worker holds the key or created its order.
 
     In that case, the failure must not be published as the outcome of the command.
     """

@@ -101,7 +101,7 @@ async def test_a_file_that_is_run_again_creates_nothing_again(bench):
 
     assert len(bench.sandbox.requests) == asked == 3
     assert ": 2 created, 1 refused" in second.stdout
-    assert "created before this run, and not again: 2." in second.stdout
+    assert "already created before this run: 2." in second.stdout
     assert "created before this run" not in first.stdout
     assert "the journal is new" not in second.stderr
 
@@ -142,7 +142,7 @@ async def test_all_faults_are_listed_by_line_and_nothing_is_sent_or_written(benc
     assert result.stderr.splitlines() == [
         f"line 3: poster_amount: {requests.number_problem('1.5e5')}",
         "line 4: key: is already used on line 2: give each order its own key",
-        "line 5: held: is missing: give the hold's reference, or --hooks with a hold hook",
+        "line 5: held: is missing: add the hold's reference, or pass --hooks with a hold hook",
         "3 faults in 3 lines. Nothing was sent.",
     ]
     assert len(bench.sandbox.requests) == 0
@@ -351,7 +351,8 @@ async def test_a_refusal_shows_the_fields_that_the_service_names_and_what_to_do(
     assert [one["fields"] for one in told] == [["poster_recipient_username"]]
     for result in runs:
         assert (
-            "would be refused again: 1 (Refused 1). The service names: poster_recipient_username 1. "
+            "would be refused again: 1 (Refused 1). "
+            "Fields that the service named: poster_recipient_username 1. "
             "Correct these lines, keep their keys, and run the same command again"
         ) in result.stdout
     await bench.run(await bench.orders(row(1), row(2)))
@@ -371,8 +372,8 @@ async def test_a_refuted_line_is_not_sent_again_and_this_is_reported(bench):
 
     assert "another key" in refuted.stdout
     assert (
-        "in doubt before, now certainly without an order: 1. These lines are not sent again: "
-        "use another key to pay"
+        "refuted: 1. These orders were in doubt and certainly do not exist. They are not sent again: "
+        "to pay, use another key"
     ) in again.stdout
     assert len(bench.sandbox.orders) == 1
 
@@ -461,7 +462,7 @@ async def test_pending_undos_are_reported(bench):
     file = await bench.orders(row(1, held="", **NOBODY))
     result = await bench.run(file, "--hooks", f"{__name__}:owing", code=3)
 
-    assert "undos pending after a failure: 1. Run: transfer-async journal recover" in result.stdout
+    assert "undos that failed and are pending: 1. Run: transfer-async journal recover" in result.stdout
 
 
 async def test_a_factory_may_return_the_token_and_observers(bench, monkeypatch):

@@ -51,7 +51,7 @@ async def bench(directory: Path) -> AsyncIterator[Bench]:
         yield Bench(sandbox, directory)
 
 
-STOPPING = "stopping: no new line is started"
+STOPPING = "stopping: starting no new orders"
 
 
 async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twice(bench):

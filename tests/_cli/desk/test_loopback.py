@@ -97,7 +97,7 @@ async def test_the_address_lets_one_browser_in_once(served: Served):
     assert [inside[0], again[0]] == [200, 403]
     assert "payment-1" in inside[1]
     assert "(1) Keys that need attention – live" in inside[1]
-    assert "admits one browser, once" in again[1]
+    assert "works only once" in again[1]
 
 
 async def test_another_server_of_this_machine_is_not_sent_the_cookie(served: Served):
@@ -180,9 +180,9 @@ async def test_signing_out_invalidates_the_cookie_and_prints_a_new_address(serve
     again = await served.get(await served.enters()) if await new_address(served) else None
 
     assert (status, outside[0]) == (200, 403)
-    assert "Signed out. The terminal that runs the command desk shows a new address." in text
+    assert "Signed out. The terminal that runs the desk command shows a new address." in text
     assert "payment-1" not in text + outside[1]
-    assert said == "signed out; this address admits one browser, once:"
+    assert said == "signed out; this address works once, in one browser:"
     assert again is not None
     assert again[0] == 200
 
@@ -214,7 +214,7 @@ async def test_an_idle_browser_is_signed_out(served: Served):
     assert (used, ended[0], after[0]) == ([200, 200, 200], 401, 403)
     assert "Signed out after 30 minutes without use." in ended[1]
     assert "payment-1" not in ended[1] + after[1]
-    assert said == "signed out after 30 minutes without use; this address admits one browser, once:"
+    assert said == "signed out after 30 minutes without use; this address works once, in one browser:"
     assert (await served.get(await served.enters()))[0] == 200
 
 

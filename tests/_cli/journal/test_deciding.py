@@ -44,7 +44,7 @@ async def test_a_doubt_is_refuted(doubted: World):
     entry = await doubted.entry("doubt")
     (undo,) = entry.pending_undos
     assert result.stdout.startswith(
-        f"doubt: free; the next recovery releases {undo.receipt} of 155,025.00 NGN. The same message"
+        f"doubt: free; the next recovery releases {undo.receipt} of 155,025.00 NGN. If the same message"
     )
     assert (entry.state, undo.hook) == (KeyState.FREE, "funds_hold")
 
@@ -63,7 +63,7 @@ async def test_no_release_is_announced_for_a_hold_that_the_bank_placed_itself(wo
     assert "doubt: this frees the key. No hook needs an undo." in no.stderr
     assert "The bank must release the hold bank-7, because it placed this hold itself." in no.stderr
     banks_own = "nothing is left for a recovery to undo; the bank must release the hold bank-7"
-    assert f"doubt: free; {banks_own}. The same message" in done.stdout
+    assert f"doubt: free; {banks_own}. If the same message" in done.stdout
 
 
 @pytest.mark.usefixtures("doubted")
@@ -109,7 +109,7 @@ async def test_a_wrong_id_is_corrected_and_withdrawn(world: World):
     shown = await told("show", "k")
 
     assert right.stdout == "k: created; its order is tx-right\n"
-    assert back.stdout == "k: in doubt; find out what became of its order, then resolve or refute it\n"
+    assert back.stdout == "k: in doubt; find out whether its order exists, then resolve or refute it\n"
     assert (shown["state"], shown["cause"]["kind"]) == ("in_doubt", "taken_back")
     assert [(step["move"], step["order_id"]) for step in shown["history"][-3:]] == [
         ("resolve", "tx-wrong"),
@@ -292,7 +292,7 @@ async def test_the_order_id_of_an_unreadable_response_is_offered(
 
     assert not_interactive.stderr == "journal: --order-id or --candidate is required when not interactive\n"
     assert shown["candidates"] == [order_id]
-    assert shown["history"][-1]["reason"].endswith(f"; the response has the id {order_id}")
+    assert shown["history"][-1]["reason"].endswith(f"; the response contains the id {order_id}")
     assert f"contains {order_id}. Is it the order of doubt?" in no.stderr
     assert (await world.entry("doubt")).order_id == order_id
 

@@ -176,9 +176,9 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
 
     why = [line.partition("refused: ")[2] for line in result.stderr.splitlines()]
     assert why == [
-        "a: no such decision is proposed",
+        "a: no such decision has been proposed",
         "b: key: has changed since it was read; it is in doubt",
-        "c: no such decision is proposed",
+        "c: no such decision has been proposed",
     ]
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
 

@@ -143,7 +143,7 @@ async def test_every_command_refuses_a_scope_without_keys_in_the_journal(world: 
         assert (command, result.stdout) == (command, "")
         assert result.stderr.endswith(
             f"the journal has no key of elsewhere, only keys of {world.scope}: "
-            "give the right one with --scope or --base-url\n"
+            "pass the right one with --scope or --base-url\n"
         )
     assert {*OF_A_SCOPE, "upgrade"} == {
         command.name or command.callback.__name__  # type: ignore[union-attr] # each has one

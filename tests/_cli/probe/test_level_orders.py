@@ -178,8 +178,8 @@ async def test_a_missing_response_stops_each_run_until_the_order_is_sent_twice(s
         assert number_sent(sandbox) == count
         stopped.append(run.stopped)
 
-    assert stopped[0].startswith("not-json (its body is not JSON) was sent, and no response came")
-    assert stopped[1].startswith("empty-object (it has no fields) was sent, and no response came")
+    assert stopped[0].startswith("not-json (its body is not JSON) was sent, but no response arrived")
+    assert stopped[1].startswith("empty-object (it has no fields) was sent, but no response arrived")
     assert stopped[2] is None
     assert run.profile.answers["not-json"].status is None  # It had no response twice.
     assert run.profile.answers["empty-object"].status == 422
@@ -364,7 +364,7 @@ async def test_a_valid_order_that_is_not_created_is_the_last(sandbox, tmp_path, 
 async def test_a_journal_of_another_plan_is_refused(sandbox, tmp_path, watch):
     await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=1)
 
-    with pytest.raises(ValueError, match="--journal: its orders do not match --order"):
+    with pytest.raises(ValueError, match="--journal: contains orders that do not match --order"):
         await probe(sandbox, tmp_path / "a", watch, levels=(1,), order=new_order(poster_country="GH"))
     assert number_sent(sandbox) == 1
 
@@ -377,7 +377,7 @@ async def test_a_run_killed_before_it_sent_keeps_its_key_for_a_while(sandbox, tm
 
     again = await probe(sandbox, tmp_path / "a", watch, levels=(1,))
 
-    assert "not-json: a killed run still has the key; run the probe again in" in again.stopped
+    assert "not-json: a killed run still holds the key; run the probe again in" in again.stopped
     assert number_sent(sandbox) == 0
 
 

@@ -134,7 +134,7 @@ GOOD = response("200 OK", USER)
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (b"", "no response came"),
+        (b"", "no response arrived"),
         (response("401 No", b"{}"), "rejected the token \\(status 401\\)"),
         (response("200 OK", b'{"message": "Unauthorized"}'), "rejected the token \\(status 200\\)"),
         (response("404 Not Found", b"<html>"), "answered who-am-i with 404"),
@@ -142,7 +142,7 @@ GOOD = response("200 OK", USER)
         (response("500 Oh", b"{}"), "answered who-am-i with 500"),
         (response("200 OK", b"<html>"), "the client cannot read the response to who-am-i"),
         (response("503 Busy", b""), "answered 503 5 times in a row"),
-        (response("429 Slower", b"", "Retry-After: 86400"), "answered 429 with a wait of 86,400 s"),
+        (response("429 Slower", b"", "Retry-After: 86400"), "answered 429 and asked to wait 86,400 s"),
     ],
 )
 async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: str, watch: Watch):

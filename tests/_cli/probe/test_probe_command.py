@@ -154,7 +154,10 @@ async def test_it_stops_if_the_valid_order_is_refused(sandbox):
     result = await asked("probe", NOT_LIVE, "--yes", "--level", "2", *nobody, code=1)
 
     assert "probe: the valid order was not created" in result.stderr
-    assert "no limits of NGN are tried: the profile has none; level 0 reads them" in result.stdout
+    assert (
+        "the limits of NGN are not tested, because the profile does not contain them; level 0 reads them"
+        in result.stdout
+    )
 
 
 @each(

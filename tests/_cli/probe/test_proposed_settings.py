@@ -78,15 +78,15 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
             "an idle connection is closed within 2 s",
         ),
         ({"wrong_token": SeenAnswer(status=403)}, "a wrong token is answered with 403"),
-        ({"not_json": DOUBT}, "so they end in doubt: not-json"),
+        ({"not_json": DOUBT}, "so such orders end in doubt: not-json"),
         ({"same_body_again": NEW}, "created two orders"),
-        ({"same_body_again": SeenAnswer(status=200, order="same")}, "again is the first order"),
+        ({"same_body_again": SeenAnswer(status=200, order="same")}, "repeated body is the first order"),
         (
             {"same_body_again": REPEATED, "cut_again": REPEATED},
             "the order exists: its repetition was refused",
         ),
         ({"same_body_again": REPEATED, "cut_again": NEW}, "it is unknown whether the order exists"),
-        ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on it"),
+        ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on this"),
     ],
 )
 def test_what_no_setting_can_correct_is_noted(seen, note):

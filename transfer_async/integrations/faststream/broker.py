@@ -1,6 +1,6 @@
-"""The interface of a message broker to workers, and the code that all brokers share.
+"""The interface between workers and message brokers, and the code that all brokers share.
 
-Each broker has its own module, which needs its own extra.
+Each broker has its own module and needs its own extra.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def reason(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield ``error`` and its causes. A driver's error has no error number, but its cause may have one."""
+    """Yield ``error`` and its causes. A driver's error lacks an error number, but a cause may contain one."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -103,7 +103,7 @@ _NOT_ENABLED = frozenset({None, 10039, 10076})
 
 
 class TooLarge(ValueError):
-    """A message was not sent because it exceeds the broker's size limit."""
+    """Raised if a message was not sent because it exceeds the broker's size limit."""
 
 
 _above_0 = positive("must be a number of seconds or a timedelta, above 0 and finite")
@@ -116,19 +116,21 @@ def _name(_: object, attribute: Attribute[Any], value: object) -> None:
 
 @frozen(kw_only=True)
 class WorkerSettings:
-    """The settings that all workers of one group share. Durations are seconds or ``timedelta``.
+    """The settings that all workers in a group share. Durations are in seconds or ``timedelta`` objects.
 
     Args:
         commands: the subject or stream from which workers read commands.
         outcomes: the subject or stream to which workers publish outcomes.
-        dead_letters: the subject or stream for messages that cannot be processed. A header has the reason.
+        dead_letters: the subject or stream for messages that cannot be processed. A header contains the
+            reason.
         group: the name that the workers share, so that each message is delivered to one of them.
         concurrency: the maximum number of messages that one worker processes at a time.
         ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
-            worker sends heartbeats three times as often.
+            worker sends three heartbeats in this time.
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
-        sweep_every: the time between two recoveries. The first starts after a random part of this time.
+        sweep_every: the time between two sweeps of the journal. The first sweep starts after a random part of
+            this time.
         patience: the grace period for messages in progress when the worker stops.
 
     Raises:
@@ -152,7 +154,9 @@ class WorkerSettings:
 
 
 class Broker(ABC):
-    """The interface of a message broker to workers. It connects, delivers messages and publishes outcomes.
+    """The interface between workers and a message broker.
+
+    A broker connects, delivers messages and publishes outcomes.
 
     The subclasses in this package use FastStream's brokers. A bank's own subclass may use any client library.
     The page "A broker of your own" shows an example. Test every subclass with `BrokerContract`, in
@@ -171,8 +175,8 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call this every few seconds, even while messages are in progress. So it must not change any
-        existing stream, group or consumer.
+        Workers call this every few seconds, even while messages are in progress. Therefore it must not change
+        any existing stream, group or consumer.
 
         Args:
             only_to_send: whether to create only what is needed to send commands. The broker must store the
@@ -184,48 +188,48 @@ class Broker(ABC):
         """Return the subscriber of one consumer slot, with the methods of a FastStream subscriber.
 
         The methods are ``await start()``, ``await stop()`` and ``await get_one(timeout=seconds)``.
-        ``get_one`` returns a message, or None after the timeout. If it returns None earlier, the worker
-        treats the connection as closed. The subscriber must not fetch messages in advance: it may request
-        a message only while ``get_one`` runs. If ``get_one`` is cancelled, no message may be lost.
+        ``get_one`` returns a message, or None after the timeout. If ``get_one`` returns None earlier, the
+        worker treats the connection as closed. The subscriber must not fetch messages in advance: it may
+        request a message only while ``get_one`` runs. If ``get_one`` is cancelled, no message may be lost.
         """
 
     @abstractmethod
     def delivery(self, message: Any) -> Delivery:
         """Wrap a message from a subscriber as a `Delivery`.
 
-        The broker must redeliver an unacknowledged message without a limit: after ``settings.ack_wait``
-        without a heartbeat, or when its worker has ended. A dead letter must have the reason in its header
+        The broker must redeliver an unacknowledged message any number of times: after ``settings.ack_wait``
+        without a heartbeat, or when its worker has ended. A dead letter must contain the reason in its header
         ``Transfer-Reason``.
         """
 
     @abstractmethod
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome, and return after the broker's confirmation. Raise an error if it fails."""
+        """Publish an outcome, and return once the broker has confirmed it. Raise an error if this fails."""
 
     @abstractmethod
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a message to a subject or stream of the settings, and return after the broker's confirmation.
+        """Send a message to a subject or stream in the settings, and return once the broker has confirmed it.
 
-        Raise an error if it fails.
+        Raise an error if this fails.
         """
 
     async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:
-        """Send a command to the workers, and return after the broker's confirmation.
+        """Send a command to the workers, and return once the broker has confirmed it.
 
         Args:
             command: the command to send.
-            headers: further headers of the message.
+            headers: additional headers of the message.
         """
         await self.send(self.settings.commands, command.to_json(), {**(headers or {}), **JSON})
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed permanently, so that the process must be restarted."""
+        """Return whether the connection is closed permanently, so that the process must be restarted."""
         return False
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """The periodic tasks of a worker: pairs of an interval in seconds and the function to call."""
+        """The worker's periodic tasks, as pairs of an interval in seconds and a function to call."""
         return [(5.0, self.prepare)]
 
     async def open(self, *, only_to_send: bool = False) -> None:
@@ -252,7 +256,7 @@ MAX_LENGTH = 1000
 
 
 def reason_header(reason: str) -> dict[str, str]:
-    """Return the header of a dead letter with ``reason``."""
+    """Return the header that contains ``reason`` in a dead letter."""
     return {REASON: _sanitized(reason)}
 
 

@@ -69,8 +69,8 @@ class JetStreamBroker(Broker):
     """A NATS server, or a cluster, with JetStream.
 
     Args:
-        broker: FastStream's broker. Its option ``max_reconnect_attempts`` should be -1; otherwise it stops
-            reconnecting after about two minutes.
+        broker: FastStream's broker. Set the option ``max_reconnect_attempts`` to -1; otherwise, reconnecting
+            stops after about two minutes.
         settings: see `WorkerSettings`.
     """
 
@@ -105,11 +105,11 @@ class JetStreamBroker(Broker):
     def _note_failed(self, error: Exception, *, servers: int) -> None:
         """Count consecutive connection failures, and raise if no server accepts the first connection.
 
-        Without the error, the driver would retry forever without logging. After a connection was established,
-        this never raises, so that the driver reconnects forever.
+        Without the error, the driver would retry forever without logging. Once a connection has been
+        established, this never raises, so that the driver reconnects forever.
 
         Raises:
-            OSError: ``error``, if there was no connection yet and each of the ``servers`` refused one.
+            OSError: no connection has ever been established, and every server refused.
         """
         # A timeout does not count, because the server may be starting. The caller limits the wait.
         is_certain = isinstance(error, OSError) and not isinstance(error, TimeoutError)
@@ -186,7 +186,7 @@ class JetStreamBroker(Broker):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed permanently. A connection that is being restored is not closed."""
+        """Return whether the connection is closed permanently, and is not being restored."""
         if not self._has_connection:
             return False
         connection: Any = self.broker.connection
@@ -240,7 +240,7 @@ class JetStreamBroker(Broker):
         )
 
     async def send_body(self, subject: str, body: bytes) -> None:
-        """Publish a message without headers, and without the middlewares, which may add some."""
+        """Publish a message without headers, bypassing the middlewares, because they may add headers."""
         await (await self._manager()).publish(subject, body)
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -250,15 +250,17 @@ class JetStreamBroker(Broker):
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         size, limit = len(body) + len(lines.encode()) + _ADDED, connection.max_payload
         if size > limit:
-            raise TooLarge(f"the message has {size} bytes with its headers; the server accepts {limit}")
+            raise TooLarge(
+                f"the message is {size} bytes long, including headers; the server accepts at most {limit}"
+            )
 
 
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
-    """Return the header by which the server detects a duplicate outcome, or no header.
+    """Return the header that lets the server detect a duplicate outcome, or no header.
 
-    A person may change a recorded order id, and later change it back. The first outcome is then published
-    again, and the server must not drop it as a duplicate. It differs from the first one only in the time when
-    the id was recorded. So without that time, an outcome gets no header.
+    A person may change a recorded order id, and later change it back. Then the same outcome is published
+    again, and the server must not drop it as a duplicate. Only the time at which the id was recorded
+    distinguishes the two, so an outcome without that time gets no header.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -275,9 +277,9 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 
 
 class _StoredMessage(Msg):
-    """A stored message whose ``Status`` header, if the sender set one, is renamed.
+    """A stored message in which a ``Status`` header from the sender is renamed.
 
-    The Python client treats every message with that header as a control message, and drops it. The server
+    The Python client treats every message with this header as a control message, and drops it. The server
     would then redeliver the command forever. A dead letter keeps the new name, so that clients can fetch it.
     """
 
@@ -292,10 +294,10 @@ class _StoredMessage(Msg):
 def _without_raising(
     report: Callable[[Exception], Awaitable[None]],
 ) -> Callable[[Exception], Awaitable[None]]:
-    """Return a function that calls ``report`` and logs an error that it raises.
+    """Return a function that calls ``report``, and logs errors instead of raising them.
 
-    FastStream's callback raises errors that it considers final, such as a refused password. The error would
-    end the reconnection without closing the connection, although the next attempt may succeed.
+    FastStream's callback raises errors that it considers final, such as a refused password. Such an error
+    would stop the reconnecting without closing the connection, although the next attempt may succeed.
     """
 
     async def report_or_log(error: Exception) -> None:
@@ -311,7 +313,7 @@ def _is_given_up(connection: Any) -> bool:
     """Return whether the connection is broken and the Python client no longer tries to restore it.
 
     When a connection breaks, the client sets the status and starts the reconnecting task without an ``await``
-    in between. The task sets the status again before it ends. So a false positive is not possible.
+    in between. The task sets the status again before it ends. Therefore a false positive is not possible.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
@@ -352,7 +354,7 @@ class NatsDelivery:
         await self._message.ack_sync()
 
     async def retry(self, after: float) -> None:
-        """Request redelivery in ``after`` seconds. If the request is lost, ``ack_wait`` is the delay."""
+        """Request redelivery in ``after`` seconds. If the request is lost, the delay is ``ack_wait``."""
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:
@@ -372,7 +374,7 @@ class NatsDelivery:
         await self._message.term()
 
     async def _send_copy(self, headers: Mapping[str, str]) -> bool:
-        """Publish a copy with ``headers`` to the dead letters. Return false if it is too large."""
+        """Publish a copy with ``headers`` as a dead letter. Return false if the copy is too large."""
         try:
             await self._broker.send(self._broker.settings.dead_letters, self.body, headers)
         except TooLarge:
@@ -461,7 +463,7 @@ class SharedPull:
             self._waiting.pop(waiter, None)
 
     def note(self, seconds: float) -> None:
-        """Include ``seconds``, the processing time of one message, in the mean."""
+        """Add ``seconds``, the processing time of one message, to the mean."""
         self._usual += (seconds - self._usual) / REMEMBERED
 
     def _ask(self) -> None:
@@ -496,7 +498,7 @@ class SharedPull:
             await message.nak()
 
     def _give(self, message: Msg) -> bool:
-        """Pass ``message`` to the slot that has waited longest. Return false if no slot waits."""
+        """Pass ``message`` to the slot that has waited longest. Return false if no slot is waiting."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(message)
@@ -505,7 +507,7 @@ class SharedPull:
         return False
 
     def _end_all(self, reply: str, error: Exception | None = None) -> None:
-        """End the wait of all slots whose request has the reply subject ``reply``."""
+        """Wake all slots whose request uses the reply subject ``reply``."""
         for waiter, subject in self._waiting.items():
             if subject == reply:
                 _end(waiter, error)
@@ -533,7 +535,7 @@ class PullSlot:
         self._given_at: float | None = None
 
     async def start(self) -> None:
-        """Join the shared pull. Open it first if it is not open on the current connection."""
+        """Join the shared pull, opening it first if it is not open on the current connection."""
         self._pull = await self._shared()
         self._pull.slots += 1
 

@@ -1,4 +1,4 @@
-"""Workers on Redis Streams. They need Redis 6.2 or later. Clusters are not supported.
+"""Workers on Redis Streams. Redis 6.2 or later is required. Clusters are not supported.
 
 ==============  ================================================================================
 deliver         a consumer group that all workers share, from the stream's beginning; the messages
@@ -11,15 +11,16 @@ heartbeat       the worker claims the message again, which resets the message's 
 delivery count  stored in a field of the message
 ==============  ================================================================================
 
-A script moves each message. It adds the new entry before it deletes the old one, because Redis does not roll
-back a script that fails in the middle. It does nothing if the message is no longer pending for this group. An
-entry that cannot be moved stays where it is and does not block other entries. Configure Redis to write to
-disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose messages.
+A Lua script moves each message. The script adds the new entry before it deletes the old one, because Redis
+does not roll back a script that fails halfway. The script does nothing if the message is no longer pending
+for this group. An entry that cannot be moved stays where it is and does not block other entries. Configure
+Redis to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may
+lose messages.
 
-A command is an entry from FastStream or from another program. A program without FastStream must put the
-command into the field ``body``, and each header into a field of its own. If an entry has too many fields for
-a script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The
-worker reads such an entry like the original.
+Commands can come from FastStream or from any other program. A program without FastStream must store the
+command in the field ``body``, and each header in a separate field. If an entry has too many fields for a
+script, the script packs them into one field ``transfer-fields``, a JSON list of names and values. The worker
+reads such an entry as if it were the original.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class RedisStreamsBroker(Broker):
 
     @property
     def chores(self) -> Sequence[tuple[float, Callable[[], Awaitable[object]]]]:
-        """The periodic tasks, see `Broker.chores`."""
+        """The periodic tasks; see `Broker.chores`."""
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
@@ -221,11 +222,11 @@ class RedisStreamsBroker(Broker):
                 raise
 
     async def move(self) -> None:
-        """Return the delayed messages that are due to the stream."""
+        """Move the delayed messages that are due back to the stream."""
         await self.run(MOVE, self.keys, [])
 
     async def put_back(self) -> None:
-        """Return messages to the stream if their worker has sent no heartbeat for too long."""
+        """Move messages back to the stream if their worker has sent no heartbeat for too long."""
         idle = int(self.settings.ack_wait * 1000)
         await self.run(PUT_BACK, self.keys[:1], [self.settings.group, idle, DELIVERIES, FORGET_AFTER])
 
@@ -331,7 +332,7 @@ class RedisDelivery:
 
     @property
     def deliveries(self) -> int:
-        """The number of deliveries of the message. The count increases when it returns to the stream."""
+        """The number of deliveries of the message, which increases when the message returns to the stream."""
         before = self._fields.get(DELIVERIES, b"0")
         return int(before) + 1 if before.isdigit() else 1
 
@@ -344,17 +345,17 @@ class RedisDelivery:
             await transaction.execute()
 
     async def retry(self, after: float) -> None:
-        """Remove the message from the stream, and return it after ``after`` seconds."""
+        """Remove the message from the stream, and add it again after ``after`` seconds."""
         broker = self._broker
         delay = [broker.settings.group, self._entry, int(after * 1000), DELIVERIES]
         await broker.run(DELAY, broker.keys, delay)
 
     async def dead_letter(self, reason: str) -> None:
-        """Copy the message with the reason to the dead letters, then acknowledge and delete the message.
+        """Copy the message to the dead letters with the reason, then acknowledge and delete it.
 
-        FastStream can read the copy, with headers cut to `MAX_LENGTH`. The copy also contains the unchanged
-        fields of an entry from another program. If there are too many fields, they are packed into one field,
-        and the reason is the only header.
+        FastStream can read the copy, in which headers are cut to `MAX_LENGTH`. The copy also contains the
+        unchanged fields of an entry from another program. If there are too many fields, they are packed into
+        one field, and the reason is the only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}

@@ -1,18 +1,18 @@
 """Workers that take their commands from a message broker, through FastStream.
 
 This module contains the code for all brokers: consumer slots that each process one message at a time, the
-periodic recovery, health checks, and a shutdown that finishes messages in progress. A `Broker` has the code
-for one broker::
+periodic recovery, health checks, and a shutdown that finishes messages in progress. A `Broker` contains the
+code for a particular broker::
 
     broker = broker_at("nats://127.0.0.1:4222", WorkerSettings(concurrency=32))
     async with TransferClient.from_env(journal=PostgresJournal(dsn), hooks=hooks) as client:
         await OrderWorker(client, broker).run(stop)
 
-The worker does not use FastStream's own subscription loops, for three reasons. They fetch messages in
+The worker does not use FastStream's own subscription loops, for three reasons. The loops fetch messages in
 advance, and these messages get no heartbeats. If a consumer is deleted or the connection is closed
-permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, they end when
-the group is deleted, and never restart. The subscribers' ``get_one`` has none of these problems. On NATS,
-the slots share their requests; see `transfer_async.integrations.faststream.nats`.
+permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, the loops end
+when the group is deleted, and never restart. The subscribers' ``get_one`` does not have these problems. On
+NATS, the slots share their requests; see `transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ class OrderWorker:
     """A worker that takes commands from a broker until it is stopped.
 
     Args:
-        client: a client with a durable journal. The worker does not close it.
-        line: the broker; see `Broker`. `run` opens and closes it.
+        client: a client with a durable journal. The worker does not close the client.
+        line: the broker; see `Broker`. `run` opens and closes the broker.
         handler: the object that carries out the commands, by default ``Handler(client)``.
         health: the health checks; see `Health`. The worker adds checks of the broker and the journal.
-        around: a context manager around the handling of each message; see `transfer_async.worker.consumer`.
-        inject: a function, called within ``around``, that returns headers for the outcomes.
+        around: a function that returns a context manager in which a message is handled; see
+            `transfer_async.worker.consumer`.
+        inject: a function, called within ``around``, that returns the headers to add to published outcomes.
         measure: a function that records each delivery that was processed; see `Measure`.
 
     Attributes:
@@ -164,7 +165,7 @@ class OrderWorker:
     # --- consumer slots -------------------------------------------------------------------------
 
     async def _run_slot(self) -> None:
-        """Process messages one after another. Request a message only when the previous one is finished."""
+        """Process messages one after another, requesting each only when the previous one is finished."""
         pauses = _Pauses()
         while self._is_running():
             try:
@@ -208,8 +209,8 @@ class OrderWorker:
         return message
 
     async def _failed(self, error: BaseException, pauses: _Pauses) -> None:
-        if self.health.trouble("broker", f"delivers no messages ({type(error).__name__})"):
-            log.warning("the broker delivers no messages (%s)", type(error).__name__)
+        if self.health.trouble("broker", f"is not delivering messages ({type(error).__name__})"):
+            log.warning("the broker is not delivering messages (%s)", type(error).__name__)
         await _either(self._stopping.wait(), at_most=pauses.next())
         with contextlib.suppress(Exception):  # The next attempt raises the error again.
             await self.line.prepare()
@@ -238,22 +239,19 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Return the error of the task ``opening``, or None. An unfinished or cancelled task timed out."""
+    """Return the error of the task ``opening``, or None. An unfinished or cancelled task has timed out."""
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE
     return opening.exception()
 
 
 def _described(error: BaseException) -> str:
-    """Return why the broker cannot be used, for the log."""
     why = reason(error)
     # The error's text contains no personal data, because no message was read.
     return f"{why}: {error}" if why == type(error).__name__ and str(error) else why
 
 
 class _Pauses:
-    """The increasing pauses between attempts after consecutive failures."""
-
     def __init__(self) -> None:
         self._next = BACK_OFF
 

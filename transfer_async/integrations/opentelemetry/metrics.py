@@ -46,17 +46,17 @@ OPERATION_DURATION: Final = "db.client.operation.duration"
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     ORDERS: ("{order}", "Calls that claimed their key, by outcome."),
     ATTEMPTS: ("{attempt}", "HTTP attempts, by outcome."),
-    DOUBTS_BEGUN: ("{order}", "Orders that became in doubt."),
+    DOUBTS_BEGUN: ("{order}", "Orders that ended in doubt."),
     DOUBTS_ENDED: ("{order}", "Doubts that ended, by outcome."),
     UNDOS_FAILED: ("{undo}", "Undos that failed and are pending."),
     DUPLICATES_SUSPECTED: ("{order}", "Orders that may be a second payment."),
     COMMANDS: (
         "{command}",
-        "Deliveries of commands that a worker processed, by disposition.",
+        "Command deliveries that a worker processed, by disposition.",
     ),
     COMMANDS_REDELIVERED: (
         "{command}",
-        "Processed deliveries that were not the first of their command.",
+        "Processed deliveries that were redeliveries.",
     ),
 }
 """The unit and the description of each counter."""
@@ -67,7 +67,7 @@ HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
         "Time from a command's delivery to the broker's confirmation.",
         ORDER_SECONDS,
     ),
-    RATE_LIMIT_WAIT: ("Time in the queue of the client's rate limiter.", ORDER_SECONDS),
+    RATE_LIMIT_WAIT: ("Time spent in the queue of the client's rate limiter.", ORDER_SECONDS),
     REQUEST_DURATION: ("Duration of HTTP client requests.", REQUEST_SECONDS),
     OPERATION_DURATION: ("Duration of database client operations.", JOURNAL_SECONDS),
 }
@@ -85,12 +85,13 @@ class Instruments:
 
     Args:
         meter: the meter that creates the instruments.
-        where: the service's address, as attributes of every metric except the duration of journal operations.
+        where: the service's address, as attributes for every metric except the duration of journal
+            operations.
 
     Attributes:
         in_doubt: the number of orders in doubt, or None until it is known.
         ages: the ages of the oldest doubt, pending undo and pending notification, in seconds.
-        clients: the clients whose retry budgets are observed. The set does not keep them alive.
+        clients: the clients whose retry budgets are observed. The set does not keep the clients alive.
     """
 
     def __init__(self, meter: Meter, where: Attributes) -> None:
@@ -126,7 +127,7 @@ class Instruments:
             "transfer_async.retry_budget.left",
             [self._observe_budgets],
             unit="{token}",
-            description="Tokens left in the retry budget. If there are several clients, the lowest.",
+            description="Tokens left in the retry budget; the lowest, if there are several clients.",
         )
 
     def count(self, name: str, attributes: Attributes | None = None) -> None:
@@ -134,7 +135,7 @@ class Instruments:
         self._counters[name].add(1, {**self._where, **(attributes or {})})
 
     def measure(self, name: str, seconds: float, attributes: Attributes | None = None) -> None:
-        """Record a duration of an order, a request or a command."""
+        """Record the duration of an order, a request or a command."""
         self._histograms[name].record(seconds, {**self._where, **(attributes or {})})
 
     def operation(self, seconds: float, done: Attributes) -> None:

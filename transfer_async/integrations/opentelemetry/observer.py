@@ -2,7 +2,7 @@
 
 An order is a span in its caller's trace, and its HTTP attempts are child spans. Names of metrics and
 attributes come from OpenTelemetry's semantic conventions or begin with ``transfer_async``. Attributes contain
-keys, ids, statuses, and the names of hooks and errors. They never contain personal data, an error's text or
+keys, ids, statuses, and names of hooks and errors. Attributes never contain personal data, an error's text or
 its traceback.
 """
 
@@ -58,13 +58,14 @@ class Telemetry:
     A process needs one `Telemetry` for each service.
 
     Args:
-        base_url: the client's base URL. Without it, spans and metrics do not contain the server's address.
+        base_url: the client's base URL. If omitted, spans and metrics do not contain the server's address.
         tracer_provider: the provider that receives the spans, by default the global one.
         meter_provider: the provider that receives the metrics, by default the global one.
-        trace_requests: whether the client's requests contain the trace context as headers (``traceparent``),
-            from the global propagator of ``opentelemetry.propagate``. Baggage is never sent to the service.
+        trace_requests: whether to add the trace context to the client's requests as headers
+            (``traceparent``), using the global propagator of ``opentelemetry.propagate``. Baggage is never
+            sent to the service.
         span_events: whether hooks, retries, undos and doubts are recorded as span events. OpenTelemetry plans
-            to replace span events by logs. To use logs instead, pass false, and add the observer
+            to replace span events with logs. To use logs instead, pass false, and add the observer
             ``log_events`` after this one.
 
     Raises:
@@ -105,13 +106,13 @@ class Telemetry:
     def journal(self, journal: Journal) -> Journal:
         """Return a journal that passes all calls to ``journal`` and measures their duration.
 
-        Open and close the returned journal instead of ``journal``. Each ``recover`` of a client with it also
-        updates the number of orders in doubt.
+        Open and close the returned journal instead of ``journal``. Each ``recover`` of a client that uses the
+        returned journal also updates the number of orders in doubt.
         """
         return cast("Journal", TimedJournal(journal, self._instruments))
 
     def watch(self, client: TransferClient) -> None:
-        """Observe the retry budget of ``client``. This does not keep the client alive."""
+        """Observe the retry budget of ``client``. The telemetry does not keep the client alive."""
         self._instruments.clients.add(client)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
@@ -124,7 +125,6 @@ class Telemetry:
 
 
 def _server(base_url: str | None) -> tuple[dict[str, str | int], dict[str, str | int]]:
-    """Return the server's address as attributes, and the request's URL as an attribute for spans."""
     if base_url is None:
         return {}, {}
     address = normalised(base_url)
@@ -197,7 +197,7 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return a page of pending keys, and note the oldest pending work for the metrics.
+        """Return a page of pending keys, and record the oldest pending work for the metrics.
 
         Every ``recover`` reads all pending keys with this method.
         """
@@ -238,7 +238,7 @@ def _log_failure(raised: Exception) -> None:
 class Oldest:
     """The start times of the oldest doubt, pending undo and pending notification.
 
-    The times are seconds by the journal's clock, or None if no such work is pending.
+    Each time is in seconds of the journal's clock, or None if there is no such work.
     """
 
     doubt: float | None = None
@@ -246,7 +246,10 @@ class Oldest:
     notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Include the pending work of ``entry``. For work without a time, use the time of the key's claim."""
+        """Include the pending work of ``entry``.
+
+        For an undo or a notification without a recorded time, the time of the key's claim is used.
+        """
         if entry.state is KeyState.IN_DOUBT:
             self.doubt = _earlier(self.doubt, [entry.sent_until])
         self.undo = _earlier(self.undo, [_since(undo.since, entry) for undo in entry.pending_undos])
@@ -280,7 +283,7 @@ def context_from(headers: Mapping[str, str]) -> Iterator[None]:
     Headers without a valid trace context have no effect.
 
     Args:
-        headers: the message's headers. The case of their names does not matter.
+        headers: the message's headers. Header names are case-insensitive.
     """
     # Proxies and brokers change the case of names, and propagators expect lower case.
     carrier = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
@@ -325,7 +328,7 @@ class OpenAttempt:
 
 @define(eq=False, kw_only=True)
 class OpenOrder:
-    """An order whose call is in progress, with what is known of its outcome."""
+    """An order whose call is in progress, and what is known about its outcome so far."""
 
     span: Span
     context: Context
@@ -432,7 +435,7 @@ class Orders:
         self._instruments.measure(metrics.ORDER_DURATION, order.seconds, ended)
 
     def _ended(self, event: events.Event, outcome: Outcome, error: str | None) -> OpenOrder | None:
-        """Note the outcome of the order of ``event``. Return the order, or None if it has no open span."""
+        """Record the outcome of the order in ``event``. Return the order, or None if it has no open span."""
         order = self._open.get(event.intent_id)
         if order is not None:
             order.outcome, order.seconds = outcome.value, event.seconds

@@ -1,4 +1,4 @@
-"""The broker contract: tests to subclass for a class that implements `Broker`."""
+"""The broker contract: a test class to subclass for each implementation of `Broker`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BrokerContract:
     """Tests that every broker must pass. Subclass it as ``class TestOurBroker(BrokerContract):``.
 
     Provide one fixture, ``new_line``: a function that creates a `Broker` from settings, without opening it.
-    Each broker belongs to a different worker. All brokers use the same server::
+    Each broker that it creates belongs to a different worker. All of them use the same server::
 
         class TestOurBroker(BrokerContract):
             @pytest.fixture
@@ -68,7 +68,8 @@ class BrokerContract:
                 return partial(OurBroker, broker.address)
 
     A second fixture, ``broker_away``, makes the server unreachable: stop it and start it again, or cut its
-    connections. It must lose no data. Without this fixture, the tests of lost connections are skipped::
+    connections. While the server is unreachable, it must not lose data. Without this fixture, the tests of
+    lost connections are skipped::
 
             @pytest.fixture
             def broker_away(self, broker):
@@ -149,7 +150,7 @@ class BrokerContract:
         assert [item.deliveries for item in taken] == [1] * 4
 
     async def test_waiting_without_a_message_ends_at_its_timeout(self, harness: BrokerHarness) -> None:
-        """If a broker returns no message at once, the worker concludes that the connection is closed."""
+        """If a broker returns no message before the timeout, the worker treats the connection as closed."""
         subscriber = await (await harness.consumer()).subscriber()
         began = time.monotonic()
 
@@ -251,7 +252,7 @@ class BrokerContract:
         assert (again.body, again.deliveries) == (b"retried", 2)
 
     async def test_deliveries_are_counted_and_not_limited(self, harness: BrokerHarness) -> None:
-        """Only the worker decides when to give up. A broker with its own limit loses an order."""
+        """Only the worker decides when to give up. A broker with its own limit would lose orders."""
         await harness.send(b"again and again")
         consumer, counted = await harness.consumer(), []
         for _ in range(8):
@@ -283,7 +284,7 @@ class BrokerContract:
         assert await harness.redelivered(consumer) == []
 
     async def test_a_message_is_dead_lettered_whatever_the_reason(self, harness: BrokerHarness) -> None:
-        """The reason may contain any text, because it quotes the name of a field of the message."""
+        """The reason may contain any text, because it quotes a field name from the message."""
         await harness.send(b"odd")
         consumer = await harness.consumer()
         await (await consumer.take()).dead_letter("not valid: nä\r\nme\x00: " + "№" * 5000)
@@ -542,7 +543,7 @@ def given(broker_away: Away | None) -> Away:
 
 
 def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
-    """Return a function that changes a broker: if ``open`` fails or is cancelled, the event is set."""
+    """Return a function that changes a broker so that the event is set if ``open`` fails or is cancelled."""
 
     def change(broker: Broker) -> None:
         opened = broker.open
@@ -563,7 +564,7 @@ def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
 
 
 def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
-    """Return the settings of a worker process that stops at the points of these ``keys``."""
+    """Return the settings of a worker process that stops when it reaches the points that ``keys`` name."""
     keys = frozenset(keys)
     place = Workplace(
         new_line=workers.harness.new_line,
@@ -582,7 +583,7 @@ def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
 
 
 def _run_and_kill(place: Workplace, do: Work) -> None:
-    """Run a worker process until it has reached the points of all keys, then kill it."""
+    """Run a worker process until it has reached the points that all keys name, then kill it."""
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=do, args=(place, writer), daemon=True)
@@ -600,7 +601,7 @@ def _run_and_kill(place: Workplace, do: Work) -> None:
 
 
 def next_reached(reader: Connection, keys: set[str]) -> str:
-    """Wait until a worker process reaches the point of one of ``keys``, and return that key."""
+    """Wait until a worker process reports that it reached the point of one of ``keys``. Return the key."""
     if not reader.poll(TIMEOUT):
         raise AssertionError(f"a worker process has not reached {sorted(keys)} within {TIMEOUT:g} s")
     try:

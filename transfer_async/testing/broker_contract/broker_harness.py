@@ -51,7 +51,7 @@ async def soon(work: Awaitable[T], what: str) -> T:
 
 
 class TakenMessage:
-    """One delivered message. Its subscriber is stopped when the message is acknowledged."""
+    """One delivered message, whose subscriber is stopped when the message is acknowledged."""
 
     def __init__(self, delivery: Delivery, subscriber: Any) -> None:
         self._subscriber = subscriber
@@ -192,7 +192,7 @@ class BrokerHarness:
         return await self._read(self.settings.dead_letters)
 
     async def _read(self, subject: str) -> TakenMessage:
-        """Take the next message of a subject, with a consumer that treats the subject as its commands."""
+        """Take the next message from a subject, using a consumer that treats it as its command subject."""
         if subject not in self._readers:
             names = {name: f"{subject}.{name}" for name in ("outcomes", "dead_letters")}
             self._readers[subject] = await self.consumer(commands=subject, group="readers", **names)
@@ -201,13 +201,13 @@ class BrokerHarness:
         return taken
 
     async def close_readers(self) -> None:
-        """Close the consumers of outcomes and dead letters. The next read opens new ones."""
+        """Close the consumers of outcomes and dead letters. The next read opens new consumers."""
         readers, self._readers = self._readers, {}
         for reader in readers.values():
             await reader.close()
 
     async def redelivered(self, consumer: Consumer) -> list[bytes]:
-        """Return the bodies of all redelivered messages. This method sends two messages to find the last one.
+        """Return the bodies of all redelivered messages. Two more messages are sent to detect the last one.
 
         Args:
             consumer: a consumer that takes the first of these two messages and leaves it unacknowledged.
@@ -274,7 +274,7 @@ class SlowHolds(Holds):
         self._open.set()
 
     async def requested(self, count: int = 1) -> None:
-        """Wait until ``count`` more holds were requested."""
+        """Wait until ``count`` more holds have been requested."""
         for _ in range(count):
             await soon(self._requests.acquire(), "a hold was requested")
 
@@ -285,8 +285,6 @@ class SlowHolds(Holds):
 
 
 class _RecordingHandler(Handler):
-    """A handler that records the key and the delivery count of each message."""
-
     def __init__(self, client: TransferClient, seen: list[tuple[str | None, int]]) -> None:
         super().__init__(client, delays=DELAYS)
         self._seen = seen
@@ -298,7 +296,7 @@ class _RecordingHandler(Handler):
 
 
 class RunningWorker:
-    """One worker. It is restarted when its connection is closed for good."""
+    """One worker, which is restarted when its connection is closed permanently."""
 
     def __init__(self, group: WorkerGroup, make: Callable[[], Broker]) -> None:
         self._group, self._make = group, make
@@ -328,7 +326,7 @@ class RunningWorker:
         await soon(polled(), f"the worker is {'' if expected else 'not '}ready")
 
     async def stop(self) -> None:
-        """Stop the worker after its current messages. Cancel it if it does not stop."""
+        """Stop the worker after its current messages, or cancel the worker if it does not stop in time."""
         self._stopping.set()
         try:
             await soon(asyncio.wait([self._task]), "the worker has stopped")

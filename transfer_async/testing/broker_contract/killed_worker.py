@@ -25,7 +25,7 @@ from transfer_async.testing.broker_contract.broker_harness import Consumer, NewB
 from transfer_async.worker import Delays, Delivery, Handler
 
 POINTS = ("holding", "created", "published", "retried")
-"""The points at which a worker stops. The key of a command begins with the point for this command.
+"""The points at which a worker stops. A command's key begins with the name of its point.
 
 The worker stops in the bank's hook, before it publishes the outcome, before it acknowledges the message, or
 after it has returned the message for a retry.
@@ -49,7 +49,7 @@ At the kill, each call has therefore made less progress than the previous one, e
 
 @frozen(kw_only=True)
 class Workplace:
-    """The settings of a worker process that stops at the points of the commands with these ``keys``."""
+    """The settings of a worker process that stops at the points that these ``keys`` name."""
 
     new_line: NewBroker
     settings: WorkerSettings
@@ -60,7 +60,7 @@ class Workplace:
 
 
 def work(place: Workplace, reached: Connection) -> None:
-    """Process commands until killed. Report the key of a command when the worker stops at its point."""
+    """Process commands until killed. When the worker stops at a command's point, report the command's key."""
     asyncio.run(_KilledWorker(place, reached).run())
 
 
@@ -111,8 +111,6 @@ async def _dead_letter(place: Workplace, reached: Connection) -> None:
 
 
 class _KilledWorker:
-    """A worker that waits forever at the points of its keys."""
-
     def __init__(self, place: Workplace, reached: Connection) -> None:
         self._place, self._reached = place, reached
 

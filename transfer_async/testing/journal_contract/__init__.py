@@ -1,4 +1,4 @@
-"""The journal contract: tests to subclass for a class that implements `Journal`."""
+"""The journal contract: a test class to subclass for each implementation of `Journal`."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ RACES: dict[str, tuple[tuple[Move, ...], Move, Move, Rejection]] = {
 class JournalContract:
     """Tests that every journal must pass. Subclass it as ``class TestOurJournal(JournalContract):``.
 
-    Provide one fixture, ``new_journal``: an empty journal that is not open and that takes its time from the
-    fixture ``journal_time``::
+    Provide one fixture, ``new_journal``: an empty, unopened journal that takes its time from the fixture
+    ``journal_time``::
 
         class TestOurJournal(JournalContract):
             @pytest.fixture
@@ -121,7 +121,7 @@ class JournalContract:
 
     @pytest.fixture
     def journal_time(self) -> JournalTime:
-        """The journal's time. It stands still until a test changes it."""
+        """The journal's time, which stands still until a test changes it."""
         return JournalTime()
 
     @pytest.fixture
@@ -156,7 +156,8 @@ class JournalContract:
     async def test_every_scenario_ends_as_decide_says(self, journal: Journal, pass_time: LetPass) -> None:
         """Compare all results, entries, histories and lists, because a lost field could change a decision.
 
-        All scenarios are played, and then all failures are raised together. A note names each scenario.
+        All scenarios are played, and then all failures are raised together, each with a note that names its
+        scenario.
         """
         failures: list[Exception] = []
         for title, scenario in SCENARIOS.items():
@@ -323,7 +324,7 @@ class JournalContract:
     async def test_lists_are_complete_among_many_other_keys_and_while_others_work(
         self, journal: Journal, pass_time: LetPass
     ) -> None:
-        """`recover` reads pages until one is empty. It never processes a key that is missing in the pages."""
+        """`recover` reads pages until one is empty, and never processes a key that no page contains."""
         waiting = [f"k{number:03}" for number in range(110)]
         idle = [*(f"a{number:03}" for number in range(30)), "k050-", "z"]
         # The lease of the last key ends first.
@@ -421,7 +422,7 @@ class JournalContract:
     async def test_what_people_did_is_listed_over_all_keys(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """The journal's method ``audit`` is optional. It lists who decided and proposed what, and when."""
+        """The journal's optional method ``audit`` lists all decisions and proposals, with their authors."""
         audit = getattr(journal, "audit", None)
         if audit is None:
             pytest.skip("the journal has no audit(), so the operators' page has no list of decisions")
@@ -505,7 +506,7 @@ class JournalContract:
     async def test_pruning_keeps_a_key_from_its_last_end_and_while_it_is_in_use_again(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """If a key is deleted while its order is sent or soon after its creation, it may be paid again."""
+        """If a key is deleted while its order is being sent, or soon after, the payment may be made again."""
         again: dict[str, tuple[Move, ...]] = {
             "claimed": (claim(2),),
             "sending": (claim(2), mark(number=2)),
@@ -533,7 +534,7 @@ class JournalContract:
     async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """Without this rule, a wrong date deletes keys of recent payments, and they may be paid again."""
+        """Without this rule, a wrong date would delete keys of recent payments, which might be made again."""
         await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
         await made(journal, claim(), release(None), key="today")
@@ -661,7 +662,7 @@ async def _finished_after_cancellation(journal: Journal, state: KeyState, ticks:
     """Cancel the last transition to ``state`` after ``ticks`` iterations, and wait until it is finished.
 
     Returns:
-        Whether it was finished before the cancellation.
+        Whether the transition was finished before the cancellation.
     """
     key = f"{state.value}-{ticks}"
     *before, last = moves = [_with_order(move, key) for move in WAYS[state]]
@@ -711,7 +712,7 @@ async def _decide_while_demanding(deciding: Journal, demanding: Journal) -> None
 
 
 def _head_starts(journal: Journal, beside: Journal) -> Iterator[tuple[str, Journal, Journal, int]]:
-    """Yield for each race its key, the journal with the head start, the other journal, and the head start."""
+    """Yield each race's key, the journal with the head start, the other journal, and the head start."""
     for ahead in HEAD_STARTS:
         yield f"first-{ahead}", journal, beside, ahead
         yield f"second-{ahead}", beside, journal, ahead

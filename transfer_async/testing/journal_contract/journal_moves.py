@@ -237,7 +237,7 @@ def add_undos(*hooks: str, number: int = 1) -> AddPendingUndos:
 
 
 def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
-    """Return a transition that reports a possible order of a response that came after the doubt had ended."""
+    """Return a transition that reports an order that may exist, from a response after the doubt ended."""
     wish, attempt = intent(number), Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN)
     return Suspect(
         order_id=order_id,
@@ -320,7 +320,9 @@ NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 class JournalTime:
-    """Time that a test controls. A test may also set it back, as a correction of a machine's clock does.
+    """Time that a test controls.
+
+    A test may also set the time back, as happens when a machine's clock is corrected.
 
     Attributes:
         clock: the same time as a `Clock`.

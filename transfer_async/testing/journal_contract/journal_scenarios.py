@@ -170,7 +170,6 @@ class Model:
 
 
 def _since(entry: Entry) -> list[float | None]:
-    """Return the fields that a comparison of two entries ignores."""
     return [undo.since for undo in entry.pending_undos] + [
         pending.since for pending in entry.pending_notifications
     ]
