@@ -41,7 +41,7 @@ def options_of(command: Any) -> Iterator[tuple[str, str, str, str]]:
 
 
 def default_of(parameter: Any) -> str:
-    """Return what holds if the option is left out: a value, "required", or nothing."""
+    """Return the option's default as text, "required" if it is required, or an empty string."""
     value = parameter.default
     if parameter.required:
         return "required"
@@ -87,7 +87,7 @@ class ExitCodes(SphinxDirective):
 
 
 def _paragraphs(text: str) -> Iterator[nodes.Node]:
-    """Yield the paragraphs of a help text; one that begins with ``\\b`` keeps its lines."""
+    """Yield the paragraphs of a help text; a paragraph that begins with ``\\b`` keeps its line breaks."""
     for part in re.split(r"\n\s*\n", cleandoc(text)):
         if part.startswith("\b"):
             yield _literal_block(part.removeprefix("\b").strip("\n"))
@@ -96,7 +96,7 @@ def _paragraphs(text: str) -> Iterator[nodes.Node]:
 
 
 def _inline(text: str) -> Iterator[nodes.Node]:
-    """Yield the text with options and variables as code: "--" in plain text would become a dash."""
+    """Yield the text with options and variables as code, because "--" in plain text would become a dash."""
     for number, part in enumerate(_LITERAL.split(text)):
         if part:
             yield nodes.literal(part, part) if number % 3 else nodes.Text(part)

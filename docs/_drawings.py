@@ -1,7 +1,7 @@
-"""Two pictures and a table, drawn from the code while the site is built, so that they cannot be old.
+"""Two diagrams and a table, generated from the code when the site is built, so that they are up to date.
 
-`layers` draws the packages, each above all that it imports; `key-states` the states of a key and the ways
-between them, and `key-moves` lists these ways with their reasons.
+`layers` draws the packages, each above all packages that it imports. `key-states` draws the states of a key
+and the transitions between them. `key-moves` lists these transitions with their reasons.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _HEAD = (
 # --- the layers ---------------------------------------------------------------------------------
 
 TOP = "transfer_async"
-"""The box of the package's own `__init__`: its public names."""
+"""The box for the package's own `__init__`, which contains its public names."""
 
 
 def box_of(path: Path) -> str:
-    """The box that a file stands in: the package or the module right below the top."""
+    """Return the box of a file: the subpackage or module directly below the package."""
     first = path.relative_to(PACKAGE).parts[0]
     return TOP if first == "__init__.py" else first.removesuffix(".py")
 
 
 def imported(path: Path, boxes: set[str]) -> Iterator[str]:
-    """The boxes that a file imports from; imports in functions and for type checkers count."""
+    """Yield the boxes that a file imports from, including imports in functions and for type checkers."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -59,7 +59,7 @@ def imported(path: Path, boxes: set[str]) -> Iterator[str]:
 
 @functools.cache
 def arrows() -> dict[str, set[str]]:
-    """Which box imports from which."""
+    """Return the boxes that each box imports from."""
     files = list(PACKAGE.rglob("*.py"))
     found: dict[str, set[str]] = {box_of(path): set() for path in files}
     for path in files:
@@ -69,7 +69,7 @@ def arrows() -> dict[str, set[str]]:
 
 
 def reach(graph: dict[str, set[str]], start: str) -> set[str]:
-    """All that can be come to from a box."""
+    """Return all boxes that can be reached from a box."""
     seen: set[str] = set()
     left = [start]
     while left:
@@ -80,9 +80,9 @@ def reach(graph: dict[str, set[str]], start: str) -> set[str]:
 
 
 def layers() -> list[list[str]]:
-    """The boxes of each layer, the lowest first: each stands just above all that it imports.
+    """Return the boxes of each layer, lowest first. Each box is just above all boxes that it imports.
 
-    Boxes that import from one another stand on one layer.
+    Boxes that import from one another are in the same layer.
     """
     graph = arrows()
     below = {box: reach(graph, box) for box in graph}
@@ -102,7 +102,7 @@ def layers() -> list[list[str]]:
 
 
 def purpose_of(box: str) -> str:
-    """What a package or a module says of itself in its first sentence."""
+    """Return the first sentence of the docstring of a package or module."""
     inside = PACKAGE if box == TOP else PACKAGE / box
     path = inside / "__init__.py" if inside.is_dir() else inside.with_suffix(".py")
     told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -113,9 +113,9 @@ _WIDTH, _HIGH, _GAP, _LEFT = 460, 30, 20, 34
 
 
 def draw_layers() -> str:
-    """The layers as an SVG: the highest first, and an arrow where a box imports from one below.
+    """Return the layers as an SVG, highest first, with an arrow from each box to the boxes that it imports.
 
-    Not where it does so through a third: what a box stands on, that one stands on, too.
+    An arrow is omitted if a path through other boxes leads to the same target.
     """
     places, parts, y = {}, [], 4
     stories = layers()
@@ -140,7 +140,7 @@ _LAYERS = "The layers of the package: every import goes down"
 
 
 def direct() -> list[tuple[str, str]]:
-    """The imports that are not also made through a third box."""
+    """Return the imports that are not also made through a third box."""
     graph = arrows()
     below = {box: reach(graph, box) for box in graph}
     return [
@@ -156,7 +156,7 @@ def _wide(box: str) -> int:
 
 
 def _lines(boxes: list[str]) -> Iterator[list[str]]:
-    """As many boxes in each line as there is room for."""
+    """Yield lines with as many boxes as fit into each line."""
     line: list[str] = []
     for box in boxes:
         if line and _LEFT + sum(_wide(one) + _GAP for one in line) + _wide(box) > _WIDTH:
@@ -174,7 +174,7 @@ def _box(x: float, y: float, box: str) -> str:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], wide: int) -> str:
-    """An arrow from the bottom of a box to the top of another; a long one goes around what is between."""
+    """Return an arrow from the bottom of one box to the top of another; a long arrow goes around boxes."""
     (x1, y1), (x2, y2) = start, end
     way = f"M{x1:g} {y1 + _HIGH:g}L{x2:g} {y2:g}"
     if y2 - y1 > 4 * (_HIGH + _GAP):
@@ -186,7 +186,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], wide: int) -> s
 
 
 def rows() -> tuple[Any, ...]:
-    """The rows of the journal's state machine, from whichever module has it."""
+    """Return the rows of the journal's state machine, from the module that contains it."""
     package = transfer_async.journal
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         table = getattr(importlib.import_module(module.name), "TRANSITIONS", ())
@@ -196,12 +196,12 @@ def rows() -> tuple[Any, ...]:
 
 
 def word(state: Any) -> str:
-    """A state in words."""
+    """Return the name of a state in words."""
     return str(state.value).replace("_", " ")
 
 
 def ways() -> dict[tuple[str, str], list[str]]:
-    """The moves from one state to another one."""
+    """Return the transitions from one state to another."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows():
         if row.source is not row.to:
@@ -219,23 +219,23 @@ _AT = {
     "in doubt": (80, 330),
     "created": (380, 330),
 }
-_BENDS = {  # how far a way bends to its right, in pixels; all others are straight
+_BENDS = {  # how far an arrow bends to its right, in pixels; all others are straight
     ("claimed", "free"): 80,
     ("sending", "free"): 205,
     ("in doubt", "free"): -120,
     ("free", "created"): -220,
     ("claimed", "in doubt"): 20,
-    ("in doubt", "created"): 40,  # the two ways between them, each with its own moves, lie apart
+    ("in doubt", "created"): 40,  # keeps the two arrows between these states apart
     ("created", "in doubt"): 40,
 }
 
 
 def draw_states() -> str:
-    """The states of a key as an SVG, with the moves from one to another."""
+    """Return the states of a key as an SVG, with the transitions between them."""
     between = ways()
     places = dict(_AT)
     for state in sorted({state for way in between for state in way} - set(places)):
-        places[state] = (360, 30 + 100 * (len(places) - len(_AT)))  # a new one stands at the side
+        places[state] = (360, 30 + 100 * (len(places) - len(_AT)))  # a new state is placed at the side
     lines = [_way(places[a], places[b], _BENDS.get((a, b), 0), moves) for (a, b), moves in between.items()]
     boxes = [
         f'<rect class="box" x="{x - 44}" y="{y - 16}" width="88" height="32" rx="16"/>'
@@ -265,7 +265,7 @@ def _spaced(name: str) -> str:
 
 
 def _edge(centre: tuple[int, int], towards: tuple[float, float]) -> tuple[float, float]:
-    """Where a way to ``towards`` leaves the box around ``centre``."""
+    """Return the point at which an arrow to ``towards`` leaves the box around ``centre``."""
     dx, dy = towards[0] - centre[0], towards[1] - centre[1]
     share = min(46 / abs(dx) if dx else 9e9, 18 / abs(dy) if dy else 9e9)
     return centre[0] + dx * share, centre[1] + dy * share
@@ -282,20 +282,20 @@ def _svg(content: str, width: int, height: int, label: str) -> str:
 
 
 class Layers(SphinxDirective):
-    """The picture of the layers, and what each box is for."""
+    """The diagram of the layers, with the purpose of each box."""
 
     def run(self) -> list[nodes.Node]:
-        """Draw it."""
+        """Draw the diagram."""
         boxes = [(box, purpose_of(box)) for layer in reversed(layers()) for box in layer]
         table = _table(("package", "purpose"), boxes)
         return [nodes.raw("", draw_layers(), format="html"), table]
 
 
 class KeyStates(SphinxDirective):
-    """The picture of a key's states."""
+    """The diagram of a key's states."""
 
     def run(self) -> list[nodes.Node]:
-        """Draw it."""
+        """Draw the diagram."""
         return [nodes.raw("", draw_states(), format="html")]
 
 
@@ -303,7 +303,7 @@ class KeyMoves(SphinxDirective):
     """The table of transitions, with their reasons."""
 
     def run(self) -> list[nodes.Node]:
-        """Make it."""
+        """Create the table."""
         told: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for row in rows():
             told.setdefault((row.move.__name__, row.reason), []).append((word(row.source), word(row.to)))
@@ -331,7 +331,7 @@ def _row(cells: Iterable[str]) -> nodes.row:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Tell Sphinx of the directives."""
+    """Register the directives."""
     app.add_directive("layers", Layers)
     app.add_directive("key-states", KeyStates)
     app.add_directive("key-moves", KeyMoves)

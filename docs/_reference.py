@@ -1,4 +1,4 @@
-"""The reference: every public name with its docstring, and links to it from every page that names it."""
+"""The reference: every public name with its docstring, and links from every page that mentions the name."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def public_names(module: str) -> list[str]:
 
 
 def first_home(name: str) -> str | None:
-    """Return the first public module that has a name."""
+    """Return the first public module that contains a name."""
     return next((module for module in PUBLIC if name in public_names(module)), None)
 
 
 def own_names(module: str) -> list[str]:
-    """Return the names of a public module whose objects no earlier module has: names may repeat."""
+    """Return the names in a public module that no earlier module exports for the same object."""
     earlier = PUBLIC[: PUBLIC.index(module)]
     return [name for name in public_names(module) if not any(_is_in(name, module, one) for one in earlier)]
 
@@ -64,7 +64,7 @@ def _is_in(name: str, module: str, other: str) -> bool:
 
 
 class Names(SphinxDirective):
-    """``.. names:: module`` with names below it; without names, all that no earlier module has."""
+    """``.. names:: module`` with names below it; without names, all names that no earlier module exports."""
 
     required_arguments = 1
     has_content = True
@@ -112,7 +112,7 @@ def _find_public(
 
 
 def _needs_no_link(target: str) -> bool:
-    """Whether the target is private, another library's, or a piece of code, and so needs no link."""
+    """Return whether the target needs no link: it is private, from another library, or a piece of code."""
     first, dot, _ = target.partition(".")
     return not dot or first_home(first) is None
 
@@ -134,7 +134,7 @@ def docstring_of(name: str, thing: Any) -> list[str]:
 
 
 _DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
-"""What attrs writes for a field's default in a generated ``__init__``."""
+"""How attrs writes the default of a field in a generated ``__init__``."""
 
 
 def with_defaults(kind: type, signature: str) -> str:
@@ -165,12 +165,12 @@ def _with_defaults(
 
 
 class ResolveAmbiguousNames(SphinxPostTransform):
-    """Resolve a name that two public modules have: first the current module, then the first in the list."""
+    """Resolve a name that several public modules export: to the current module, else to the first one."""
 
     default_priority = 4
 
     def run(self, **_: Any) -> None:
-        """Put the module before the name."""
+        """Prefix the name with its module."""
         for link in self.document.findall(pending_xref):
             name, module = link["reftarget"], link.get("py:module")
             if link.get("refdomain") == "py" and (first := first_home(name)) is not None:

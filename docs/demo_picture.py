@@ -1,4 +1,4 @@
-"""Make `demo.svg`, the picture of what the demo shows, from what it shows: `python docs/demo_picture.py`."""
+"""Create `demo.svg`, a picture of the demo's output: `python docs/demo_picture.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 PICTURE = Path(__file__).with_name("demo.svg")
 WIDTH = 98
-PARTS = ("2.", "3.", "4.", "5.")  # of the demo's titles; all of it would be too long for a page
+PARTS = ("2.", "3.", "4.", "5.")  # the parts of the demo to show; the whole demo would be too long for a page
 
 _FORMAT = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -39,11 +39,11 @@ _FORMAT = """\
 </g>
 </g>
 </svg>
-"""  # rich's own, without fonts from the network
+"""  # the format of rich, without fonts from the network
 
 
 def shown() -> list[str]:
-    """The lines of the demo that the picture has; without their times, which are never the same."""
+    """Return the lines of the demo to show, without their times, which differ in each run."""
     command = [sys.executable, "-m", "transfer_async", "demo"]
     told = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout
     lines, inside = ["$ transfer-async demo", ""], False
@@ -59,7 +59,7 @@ def shown() -> list[str]:
 
 
 def picture(lines: list[str]) -> str:
-    """``lines`` as a terminal would show them."""
+    """Return ``lines`` as an SVG of a terminal."""
     console = Console(record=True, width=WIDTH, file=io.StringIO())
     for line in lines:
         text = Text(line)

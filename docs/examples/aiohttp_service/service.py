@@ -1,6 +1,6 @@
 """A payment service on aiohttp.
 
-``POST /payments`` creates the order of a payment; ``GET /payments/{key}`` says what is known of it.
+``POST /payments`` creates the order for a payment; ``GET /payments/{key}`` returns its state.
 """
 
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ CLIENT = web.AppKey("client", TransferClient)
 
 
 def make_app(bank: Bank, *, base_url: str, token: str, journal: Path) -> web.Application:
-    """Return the service. Its client is open as long as the service runs."""
+    """Return the service; its client stays open while the service runs."""
 
     async def client(app: web.Application) -> AsyncIterator[None]:
         async with (
@@ -42,7 +42,7 @@ def make_app(bank: Bank, *, base_url: str, token: str, journal: Path) -> web.App
 
 
 async def create(request: web.Request) -> web.Response:
-    """Create a payment. The caller chooses the key, so that a repeated request pays once."""
+    """Create a payment. The caller chooses the key, so that repeating the request does not pay again."""
     key = request.headers.get("Idempotency-Key")
     payment = await _json(request)
     if not key or not isinstance(payment, dict):
@@ -62,7 +62,7 @@ async def show(request: web.Request) -> web.Response:
 async def _created(app: web.Application, key: str, payment: dict[str, Any]) -> Order | TransferError:
     wanted = {name: payment.get(name) for name in ("customer", "beneficiary", "amount", "rate")}
     try:
-        # once=True: a repeated request is the same payment, so a refusal is returned from the record.
+        # once=True: a repeated request is the same payment, so it gets the recorded refusal.
         return await app[CLIENT].create_order(app[BANK].order(**wanted), key=key, once=True)
     except TransferError as error:
         return error

@@ -1,4 +1,4 @@
-"""A caller of the service, and failures behind it."""
+"""A caller of the service, and faults that the sandbox simulates."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PAYMENT = {
 
 
 class Caller:
-    """Request payments from the service, and show its responses."""
+    """Request payments from the service and show its responses."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
@@ -41,7 +41,7 @@ class Caller:
 
 
 async def story(sandbox: Sandbox, bank: Bank, session: aiohttp.ClientSession) -> Caller:
-    """Make four payments: one succeeds, one is refused, one is never sent, and one loses its response."""
+    """Make four payments: one succeeds, one is refused, one is never sent, and one response is lost."""
     caller = Caller(session)
     await caller.pays("payment-1")
     await caller.pays("payment-1")  # repeated: the same order
@@ -53,9 +53,9 @@ async def story(sandbox: Sandbox, bank: Bank, session: aiohttp.ClientSession) ->
     await caller.pays("payment-3")  # the token works again
 
     sandbox.faults.add(CloseAfterProcessing())
-    await caller.pays("payment-4")  # the order is created, and its response is lost
+    await caller.pays("payment-4")  # the order is created, but its response is lost
     await caller.asks("payment-4")
-    bank.statement["payment-4"] = list(sandbox.orders)[-1]  # the back office finds it
+    bank.statement["payment-4"] = list(sandbox.orders)[-1]  # the back office finds the order
     await caller.pays("payment-4")  # repeated: the same order, without a second request
     await caller.asks("payment-4")
     print(f"orders at the service: {len(sandbox.orders)}; holds at the bank: {len(bank.holds)}")

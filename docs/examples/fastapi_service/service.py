@@ -1,6 +1,6 @@
 """A payment service on FastAPI.
 
-``POST /payments`` creates the order of a payment; ``GET /payments/{key}`` says what is known of it.
+``POST /payments`` creates the order for a payment; ``GET /payments/{key}`` returns its state.
 """
 
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from transfer_async.integrations.http import HTTPResponse, response_for_record, 
 
 
 class Payment(BaseModel):
-    """What our callers send. Amounts are strings: a JSON number would become a ``float`` on its way here."""
+    """The body of a request. Amounts are strings, because FastAPI would convert JSON numbers to ``float``."""
 
     customer: str
     beneficiary: str
@@ -27,7 +27,7 @@ class Payment(BaseModel):
 
 
 def make_app(bank: Bank, *, base_url: str, token: str, journal: Path) -> FastAPI:
-    """Return the service. Its client is open as long as the service runs."""
+    """Return the service; its client stays open while the service runs."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -69,9 +69,9 @@ TheClient = Annotated[TransferClient, Depends(client_of)]
 
 
 async def create(payment: Payment, key: Key, bank: TheBank, client: TheClient) -> JSONResponse:
-    """Create a payment. The caller chooses the key, so that a repeated request pays once."""
+    """Create a payment. The caller chooses the key, so that repeating the request does not pay again."""
     try:
-        # once=True: a repeated request is the same payment, so a refusal is returned from the record.
+        # once=True: a repeated request is the same payment, so it gets the recorded refusal.
         order = await client.create_order(bank.order(**payment.model_dump()), key=key, once=True)
     except TransferError as error:
         return _sent(response_to(error, key=key))

@@ -1,4 +1,4 @@
-"""A bank's own code, which the tests beside it test: how its payment desk creates transfer orders."""
+"""A bank's own payment code, which creates transfer orders; the tests next to it test this code."""
 
 import enum
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Answer(enum.Enum):
-    """What the bank answers its customer."""
+    """The bank's answer to its customer."""
 
     PAID = "on its way"
     REFUSED = "not possible, and your money is yours"
@@ -33,10 +33,10 @@ class Answer(enum.Enum):
 
 @dataclass
 class Ledger:
-    """The bank's holds; it stands for the core banking system.
+    """The bank's holds; it stands in for the core banking system.
 
     Attributes:
-        holds: what is reserved, by the intent's id.
+        holds: the references of the open holds, by the intent's id.
         seen: ids of orders on the service's statement, by key.
     """
 
@@ -44,30 +44,30 @@ class Ledger:
     seen: dict[str, str] = field(default_factory=dict)
 
     async def place(self, intent: OrderIntent) -> str:
-        """Reserve, once for each intent."""
+        """Place the hold for the order, once for each intent."""
         return self.holds.setdefault(intent.id, f"hold-{intent.key}")
 
     async def release(self, intent: OrderIntent, reference: str | None) -> None:
-        """Let it go again, if there is something to let go."""
+        """Release the hold, if there is one."""
         self.holds.pop(intent.id, None)
 
     async def look(self, intent: OrderIntent, doubt: OutcomeUnknown) -> str | None:
-        """Find an order whose answer was lost."""
+        """Find the id of an order whose response was lost."""
         return self.seen.get(intent.key)
 
     def held(self, intent_id: str) -> str | None:
-        """The hold that stands for an intent: what tests ask."""
+        """Return the hold of an intent, for the assertions in the tests."""
         return self.holds.get(intent_id)
 
 
 def client_for(ledger: Ledger, base_url: str, token: str, *, clock: Clock | None = None) -> TransferClient:
-    """A client with the ledger's holds; yours has a journal, too."""
+    """Return a client that uses the ledger's holds; in production, also pass a journal."""
     hold = FundsHold(ledger.place, ledger.release)
     return TransferClient(base_url, token, hooks=[hold], resolve=ledger.look, clock=clock)
 
 
 async def pay(client: "AnyClient", payment_id: str, *, beneficiary: str, dollars: str) -> Answer:
-    """Pay. A second call with the same id does not pay again."""
+    """Make a payment; a second call with the same id does not pay again."""
     try:
         await client.create_order(_order(beneficiary, dollars), key=payment_id)
     except TransferError as error:

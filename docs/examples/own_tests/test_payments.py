@@ -1,7 +1,7 @@
-"""The bank's tests of its own code, against the sandbox: ``pytest docs/examples/own_tests``.
+"""The bank's tests for its own code, against the sandbox: ``pytest docs/examples/own_tests``.
 
-``transfer_sandbox`` is a fixture that comes with the package. It is a real HTTP server, so what goes wrong
-here goes wrong as it does in production: connections close, answers are lost, statuses are odd.
+The fixture ``transfer_sandbox``, which the package provides, is a real HTTP server. It fails in the same ways
+as a service in production: it closes connections, loses responses, and returns unexpected statuses.
 """
 
 import pytest
@@ -48,7 +48,7 @@ async def test_a_refusal_gives_the_money_back(transfer_sandbox: Sandbox, ledger:
 async def test_a_lost_answer_keeps_the_hold_and_is_never_paid_twice(
     transfer_sandbox: Sandbox, ledger: Ledger
 ) -> None:
-    transfer_sandbox.faults.add(CloseAfterProcessing())  # the next order is created, and its response lost
+    transfer_sandbox.faults.add(CloseAfterProcessing())  # the next order is created, but its response is lost
     async with client_for(ledger, transfer_sandbox.base_url, transfer_sandbox.token) as client:
         answer = [await pay(client, "payment-1", beneficiary=BEN, dollars="100.00") for _ in range(3)]
 
@@ -67,7 +67,7 @@ async def test_a_lost_answer_is_found_on_the_statement(transfer_sandbox: Sandbox
     assert len(transfer_sandbox.requests) == 1
 
 
-@pytest.mark.transfer_faults  # once for each fault of the sandbox, which the first order meets
+@pytest.mark.transfer_faults  # runs once for each fault of the sandbox; the fault affects the first order
 async def test_whatever_goes_wrong_nobody_is_paid_twice(
     transfer_sandbox: Sandbox, transfer_clock: ManualClock, ledger: Ledger
 ) -> None:

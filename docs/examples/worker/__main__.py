@@ -11,17 +11,17 @@ from transfer_async.sandbox import CloseAfterProcessing, Sandbox, Status
 from worker import Worker, client_of
 
 SHORT_DELAYS = Delays(first=0.05, longest=0.05)
-"""Short delays for this demonstration; in production, use the default."""
+"""Short delays for this demonstration; use the defaults in production."""
 
 
 def command(bank: Bank, key: str, *, beneficiary: str = "ben.okri@example.com") -> bytes:
-    """Return a command, as the bank's other systems send it."""
+    """Return a command as the bank's other systems would send it."""
     order = bank.order(customer="ada.eze@example.com", beneficiary=beneficiary, amount="100.00", rate="1500")
     return OrderCommand(key=key, order=order).to_json()
 
 
 async def play(directory: Path) -> tuple[Broker, Sandbox]:
-    """Send commands that succeed, are refused, arrive twice, or lose their responses."""
+    """Send commands that succeed, are refused, arrive twice, or whose responses are lost."""
     bank, broker = Bank(), Broker()
     async with (
         Sandbox() as sandbox,
@@ -41,7 +41,7 @@ async def play(directory: Path) -> tuple[Broker, Sandbox]:
 
 
 async def story(broker: Broker, sandbox: Sandbox, bank: Bank, worker: Worker) -> None:
-    """Send the commands, one after the other."""
+    """Send the commands one after the other."""
     await sent(broker, command(bank, "payment-1"))
     await sent(broker, command(bank, "payment-1"))  # redelivered: the same order
     await sent(broker, command(bank, "payment-2", beneficiary="nobody@example.com"))
@@ -51,9 +51,9 @@ async def story(broker: Broker, sandbox: Sandbox, bank: Bank, worker: Worker) ->
     await sent(broker, command(bank, "payment-3"))  # the token is refused once: the command is redelivered
 
     sandbox.faults.add(CloseAfterProcessing())
-    await sent(broker, command(bank, "payment-4"))  # the order is created, and its response is lost
-    bank.statement["payment-4"] = list(sandbox.orders)[-1]  # the back office finds it
-    await worker.sweep()  # publish how the doubt ended
+    await sent(broker, command(bank, "payment-4"))  # the order is created, but its response is lost
+    bank.statement["payment-4"] = list(sandbox.orders)[-1]  # the back office finds the order
+    await worker.sweep()  # publishes the final outcome
 
 
 async def sent(broker: Broker, body: bytes) -> None:

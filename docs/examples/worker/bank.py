@@ -1,4 +1,4 @@
-"""A bank in memory, in place of your core banking system, which stores holds and statements on disk."""
+"""An in-memory bank that stands in for your core banking system."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from transfer_async import NewExternalOrder, NewOrder, OrderIntent, OutcomeUnkno
 
 
 class Bank:
-    """Holds on customers' funds, and what the back office knows of orders.
+    """Holds on customers' funds, and the orders that the back office has found.
 
     Attributes:
         holds: the open holds, by the intent's id.
@@ -18,7 +18,7 @@ class Bank:
         self.statement: dict[str, str] = {}
 
     async def place(self, intent: OrderIntent) -> str:
-        """Place the hold for the order, once for each intent however often this is called."""
+        """Place the hold for the order, once for each intent, however often this method is called."""
         return self.holds.setdefault(intent.id, f"hold-{intent.key}")
 
     async def release(self, intent: OrderIntent, reference: str | None) -> None:
@@ -26,14 +26,14 @@ class Bank:
         self.holds.pop(intent.id, None)
 
     async def resolve(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Resolution:
-        """Return the order's id if the back office has found it, else None."""
+        """Return the order's id if the back office has found the order, else None."""
         return self.statement.get(intent.key)
 
     def order(self, *, customer: Any, beneficiary: Any, amount: Any, rate: Any) -> NewOrder:
         """Return the order for a payment in dollars by one of our customers in Nigeria.
 
         Raises:
-            InvalidOrder: with every invalid field.
+            InvalidOrder: names every invalid field.
         """
         return NewOrder.quote(
             poster_username=customer,

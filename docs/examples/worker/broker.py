@@ -1,4 +1,4 @@
-"""A broker in memory, in place of yours. It delivers each message at least once."""
+"""An in-memory broker that stands in for yours. It delivers each message at least once."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from transfer_async import OrderOutcome
 
 @dataclass(eq=False)
 class Message:
-    """A message, and the number of its deliveries."""
+    """A message with the number of its deliveries."""
 
     body: bytes
     deliveries: int = 0
@@ -38,7 +38,7 @@ class Broker:
         return message
 
     async def publish(self, outcome: OrderOutcome) -> None:
-        """Publish an outcome. It is stored when this returns."""
+        """Publish an outcome; it is stored when this method returns."""
         self.outcomes.append(outcome)
         print(f"published  {outcome.key}: {outcome.outcome.value} {outcome.order_id or outcome.error or ''}")
 
@@ -54,13 +54,13 @@ class Broker:
         asyncio.get_running_loop().call_later(after, self._waiting.put_nowait, message)
 
     def dead_letter(self, message: Message, reason: str) -> None:
-        """Dead-letter the message, so that a person looks at it."""
+        """Dead-letter the message, so that a person can look at it."""
         print(f"dead-lettered: {reason}")
         self.dead_letters.append((message.body, reason))
         self.acknowledge(message)
 
     def still_at_work(self, message: Message) -> None:
-        """Accept a heartbeat: do not deliver the message to another worker yet."""
+        """Receive a heartbeat, which postpones the delivery of the message to another worker."""
 
     async def nothing_open(self) -> None:
         """Wait until every message is acknowledged."""

@@ -1,8 +1,8 @@
 """A worker with its own loop, for a broker without an integration.
 
-It keeps four rules. It publishes an outcome before it acknowledges the message. It replies to the broker as
-the disposition says. It sends heartbeats while it processes a message. After an outcome ``unknown``, it later
-publishes how the doubt ended: the sweep does that.
+It follows four rules. It publishes an outcome before it acknowledges the message. It replies to the broker
+as the disposition says. It sends heartbeats while it processes a message. After an outcome ``unknown``, its
+sweep later publishes the final outcome.
 
 If the broker fails, the worker ends, and must be restarted. The broker redelivers unacknowledged messages.
 """
@@ -25,10 +25,10 @@ SWEEP_EVERY = 30.0
 
 
 class Worker:
-    """Take commands from a broker, `AT_ONCE` at a time.
+    """Process commands from a broker, up to `AT_ONCE` at a time.
 
     Args:
-        client: a client with a durable journal; the handler refuses others.
+        client: a client with a durable journal; the handler refuses any other client.
         broker: delivers commands, and receives outcomes.
         delays: the delays before redeliveries.
     """
@@ -38,14 +38,14 @@ class Worker:
         self._handler = Handler(client, delays=delays)
 
     async def run(self) -> None:
-        """Work until cancelled. Messages in progress are not acknowledged, so the broker redelivers them."""
+        """Run until cancelled. Messages in progress are not acknowledged, so the broker redelivers them."""
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
                 group.create_task(self._take_messages())
             group.create_task(self._sweep_now_and_then())
 
     async def sweep(self) -> None:
-        """Recover abandoned work, and publish how doubts ended."""
+        """Recover abandoned work, and publish the final outcomes of orders that were in doubt."""
         await self._client.recover()
         async for outcome in self._handler.untold():
             await self._broker.publish(outcome)
@@ -70,8 +70,8 @@ class Worker:
             case Action.DEAD_LETTER:
                 self._broker.dead_letter(message, what.reason)
             case Action.LEAVE:
-                pass  # no reply: the broker redelivers it by itself
-        if not what.ready:  # the service is unreachable, or refuses the token
+                pass  # no reply: the broker redelivers the message by itself
+        if not what.ready:  # the service is unreachable or refuses the token
             await asyncio.sleep(what.after)
 
     @asynccontextmanager
