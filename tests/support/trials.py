@@ -47,7 +47,7 @@ def add_option(parser: pytest.Parser) -> None:
         )
 
 
-EXAMPLES = {"short": 15, "ci": 150, "long": 5_000}
+EXAMPLES = {"short": 15, "ci": 100, "long": 5_000}
 """The number of examples of a property test."""
 
 
