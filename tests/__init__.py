@@ -12,7 +12,7 @@ _CLEAN = "TRANSFER_ASYNC_TESTS_ARE_IN_A_CLEAN_ENVIRONMENT"
 
 _KEPT = {
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV"),
-    *("PYTHONPATH", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"),
+    *("PYTHONPATH", "PYTHONHASHSEED", "PYTHONPYCACHEPREFIX"),
     "AXE_CORE",  # for tests/desk/test_browser.py
 }
 _KEPT_PREFIXES = ("COV_", "COVERAGE_", "LD_", "PYTEST_XDIST_", "TRANSFER_ASYNC_TESTS_")
@@ -36,6 +36,7 @@ def _clean() -> None:
         del os.environ[name]
     os.environ.update(_SET)
     os.environ[_CLEAN] = "1"
+    sys.dont_write_bytecode = False  # or each of a hundred processes would compile all modules again
     time.tzset()
 
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import inspect
 from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -45,10 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Exempt the collected tests from garbage collection, which would take seconds in each process."""
     gc.disable()
     try:
+        sharing.import_tests(session.config, Path(__file__).parents[1])
         return (yield)
     finally:
         gc.collect()

@@ -14,6 +14,7 @@ import pytest
 from tests import conftest
 from tests.support.cases import each
 from tests.support.server_process import ServerNotStarted
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import TransferClient
 from transfer_async.sandbox import Sandbox
 
@@ -65,6 +66,7 @@ def test_the_tests_do_not_see_the_users_variables():
     assert (kept["LC_ALL"], kept["TZ"]) == ("C.UTF-8", "UTC")
 
 
+@ONLY_IN_TRIALS
 def test_without_asserts_the_tests_fail_with_one_line():
     run = outside("-m", "pytest", "-q", "tests/test_environment.py", PYTHONOPTIMIZE="2")
 
@@ -124,6 +126,7 @@ def test_a_missing_encoding_is_found(source: str, is_guessed: bool):
     assert guesses_the_encoding(call) is is_guessed
 
 
+@ONLY_IN_TRIALS
 def test_every_text_file_is_opened_with_an_encoding():
     sources = {path: path.read_text(encoding="utf-8") for path in files()}
     guessed = [

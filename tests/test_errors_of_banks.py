@@ -16,6 +16,7 @@ import pytest
 from tests.support import bank as banks
 from tests.support.bank import World, new_order
 from tests.support.cases import each, told_of
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import (
     BeneficiaryNotVerified,
     BeneficiaryVerification,
@@ -547,8 +548,10 @@ FEW_ERRORS = ("one whose text raises", "GeneratorExit", "a cancellation that nob
 
 @pytest.mark.parametrize(
     ("store", "names"),
-    [("sqlite", ERRORS), ("postgres", FEW_ERRORS)],
-    ids=["sqlite", "postgres"],
+    [
+        pytest.param("sqlite", ERRORS, id="sqlite", marks=ONLY_IN_TRIALS),
+        pytest.param("postgres", FEW_ERRORS, id="postgres"),
+    ],
     indirect=["store"],
 )
 async def test_an_encryption_that_raises_any_error_does_not_stop_the_journal(

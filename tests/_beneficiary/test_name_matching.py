@@ -122,7 +122,7 @@ def are_one(a: PersonName, b: PersonName) -> bool:
     return bare[0] == bare[1] or bare[0] == bare[1][::-1]
 
 
-@pytest.mark.trial(short=12, ci=30, long=30)
+@pytest.mark.trial(short=6, ci=30, long=30)
 @each("tradition", sorted(CROWDS))
 def test_different_people_of_one_tradition_never_match_and_are_rarely_close(
     tradition: str, size: int

@@ -5,6 +5,7 @@ import textwrap
 import pytest
 
 from tests.support.commands import invoke
+from tests.support.trials import ONLY_IN_TRIALS
 
 RIGHT = """
     from transfer_async.testing import Holds
@@ -73,6 +74,7 @@ def test_correct_hooks_keep_all_rules():
     assert told.endswith("(seed 7)\n")
 
 
+@ONLY_IN_TRIALS
 @pytest.mark.usefixtures("blocking_bank")
 def test_a_rule_broken_by_a_new_worker_is_reported_without_control_characters():
     """The module keeps the holds in memory, too: after a crash it would place a second one."""

@@ -272,7 +272,8 @@ BOMBS = {
     "a long text": b'"' + b"x" * 1_000_000 + b'"',
     "a long escape": b'"' + b"\\u0041" * 150_000 + b'"',
 }
-PATHS = ("$.poster_amount", "$.external_order", "$.is_matched", "$.probably_paid", "$.user", "$.brand_new")
+PATHS = ("$.poster_amount", "$.external_order", "$.user", "$.brand_new")
+"""A strict field, a lenient field, a lenient object, and an unknown field."""
 
 
 @each("bomb", BOMBS)
@@ -280,7 +281,7 @@ def test_a_bomb_by_itself_is_read_or_refused(bomb):
     read_with_every_reader(bomb)
 
 
-@each("path", (*PATHS, "$.user.currencies[0].steps"))
+@each("path", PATHS)
 @each("bomb", BOMBS)
 def test_a_bomb_anywhere_in_an_order_is_read_or_refused(bomb, path):
     raw = samples.encode(samples.changed(samples.order_json(), path, "HERE")).replace(b'"HERE"', bomb)

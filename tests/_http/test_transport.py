@@ -31,6 +31,7 @@ from tests.faults.servers import (
 from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http.transport import POOL_KEEPALIVE, ExchangeResult, Transport, _for_exchange
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
@@ -597,6 +598,7 @@ asyncio.run(main())
 """
 
 
+@ONLY_IN_TRIALS
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others deal with memory in their own ways")
 def test_memory_for_answers_is_not_reallocated_for_each():
     ended = subprocess.run([sys.executable, "-c", READS], capture_output=True, encoding="utf-8", check=True)

@@ -12,6 +12,7 @@ from tests.support.bank import World, new_order
 from tests.support.cases import each
 from tests.support.journalling import claim, doubt, mark
 from tests.support.order_files import csv_text, read_csv, row
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import Decision, InvalidOrder, KeyState, MemoryJournal, Operators, OrderCommand
 from transfer_async._converters.messages import VERSION
 from transfer_async._models import requests
@@ -118,6 +119,7 @@ def test_every_character_that_unicode_ignores_counts_as_invisible():
     assert ignorable - set(requests.UNSEEN.findall(every)) == set()
 
 
+@ONLY_IN_TRIALS
 def test_characters_that_a_font_draws_as_nothing_are_refused_in_keys():
     """Of DejaVu Sans, which has 6,000 characters: what it draws without a line is refused."""
     pytest.importorskip("fontTools", reason="it reads the font")

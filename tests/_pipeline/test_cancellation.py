@@ -11,6 +11,7 @@ from tests._pipeline.waiting import ENDINGS, waiting_at
 from tests.support import bank as banks
 from tests.support.bank import Gate, World, new_order, refused_order, turns
 from tests.support.cases import told_of
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
@@ -87,6 +88,8 @@ SCENARIOS = {
     "a claim too old": Scenario(crashed=901.0),
     "a token renewed": Scenario(renewing=True),
 }
+OFTEN = ("created", "busy, then in doubt", "an undo that breaks", "a claim taken over")
+"""The scenarios that are tested by default."""
 
 
 class Tokens:
@@ -240,7 +243,13 @@ WAYS = (_cancelled, _closed, _cancelled_twice, _cancelled_and_closed)
 
 
 @pytest.mark.trial(short=1, ci=4, long=4)
-@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(scenario, id=name, marks=[] if name in OFTEN else ONLY_IN_TRIALS)
+        for name, scenario in SCENARIOS.items()
+    ],
+)
 async def test_a_call_cut_at_any_turn_leaves_a_correct_record(scenario: Scenario, size: int):
     """Use `size` of the four ways at each turn, and the next ones at the next turn."""
     ended, turn = False, 0  # in the first turn there is no call yet

@@ -130,7 +130,7 @@ def with_a_wrong_byte(log: bytes, at: int, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("harm", [cut, with_a_wrong_byte])
-@pytest.mark.trial(short=50, ci=200, long=20_000)
+@pytest.mark.trial(short=20, ci=200, long=20_000)
 def test_a_damaged_log_keeps_exactly_the_commits_before_the_damage(
     directory: Path, written: Written, harm: Callable[..., bytes], size: int
 ):

@@ -10,6 +10,7 @@ import pytest
 from tests.chaos import postgres_troubles, sqlite_troubles
 from tests.chaos.storm import BEFORE_THE_REQUEST, Trouble, stormy_world, struck
 from tests.support.bank import World, new_order
+from tests.support.trials import mostly_in_trials
 from transfer_async import KeyState, Outcome, OutcomeUnknown, SQLiteJournal
 from transfer_async.journal import transitions
 from transfer_async.journal.transitions import Claim
@@ -17,7 +18,9 @@ from transfer_async.journal.transitions import Claim
 OF_A_FILE, OF_A_DATABASE = sqlite_troubles.TROUBLES, postgres_troubles.TROUBLES
 
 
-@pytest.fixture(params=[*OF_A_FILE, *OF_A_DATABASE])
+@pytest.fixture(
+    params=mostly_in_trials([*OF_A_FILE, *OF_A_DATABASE], often={*OF_A_FILE, *OF_A_DATABASE} - {"stopped"})
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -218,7 +218,7 @@ async def stormy(database: str, *, seed: int, cuts: int) -> tuple[int, int, int]
     return keys, len(await steps_by_token(database)), len(wrong)
 
 
-@pytest.mark.trial(short=15, ci=40, long=1_500)
+@pytest.mark.trial(short=4, ci=40, long=1_500)
 @pytest.mark.timeout(1800)
 async def test_under_random_cuts_there_is_no_wrong_belief_and_no_move_is_made_twice(database: str, size: int):
     keys, steps, wrong = await stormy(database, seed=7, cuts=size)

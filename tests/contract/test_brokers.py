@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from tests.contract.own_broker import TableBroker
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import ClientClosed
 from transfer_async.integrations.faststream.nats import JetStreamBroker
 from transfer_async.integrations.faststream.redis import RedisStreamsBroker
@@ -62,6 +63,14 @@ class TestNats(OurContract):
 
 
 class TestRedis(OurContract):
+    @ONLY_IN_TRIALS
+    async def test_the_messages_of_a_killed_worker_are_carried_out_by_another(self, workers):
+        await super().test_the_messages_of_a_killed_worker_are_carried_out_by_another(workers)
+
+    @ONLY_IN_TRIALS
+    async def test_a_message_survives_a_worker_killed_while_dead_lettering_it(self, workers):
+        await super().test_a_message_survives_a_worker_killed_while_dead_lettering_it(workers)
+
     @pytest.fixture
     def new_line(self, redis):
         return partial(RedisStreamsBroker.at, redis.address)

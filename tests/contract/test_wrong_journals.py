@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.own_journal import OwnJournal
+from tests.support.trials import mostly_in_trials
 from transfer_async.journal import (
     FOUR_EYES,
     KeyState,
@@ -541,6 +542,17 @@ WRONG = [
 ]
 
 
+OFTEN = (
+    SharesOrderIds,
+    ComparesKeysAsPatterns,
+    LimitsBeforeItFilters,
+    KnowsNoDualControl,
+    LosesWaitingTransitions,
+    TrustsItsOwnCache,
+    *(kind for kind in WRONG if kind.__name__ in ("OneScopeForAll", "KeepsNoHistory", "LosesTheCause")),
+)
+"""Those that are tested by default: one or two of each kind."""
+
 COSTLY = ("every_scenario", "lists_are_complete", "random_runs")
 """Parts of the names of tests that take most of the time, and so run last."""
 
@@ -594,7 +606,7 @@ async def test_the_base_journals_keep_the_contract(kind):
     assert await first_failure(kind) is None
 
 
-@pytest.mark.parametrize("kind", WRONG, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", mostly_in_trials(WRONG, often=OFTEN), ids=lambda kind: kind.__name__)
 async def test_the_contract_finds_each_wrong_journal(kind, monkeypatch):
     monkeypatch.setattr("transfer_async.testing.journal_contract.TIMEOUT", 0.02)
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import postgres
 from tests.support.brokers import NatsServer
+from tests.support.trials import ONLY_IN_TRIALS
 
 PATIENCE = 3000
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def count(table: str, row: str) -> int:
     return int(found[1]) if found else 0
 
 
-@pytest.mark.trial(short=5, ci=50, long=5_000)
+@pytest.mark.trial(short=2, ci=50, long=5_000)
 def test_killed_and_stopped_workers_on_a_file_lose_or_duplicate_no_order(size: int):
     kills, pauses = size, size // 50
 
@@ -53,7 +54,7 @@ def test_killed_and_stopped_workers_on_a_file_lose_or_duplicate_no_order(size: i
 
 
 @needs_postgres
-@pytest.mark.trial(short=3, ci=12, long=1_000)
+@pytest.mark.trial(short=1, ci=12, long=1_000)
 def test_killed_workers_and_stopped_postgres_lose_or_duplicate_no_order(size: int):
     kills, stops = size, max(1, size // 5)
 
@@ -97,7 +98,7 @@ def test_a_repeatedly_killed_bulk_command_loses_or_duplicates_no_order(faults: t
     assert count(table, "lines in the outcome file") == size
 
 
-@pytest.mark.trial(short=3, ci=15, long=200)
+@pytest.mark.trial(ci=15, long=200)
 def test_a_repeatedly_killed_probe_never_exceeds_its_cap(size: int):
     table = kept("probe", "--kills", size, "--seed", 1)
 
@@ -110,15 +111,17 @@ def test_a_probe_that_does_not_count_is_noticed(size: int):
     assert noticed("beyond", "probe-sends-what-was-turned-away-again", "probe", "--kills", size, patience=60)
 
 
-@pytest.mark.trial(short=3, ci=20, long=200)
+@pytest.mark.trial(ci=20, long=200)
 def test_a_row_of_decisions_is_decided_once_or_not_at_all_however_often_it_is_killed(size: int):
     table = kept("decisions", "--kills", size, "--seed", 1)
 
     assert count(table, "kills") >= size
 
 
-@pytest.mark.trial(short=3, ci=20, long=200)
-@pytest.mark.parametrize("journal", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
+@pytest.mark.trial(short=1, ci=20, long=200)
+@pytest.mark.parametrize(
+    "journal", ["sqlite", pytest.param("postgres", marks=[needs_postgres, ONLY_IN_TRIALS])]
+)
 def test_an_upgrade_that_is_killed_leaves_the_journal_whole(journal: str, size: int):
     table = kept("upgrades", "--journal", journal, "--kills", size, "--seed", 1)
 
@@ -153,7 +156,7 @@ def test_a_fault_in_the_workers_is_noticed(fault: str, violation: str, size: int
 
 
 BROKER_FAULTS = [
-    pytest.param("dead-request-is-sent-again", "duplicate", marks=pytest.mark.trial(ci=20, long=20)),
+    ("dead-request-is-sent-again", "duplicate"),
     pytest.param("message-is-acknowledged-first", "unended", marks=pytest.mark.trial(long=20)),
     pytest.param("pending-notifications-are-not-published", "untold", marks=pytest.mark.trial(long=20)),
 ]
@@ -161,6 +164,7 @@ BROKER_FAULTS = [
 
 @needs_postgres
 @needs_nats
+@pytest.mark.trial(ci=20, long=20)
 @pytest.mark.parametrize(("fault", "violation"), BROKER_FAULTS)
 def test_a_fault_in_the_workers_on_a_broker_is_noticed(fault: str, violation: str, size: int):
     assert noticed(violation, fault, "broker", "--kills", size, patience=30)

@@ -12,6 +12,7 @@ from tests.desk.visitor import SAME, Desk
 from tests.support.bank import World, world_in_a_file
 from tests.support.commands import running
 from tests.support.pages import Page
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import KeyState
 from transfer_async._support.clock import Clock
 from transfer_async.desk import Role
@@ -54,6 +55,7 @@ def refused(page: Page) -> set[str]:
     return {key for key in KEYS if key in said}
 
 
+@ONLY_IN_TRIALS
 async def test_two_processes_propose_for_the_same_keys_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

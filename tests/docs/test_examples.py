@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from yarl import URL
 
 from tests.docs.story import ROOT, python_block, run_pytest
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import Outcome
 from transfer_async._cli.app import app
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
@@ -183,6 +184,7 @@ async def test_the_payroll_ends_with_every_line_created_once(
     assert len(sandbox.orders) == 3
 
 
+@ONLY_IN_TRIALS
 def test_the_documented_tests_fail_for_a_bank_that_pays_twice(tmp_path: Path) -> None:
     """Tests that pass for any bank would be worth nothing."""
     test, code = (

@@ -15,6 +15,7 @@ import pytest
 import transfer_async
 from tests.docs.story import ROOT
 from tests.support.commands import invoke
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import integrations
 
 pytest.importorskip("sphinx", reason="the extra docs is not installed")
@@ -132,6 +133,7 @@ def test_documented_defaults_variables_and_exit_codes_match_the_program() -> Non
 # --- the drawings -------------------------------------------------------------------------------
 
 
+@ONLY_IN_TRIALS
 def test_every_import_points_down_in_the_diagram_of_layers(drawings: ModuleType) -> None:
     layer_of = {box: number for number, boxes in enumerate(drawings.layers()) for box in boxes}
     graph = drawings.arrows()

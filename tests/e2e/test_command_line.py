@@ -10,14 +10,14 @@ import pytest
 
 from tests.support.bank import new_order
 from tests.support.commands import running
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import AlreadyCreated, OutcomeUnknown, SQLiteJournal, TransferClient
 from transfer_async.sandbox import CloseAfterProcessing, Sandbox
 
-LONG_ONLY = pytest.mark.trial(ci=1, long=1)
 PIPE = asyncio.subprocess.PIPE
 
 
-@LONG_ONLY
+@ONLY_IN_TRIALS
 @pytest.mark.parametrize("is_read", [True, False])
 async def test_the_demo_succeeds_even_if_its_output_is_closed(is_read: bool):
     read, write = os.pipe()
@@ -31,7 +31,8 @@ async def test_the_demo_succeeds_even_if_its_output_is_closed(is_read: bool):
     assert not is_read or out.splitlines()[-1].startswith(b"demo ok: tx-")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=LONG_ONLY)])
+@ONLY_IN_TRIALS  # tests/sandbox/test_command.py has a similar test
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_sandbox_serves_until_a_signal_and_stops_cleanly(number: signal.Signals):
     async with running("sandbox", "--match-every", "60", stderr=PIPE) as sandbox:
         exports = [await sandbox.line("export ") for _ in range(2)]

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import samples
 from tests.support.loop_time import LoopTime
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import RetryPolicy, Timeouts
 from transfer_async._http.transport import BoundedBody
 from transfer_async._models.errors import Outcome, Refused, ServiceFailed, UnreadableOrder
@@ -72,21 +73,20 @@ def explodes(status: int, encoding: str) -> Script:
     return then_closes(http(status, body, headers={"Content-Encoding": encoding}))
 
 
-AT_LENGTH = pytest.mark.trial(ci=1, long=1)
-
-
 @needs_proc
 @pytest.mark.parametrize(
     ("script", "what", "limit", "error"),
     [
-        pytest.param(endless(200), "order", 1, "UnreadableOrder", id="200"),
-        pytest.param(endless(422), "order", 1, "Refused", id="422", marks=AT_LENGTH),
-        pytest.param(endless(500), "order", 1, "OutcomeUnknown", id="500", marks=AT_LENGTH),
+        pytest.param(endless(200), "order", 1, "UnreadableOrder", id="200", marks=ONLY_IN_TRIALS),
+        pytest.param(endless(422), "order", 1, "Refused", id="422", marks=ONLY_IN_TRIALS),
+        pytest.param(endless(500), "order", 1, "OutcomeUnknown", id="500", marks=ONLY_IN_TRIALS),
         pytest.param(explodes(200, "gzip"), "order", 1, "UnreadableOrder", id="200 gzip"),
-        pytest.param(explodes(422, "gzip"), "order", 1, "Refused", id="422 gzip"),
-        pytest.param(explodes(200, "deflate"), "order", 1, "UnreadableOrder", id="deflate", marks=AT_LENGTH),
-        pytest.param(explodes(200, "gzip"), "order", 8, "UnreadableOrder", id="8 MB", marks=AT_LENGTH),
-        pytest.param(explodes(200, "gzip"), "read", 1, "ServiceFailed", id="a read", marks=AT_LENGTH),
+        pytest.param(explodes(422, "gzip"), "order", 1, "Refused", id="422 gzip", marks=ONLY_IN_TRIALS),
+        pytest.param(
+            explodes(200, "deflate"), "order", 1, "UnreadableOrder", id="deflate", marks=ONLY_IN_TRIALS
+        ),
+        pytest.param(explodes(200, "gzip"), "order", 8, "UnreadableOrder", id="8 MB", marks=ONLY_IN_TRIALS),
+        pytest.param(explodes(200, "gzip"), "read", 1, "ServiceFailed", id="a read", marks=ONLY_IN_TRIALS),
     ],
 )
 async def test_a_body_of_300_megabytes_costs_less_than_60(

@@ -168,7 +168,7 @@ def mismatches(posted: list[Posted], server: Server) -> list[Posted]:
     return [one for one in posted if not one.evidence.sent and one.number in arrived]
 
 
-@pytest.mark.trial(short=150, ci=600, long=40_000)
+@pytest.mark.trial(short=50, ci=600, long=40_000)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("beside", [False, True], ids=["one loop", "beside"])
 @pytest.mark.parametrize("over", ["plain", "TLS"])

@@ -22,6 +22,7 @@ from attrs import field, frozen
 
 from tests.support import samples
 from tests.support.bank import turns
+from tests.support.cases import each
 from tests.support.ids import told
 from tests.support.loop_time import MUST_RUN_OUT, LoopTime
 from transfer_async import Clock, RetryPolicy, Timeouts
@@ -416,8 +417,9 @@ PROVING_NOTHING = {
 ROWS = {**NO_ANSWER, **UNREADABLE, **REFUSING, **PROVING_NOTHING}
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-async def test_an_answer_proves_no_more_than_its_row_says(bank: Bank, loop_time: LoopTime, row: Row):
+@each("row", ROWS)
+async def test_an_answer_proves_no_more_than_its_row_says(loop_time: LoopTime, row: Row):
+    bank = Bank()
     async with serving(row.script(loop_time)) as server:
         error: Any = await bank.try_order(server.url, **row.settings)
 

@@ -444,7 +444,7 @@ def closes_when_idle(*, inject: bool) -> Any:
     return script
 
 
-@pytest.mark.trial(short=15, ci=50, long=5_000)
+@pytest.mark.trial(short=4, ci=50, long=5_000)
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("inject", [False, True], ids=["closing", "closing and injecting"])
 async def test_orders_on_a_busy_loop_are_never_duplicated_or_mixed_up(

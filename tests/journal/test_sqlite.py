@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.bank import Time, turns
 from tests.support.journalling import SCOPE, claim, create, judged, made, mark, of_key, release
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import JournalFailed, SQLiteJournal
 from transfer_async.journal.model import Rejection
 from transfer_async.journal.protocol import KEPT
@@ -189,6 +190,7 @@ def test_many_processes_claim_each_key_only_once(path: Path):
     assert sorted(key for one in granted for key in one) == sorted(keys)
 
 
+@ONLY_IN_TRIALS
 def test_processes_that_open_a_new_file_wait_for_each_other(tmp_path: Path):
     paths = [str(tmp_path / f"{number}.db") for number in range(30)]
 

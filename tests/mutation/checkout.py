@@ -26,6 +26,7 @@ HANGS, DIES = "it hangs", "it dies"
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _USAGE, _NONE = 4, 5  # of pytest's exit codes: wrongly called; no test was collected
 _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n0", "--tb=no", "-rfE")
+_MANY_EXAMPLES = "--hypothesis-profile=ci"  # by default a property has too few to find each fault surely
 
 
 class Checkout:
@@ -87,7 +88,7 @@ class Checkout:
 
     def _run(self, tests: Iterable[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *_PYTEST, *tests],
+            [sys.executable, *_PYTEST, _MANY_EXAMPLES, *tests],
             cwd=self._top,
             env=self._environment(),
             capture_output=True,

@@ -6,7 +6,7 @@ from tests.mutation.checkout import PATIENCE, Checkout, ask
 from tests.mutation.faults import FAULTS, Fault
 
 ALWAYS, LONG = pytest.mark.trial(ci=1, long=1), pytest.mark.trial(long=1)
-ONE_IN = 15
+ONE_IN = 30
 """One of this many faults is planted at the level ``ci``."""
 
 

@@ -1,6 +1,9 @@
-"""A check that the processes of `pytest -n 4` together run each test exactly once."""
+"""Tests in several processes: what they share, and a check that they run each test exactly once."""
 
+import importlib
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +53,22 @@ class Sharing:
         if sorted(self.ran) != sorted(first):
             return f"tests ran, of {len(first)} that were collected"
         return None
+
+
+def import_tests(config: pytest.Config, root: Path) -> None:
+    """Import all tests, each process from another one on, so that each module is compiled by one process.
+
+    Pytest compiles a test module when it is imported first, which takes longer than all imports later. If all
+    processes began with the same module, each would compile all of them.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args != config.getini("testpaths"):
+        return
+    paths = [path for place in config.args for path in sorted((root / place).rglob("test_*.py"))]
+    first = len(paths) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in (*paths[first:], *paths[:first]):
+        with suppress(Exception, pytest.skip.Exception):  # the collection imports it again, and reports it
+            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
 def watch(config: pytest.Config) -> None:

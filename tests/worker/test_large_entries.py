@@ -4,6 +4,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.support.cases import each
+from tests.support.trials import ONLY_IN_TRIALS
 from tests.worker.case import Case, command
 from tests.worker.sides import PATIENCE, RedisSide, until
 from transfer_async.integrations.faststream import broker_at
@@ -63,7 +64,7 @@ async def nothing_is_pending(case):
     return await pending(case) == 0
 
 
-@pytest.mark.parametrize("count", [4001, MORE_THAN_AN_ENVELOPE_TAKES])
+@pytest.mark.parametrize("count", [4001, pytest.param(MORE_THAN_AN_ENVELOPE_TAKES, marks=ONLY_IN_TRIALS)])
 async def test_a_large_entry_is_dead_lettered_with_its_reason_and_others_are_processed(case, count):
     await case.worker()
 

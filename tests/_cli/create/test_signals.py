@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.commands import Running, running
 from tests.support.order_files import csv_file, told
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async.sandbox import Sandbox, StallAfterProcessing
 
 LINES = 60
@@ -81,7 +82,7 @@ async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twi
     assert len(bench.sandbox.orders) == len(await bench.told()) == LINES
 
 
-@pytest.mark.trial(ci=1, long=1)
+@ONLY_IN_TRIALS
 async def test_a_second_ctrl_c_cuts_off_orders_in_flight_and_leaves_them_in_doubt(bench):
     bench.sandbox.faults.add(StallAfterProcessing(), times=2)
     async with bench.started("--concurrency", "2") as command:
@@ -100,7 +101,7 @@ async def test_a_second_ctrl_c_cuts_off_orders_in_flight_and_leaves_them_in_doub
     assert len(bench.sandbox.orders) == LINES  # the two exist, and were not sent again
 
 
-@pytest.mark.trial(ci=1, long=1)
+@ONLY_IN_TRIALS
 async def test_two_concurrent_runs_create_no_order_twice(bench):
     other = str(bench.directory / "other")
     first, second = await asyncio.gather(bench.ran(), bench.ran("--outcomes", other))
@@ -109,7 +110,7 @@ async def test_two_concurrent_runs_create_no_order_twice(bench):
     assert len(bench.sandbox.orders) == LINES
 
 
-@pytest.mark.trial(ci=1, long=1)
+@ONLY_IN_TRIALS
 async def test_a_terminal_shows_a_bar_and_the_result_goes_to_stdout(bench):
     ours, theirs = os.openpty()
     async with bench.started(stderr=theirs) as command:
@@ -133,6 +134,7 @@ def all_of(terminal: int) -> bytes:
     return seen
 
 
+@ONLY_IN_TRIALS
 async def test_a_run_continues_when_its_output_is_closed(bench):
     read, write = os.pipe()
     os.close(read)

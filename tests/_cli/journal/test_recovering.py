@@ -14,6 +14,7 @@ from tests._cli.journal.terminal import ADA, asked, corrupt_intents, everything,
 from tests.support import commands
 from tests.support.bank import World
 from tests.support.cases import each
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async._cli.options import factory_named, made_by
 
 BANK = """
@@ -174,7 +175,9 @@ async def test_an_unusable_factory_is_reported_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("close", ["pass", "raise OSError('the pool is gone')"])
+@pytest.mark.parametrize(
+    "close", [pytest.param("pass", marks=ONLY_IN_TRIALS), "raise OSError('the pool is gone')"]
+)
 async def test_one_factory_serves_recover_and_verify_hooks(world: World, bank_module: Any, close: str):
     """With two factories, the trials would prove nothing about the hooks in production."""
     await asyncio.to_thread(bank_module, close=close)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.loop_time import LoopTime
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async.sandbox import Sandbox, load_profile
 
 from .prober import Watch, probe
@@ -13,7 +14,22 @@ from .quirks import QUIRKS, Quirk, Quirky
 RECORDED = load_profile(Path(__file__).with_name("service-profile-1.json"))  # read outside of any event loop
 
 
-@pytest.mark.parametrize("quirk", QUIRKS.values(), ids=QUIRKS)
+OFTEN = (
+    "silence without a token",
+    "one request a connection",
+    "two orders from one body",
+    "409 for a repetition",
+)
+"""The quirks that are tested by default."""
+
+
+@pytest.mark.parametrize(
+    "quirk",
+    [
+        pytest.param(quirk, id=name, marks=[] if name in OFTEN else ONLY_IN_TRIALS)
+        for name, quirk in QUIRKS.items()
+    ],
+)
 async def test_a_quirk_is_inferred_and_imitated(quirk: Quirk, tmp_path, loop_time: LoopTime):
     watch = Watch(loop_time)
     requests, idle = quirk.watched

@@ -149,7 +149,7 @@ class History:
             self.senders.append(Sender(key, content, since, until, is_doubt))
 
 
-@pytest.mark.trial(short=4_000, ci=20_000, long=1_000_000)
+@pytest.mark.trial(short=1_000, ci=20_000, long=1_000_000)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_match_is_wrong(size: int, seed: int):
     history = History(random.Random(seed))

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 
+from tests.support.trials import mostly_in_trials
 from tests.testing.hook_trials import right_banks, wrong_banks, wrong_ledgers
 from tests.testing.hook_trials.right_banks import Bank, CoreSystem
 from transfer_async.testing import BrokenRule, Holds, HookReport, hook_trials, make_new_order, verify_hooks
@@ -43,7 +44,13 @@ async def test_the_ledger_for_tests_keeps_the_rules():
 
 
 @pytest.mark.usefixtures("blocking_bank")
-@pytest.mark.parametrize("right", right_banks.RIGHT, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "right",
+    mostly_in_trials(
+        right_banks.RIGHT, often=(right_banks.SimpleBank, right_banks.HookBank, right_banks.LockingBank)
+    ),
+    ids=lambda kind: kind.__name__,
+)
 async def test_right_hooks_of_every_style_pass_on_an_account_with_room_for_six_holds(right):
     async with right_banks.factory_of(right) as factory:
         (await verify_hooks(factory, sequences=5, late=0.01)).check()
@@ -51,9 +58,18 @@ async def test_right_hooks_of_every_style_pass_on_an_account_with_room_for_six_h
 
 # --- wrong hooks -------------------------------------------------------------------------------------
 
+WRONG_OFTEN = (
+    wrong_banks.ReleaseLogsAndGoesOn,
+    wrong_banks.InventsAReferenceWhenRefused,
+    wrong_banks.GivesUpWithARefusal,
+)
+"""The wrong banks that are tested by default. The others differ in style, and run in the trials."""
+
 
 @pytest.mark.usefixtures("blocking_bank")
-@pytest.mark.parametrize("wrong", wrong_banks.WRONG, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "wrong", mostly_in_trials(wrong_banks.WRONG, often=WRONG_OFTEN), ids=lambda kind: kind.__name__
+)
 async def test_each_wrong_bank_breaks_exactly_one_rule(wrong):
     if wrong is wrong_banks.HttpReleaseIgnoresWhatWentWrong and sys.version_info >= (3, 12):
         pytest.skip(reason="aiohttp writes a request before its first await there: the release has acted")
