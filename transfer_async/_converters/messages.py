@@ -43,7 +43,7 @@ from transfer_async._models.requests import (
 from transfer_async._models.responses import Order, OrderState
 
 VERSION = 1
-"""The supported version of both messages. A message with another version is refused."""
+"""The supported version of both messages. A message with another version is rejected."""
 
 ORDER_FIELDS = (
     "poster_amount",
@@ -234,7 +234,7 @@ OPTIONAL_FIELDS = {
     for item in wire_format.fields_of(OrderRequest)
     if item.name not in ("order", "key")
 }
-"""The reader and the writer of each field of a command other than the order and the key."""
+"""The reader and the writer for each field of a command, except the order and the key."""
 
 
 # --- outcome -----------------------------------------------------------------------------------------

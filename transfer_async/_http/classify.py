@@ -35,7 +35,7 @@ from transfer_async._models.requests import NewExternalOrder, NewOrder, ascii_lo
 from transfer_async._support.util import FrozenStruct
 
 WRONG_TOKEN = {"message": "Unauthorized"}
-"""The only error body that the specification shows (section 7)."""
+"""The only error body that the specification defines (section 7)."""
 
 
 class Classification(enum.Enum):
@@ -126,7 +126,7 @@ ORDER_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, policy: _status(e) in policy.refused,
         Classification.REFUSED,
-        "the service refused the request; a cut or unexpected body does not change that",
+        "the service refused the request; a truncated or unexpected body does not change that",
     ),
     Rule(
         lambda _, __: True,

@@ -256,7 +256,7 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
     try:
         if result.error is not None:
             state.classification = Classification.FAILED if request.safe else Classification.UNKNOWN
-            raise Unreadable("$", f"the body was cut ({name_of(result.error)})")  # noqa: TRY301
+            raise Unreadable("$", f"the body was truncated ({name_of(result.error)})")  # noqa: TRY301
         return converter.read_into(request.into, result.body)
     except Unreadable as error:
         problem = str(error)
@@ -290,7 +290,7 @@ _RESERVED = frozenset(
 
 
 _OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")
-"""The names of headers whose value must be different for each order."""
+"""The names of headers whose value must differ for each order."""
 
 
 def checked_name(setting: str, name: object) -> str:
@@ -340,7 +340,7 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
             )
         if not _is_header_value(value):
             raise ValueError(
-                f"headers: the value of {name} must be printable ASCII, not empty, with no blank at its ends"
+                f"headers: the value of {name} must be non-empty printable ASCII without spaces at either end"
             )
         names.add(name.lower())
     return checked
@@ -372,7 +372,7 @@ def checked(token: object) -> str:
     if not isinstance(token, str) or not token:
         why = "token: must be a non-empty string"
     elif not token.isascii() or not token.isprintable() or " " in token:
-        why = "token: must not contain a space, a control character or a character beyond ASCII"
+        why = "token: must not contain spaces, control characters or non-ASCII characters"
     else:
         return token
     del token  # Error trackers record the variables of each frame.
@@ -396,7 +396,7 @@ class TokenSource:
         self.current: CIMultiDict[str] | None = (
             self._headers_for(checked(token)) if isinstance(token, str) else None
         )
-        """The headers of every request, or None while the token is not known."""
+        """The headers to send with every request, or None until the token has been obtained."""
 
     @property
     def renewable(self) -> bool:

@@ -42,9 +42,9 @@ def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozens
     if not isinstance(value, frozenset) or not all(
         type(item) is int and 100 <= item <= 599 for item in value
     ):
-        raise ValueError(f"{attribute.name}: must hold HTTP statuses, 100 to 599")
+        raise ValueError(f"{attribute.name}: must contain only HTTP statuses from 100 to 599")
     if any(200 <= status <= 299 for status in value):
-        raise ValueError(f"{attribute.name}: must not hold a 2xx, which is never a refusal")
+        raise ValueError(f"{attribute.name}: must not contain a 2xx status, which is never a refusal")
 
 
 def _as_a_set(value: Iterable[int]) -> frozenset[int]:

@@ -48,16 +48,16 @@ from transfer_async._support.clock import NEVER, in_seconds
 from transfer_async._support.util import is_end, must_propagate, positive
 
 POOL_KEEPALIVE = 4.0
-"""The maximum idle seconds of a pooled connection. Common servers close idle connections after 5 s."""
+"""How long a pooled connection may be idle, in seconds. Common servers close idle connections after 5 s."""
 
 SHORT = 200
-"""The size in bytes from which a body is too long to be the specification's error body.
-
-That body means a refusal even with a 2xx status.
+"""The size in bytes from which a body is too long to be the specification's error body, which means a refusal
+even with a 2xx status.
 """
 
 RESPONSE_ID_HEADER = "X-Request-Id"
-"""The default name of the response header with the service's request id. The specification has none."""
+"""The default name of the response header that contains the service's request id. The specification defines
+none."""
 
 _STALE_IN_A_ROW = 16  # the number of consecutive stale connections after which the exchange fails
 

@@ -95,9 +95,10 @@ def _url(text: object) -> URL | None:
 
 
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
-    """Return a proxy's URL without user and password, and a header value with both. aiohttp includes the URL
-    in its errors and logs, so the URL must not contain credentials. This function's errors contain no part of
-    the URL.
+    """Return a proxy's URL without user and password, and a header value with both.
+
+    aiohttp includes the URL in its errors and logs, so the URL must not contain credentials. This function's
+    errors contain no part of the URL.
     """
     if proxy is None:
         return None, None

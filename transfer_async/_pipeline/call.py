@@ -32,7 +32,7 @@ from transfer_async.journal.model import PendingUndo
 from transfer_async.journal.protocol import ScopedJournal
 
 RECOVER_CONCURRENCY = 8
-"""The default for the number of concurrent calls of ``resolve`` in one run of ``recover``."""
+"""The default number of concurrent calls to ``resolve`` in one run of ``recover``."""
 
 
 class OrderCall(MutableStruct, kw_only=True):
@@ -304,13 +304,13 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """The name of the header that carries the attempt id in each create-order request, or None."""
 
     undoable: tuple[str, ...] = ()
-    """The names of the hooks that can be undone, last first; computed from ``hooks``."""
+    """The names of the hooks that can be undone, last first. Computed from ``hooks``."""
 
     undoable_but_hold: tuple[str, ...] = ()
-    """The names in ``undoable`` without the hold hook, for orders whose hold the bank placed itself."""
+    """The names in ``undoable`` except the hold hook's, for orders whose hold the bank itself placed."""
 
     hold: str | None = None
-    """The name of the hook that places the hold, or None; computed from ``hooks``."""
+    """The name of the hook that places the hold, or None. Computed from ``hooks``."""
 
     unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
     """Functions that retry a failed write of a response to the journal, by key.
@@ -357,7 +357,7 @@ class _NoOrder:
 
 
 NO_ORDER: Final = _NoOrder()
-"""The result of ``resolve`` if certainly no order exists *and none can appear any more*."""
+"""The result of ``resolve`` if it is certain that no order exists *and none can appear any more*."""
 
 Resolution = Order | str | _NoOrder | None
 """A result of ``resolve``: the order, the order's id, `NO_ORDER`, or None if the outcome is unknown."""

@@ -82,7 +82,8 @@ from transfer_async.journal.model import ABANDONED, Entry, Rejection, Transition
 from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
 
 MAX_CLAIM_AGE = 900.0
-"""The age in seconds from which an abandoned claim is not continued: its hold and checks may be outdated."""
+"""The age in seconds from which an abandoned claim is not continued, because its hold and checks may be
+outdated."""
 
 
 async def create_order(context: ClientCore, call: OrderCall) -> Order:
@@ -215,7 +216,7 @@ async def _mark_sending(
     verdict = await context.journal.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
         claimed.attempt = None  # `MarkSending` was not recorded.
-        why = "the claim's lease ran out before the order was sent"
+        why = "the claim's lease expired before the order was sent"
         if verdict.entry.is_suspected:
             why = "an order of an earlier call with this key may exist: nothing was sent now"
         raise KeyBusy(why, retry_after=verdict.lease_left)
@@ -238,8 +239,9 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
     intent = call.work.intent
     if intent.held is None and context.hold is None:
         raise HoldRequired(
-            "the customer's funds must be held before an order is sent: give the client a hold hook "
-            "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
+            "the customer's funds must be held before an order is sent: pass a hold hook "
+            "to the client (hooks=[..., FundsHold(place, release)]), or pass the reference of your own "
+            "hold to the call (held=...)"
         )
     if expired := too_late(context.clock, call.work):
         raise expired
@@ -344,7 +346,7 @@ async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -
     )
     verdict = await context.journal.write(work.intent.key, keep, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
-        raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
+        raise KeyBusy("the claim's lease expired before the order was sent", retry_after=verdict.lease_left)
 
 
 # --- lease -------------------------------------------------------------------------------------------

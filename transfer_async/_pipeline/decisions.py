@@ -33,7 +33,8 @@ from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Amend, P
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
-"""A function of the key, a verb, the names of hold hooks and the order's id. It returns the effects."""
+"""A function that takes the key, a verb, the names of hold hooks and the order id, and returns the
+effects."""
 
 # --- effects of a decision --------------------------------------------------------------------------
 
@@ -284,7 +285,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         names_order=True,
         outcome=Outcome.CREATED,
         effects=_of_resolving,
-        help="End a doubt: its order exists.\n\n"
+        help="Record that the order of a key in doubt exists.\n\n"
         "From now on, calls with the key return the order's id. Without an id, the command asks about the "
         "candidate: the order id in the service's response.",
         title="The order exists",
@@ -303,7 +304,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         frees_key=True,
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
-        help="End a doubt: no order exists, and none can appear.\n\n"
+        help="Record that no order exists for a key in doubt, and none can appear.\n\n"
         "This frees the key. The command shows what the next recovery will undo, such as a hold, and asks "
         "first. If the same message or line of a file is processed again, nothing is sent: the recorded "
         "result is returned. If the payment is still due, use another key.",
@@ -322,7 +323,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         applies_to=KeyState.CREATED,
         names_order=True,
         effects=_of_amending,
-        help="Correct an order's id that a person gave, or take it back.\n\n"
+        help="Correct or withdraw an order id that a person supplied.\n\n"
         "An id from the service's own response cannot be changed. With --in-doubt, the key is in doubt "
         "again.",
         title="The order's id is wrong",
@@ -341,8 +342,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.UNKNOWN,
         effects=_of_taking_back,
         title="The order's id is not certain",
-        button="Take it back into doubt",
-        propose="Propose to take it back",
+        button="Put the key back in doubt",
+        propose="Propose to put it back in doubt",
         verb="Taking it back",
         proposed="back into doubt",
         explained="the order's id is withdrawn",

@@ -147,7 +147,7 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     if "held" in names:
         raise ValueError("hooks: the name 'held' is reserved for the reference given as held=")
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"hooks: each needs a name of its own, but {', '.join(sorted(twice))} is used twice")
+        raise ValueError(f"hooks: names must be unique, but {', '.join(sorted(twice))} is used twice")
     if any(is_hold(hook) for hook in checked[:-1]):
         raise ValueError(
             "hooks: pass at most one hold, and pass it last: funds must not be held for an order that a "

@@ -53,12 +53,11 @@ NEXT_STEPS = {
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a stopped process may still send. "
     "Then find the order at the service",
     CauseKind.CLOSED: "Most such orders exist: find it at the service",
-    CauseKind.TAKEN_BACK: "Read in the history why the id was taken back. "
-    "Find the right order at the service",
+    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Find the right order at the service",
     CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }
-"""The operator's first step for each cause of a doubt; `docs/operations.md` has the same texts."""
+"""The operator's first step for each cause of a doubt. `docs/operations.md` contains the same texts."""
 
 
 @frozen(kw_only=True)
@@ -435,7 +434,7 @@ def _key_changed(text: str, state: KeyState, version: int) -> KeyChanged:
 
 
 _LONGEST_WAIT = 1e10
-"""The longest wait that is shown, in seconds: about 300 years. A longer wait is shown as infinite."""
+"""The longest wait to show, in seconds: about 300 years. A longer wait is shown as infinite."""
 
 
 def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:

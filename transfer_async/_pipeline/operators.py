@@ -76,10 +76,10 @@ from transfer_async.journal.transitions import Expire, Move, Quarantine
 V = TypeVar("V", bound=KeyView)
 
 PAGE = 500
-"""The number of keys that one read of the journal returns."""
+"""The number of keys that each read of the journal returns."""
 
 TAKEN_BACK = "TakenBack"
-"""The ``error`` of the `OrderInDoubt` event that follows the withdrawal of an order's id."""
+"""The ``error`` of the `OrderInDoubt` event that is published when an order id is withdrawn."""
 
 
 @frozen(kw_only=True)
@@ -808,7 +808,7 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
     if not entry.is_amendable:
         raise refusal(TransitionResult(now=0.0, entry=entry, denial=Rejection.ANSWERED))
     if order_id == entry.order_id:
-        raise ValueError("order_id: is already the recorded one")
+        raise ValueError("order_id: is already recorded for the key")
 
 
 def _refuse_unreadable(
@@ -830,8 +830,8 @@ def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> N
         return
     if entry.unread is not None and order_id is not None:
         raise ValueError(
-            f"order_id: the corrupt record has {entry.order_id}. Give this id to put it into quarantine; "
-            "you can amend a wrong id after that"
+            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to put the "
+            "record into quarantine; a wrong id can be amended afterwards"
         )
     raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 

@@ -136,7 +136,7 @@ async def settle(
         return order
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
-        why = f"the key is recorded with order {entry.order_id}: its doubt was resolved with another id"
+        why = f"the key is recorded with order {entry.order_id}, because it was resolved with another id"
     if verdict.denial is None:  # The key was free, and has the order now.
         _report_suspicion(context, work, why, order.id)
     else:
@@ -247,14 +247,14 @@ async def went_in_doubt(
         # An operator resolved the order first.
         if candidate not in (None, entry.order_id):
             why = (
-                f"the key is recorded with order {entry.order_id}, but a response to its sender has "
+                f"the key is recorded with order {entry.order_id}, but a response to its sender contains "
                 f"{candidate}"
             )
             await _record_suspicion(context, call, claimed, why, order_id=candidate)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _ended_by_others(work.intent, entry):
-        why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
+        why = f"the doubt had ended before the sender reported this: {cause.told}; a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
@@ -566,7 +566,7 @@ async def _call_resolve(
         if must_propagate(error):
             raise
         failed = error
-    log.warning("resolve returned no usable result (%s); the key stays in doubt", name_of(failed))
+    log.warning("resolve did not return a usable result (%s); the key stays in doubt", name_of(failed))
     return None
 
 
@@ -607,7 +607,7 @@ async def _resolved(
         order_id=answer.id if isinstance(answer, Order) else answer,
         reply=None if order is None else order.to_json(),
         by="resolve",
-        reason="the client's resolve knew the order",
+        reason="the client's resolve function found the order",
         by_program=True,
     )
     verdict = await _write(context, work, transition, Outcome.CREATED, order)
@@ -632,7 +632,7 @@ async def _refuted(
         settle_after=context.settle_after,
         abandoned_settle_after=context.abandoned_settle_after,
         by="resolve",
-        reason="the client's resolve was certain that no order exists",
+        reason="the client's resolve function reported that no order exists",
         by_program=True,
         pending_undos=pending,
         lease=context.lease,
@@ -669,7 +669,7 @@ async def _write(
 MAX_UNRECORDED = 1000
 """The maximum number of unrecorded responses that a client keeps.
 
-If it is reached, a response with an order's id replaces the oldest one, and other responses are not kept.
+At this maximum, a response with an order id replaces the oldest one, and other responses are not kept.
 """
 
 

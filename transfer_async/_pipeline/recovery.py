@@ -48,23 +48,21 @@ from transfer_async.journal.transitions import AcquireLease, Expire, Release, Ta
 ListKeys = Callable[..., Awaitable[list[tuple[str, Entry]]]]
 
 BATCH = 100
-"""The number of keys that one read of the journal returns."""
+"""The number of keys that each read of the journal returns."""
 
 IN_A_ROW = 3
-"""The number of consecutive failures after which a run gives up.
-
-After that many failures of the journal, the whole run stops. After that many failures of ``resolve``, the run
-does not call it again.
+"""The number of consecutive failures after which a run gives up. If the journal fails, the whole run stops.
+If ``resolve`` fails, the run stops calling it.
 """
 
 ALWAYS_ASKED = 300.0
-"""The age of a doubt, in seconds, until which every run calls ``resolve`` about it."""
+"""The age of a doubt, in seconds, up to which every run calls ``resolve`` for it."""
 
 LONGEST_PAUSE = 3600.0
-"""The longest time in seconds between two calls of ``resolve`` about a doubt."""
+"""The longest time in seconds between two calls to ``resolve`` for the same doubt."""
 
 _DOUBLED = 4800.0
-"""The age of a doubt, in seconds, until which the pauses double: 300, 600, 1,200 and 2,400 s."""
+"""The age of a doubt, in seconds, up to which the pauses double: 300, 600, 1,200 and 2,400 s."""
 
 
 def questions_due(age: float) -> float:

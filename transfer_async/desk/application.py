@@ -61,7 +61,7 @@ from transfer_async.journal.operator_transitions import Demand, Waive
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _FILES = web.AppKey("files", dict[str, tuple[str, str]])
-"""The style sheet and the icon: their texts and content types. They contain no data of the bank."""
+"""The contents and content types of the style sheet and the icon, which contain none of the bank's data."""
 
 
 def desk(
@@ -351,10 +351,10 @@ class Action:
         self._shared.cache.changed(view)
         history = await operators.history(view.key)
         steps = since(form["stamp"], view, history)
-        problem = Sentence("Nothing was changed: the key has changed meanwhile")
+        problem = Sentence("Nothing was changed: the key has changed in the meantime")
         if not steps:
             problem = Sentence(
-                "Nothing was changed. This page is out of date, or was made for another operator."
+                "Nothing was changed. This page is out of date, or was rendered for another operator."
             )
         time, decided = self._shared.time, {row.name: row.explained for row in DECISIONS}
         for step in steps:
@@ -397,7 +397,7 @@ def _who(step: HistoryEvent, form: Form) -> str:
 # --- what each form does ------------------------------------------------------------------------
 
 _Change = Callable[[Operators, KeyView, Form, bool], Awaitable[str]]
-"""A function that makes one change, and returns the change's name for `views.confirmation`."""
+"""A function that makes a change, and returns the change's name for `views.confirmation`."""
 
 
 def _deciding(row: DecisionRow) -> _Change:
@@ -453,7 +453,7 @@ _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
     "note": (_CHANGING | _APPROVING, _note),
     **dict.fromkeys(("watch", "unwatch"), (_CHANGING | _APPROVING, _watch)),
 }
-"""The roles and the function of each form, by the form's name. An operator needs one of the roles."""
+"""The roles and the function of each form, by the form's name. An operator must have one of the roles."""
 
 
 # --- defences ----------------------------------------------------------------------------------------

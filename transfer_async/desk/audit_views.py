@@ -24,13 +24,13 @@ from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
 from transfer_async.journal.protocol import AuditLine
 
 AUDIT_CSV = "decisions.csv"
-"""The name of the audit's CSV file, which is also its address relative to the list."""
+"""The name of the audit's CSV file, which is also its URL relative to the list."""
 
 MAX_SEARCHES = 40
-"""The maximum number of calls of `Operators.audit` for one page. The first search may take many of them."""
+"""The maximum number of calls to `Operators.audit` for one page. The first search may take many of them."""
 
 MAX_NAMES = 10_000
-"""The maximum number of operators' names that a process keeps."""
+"""The maximum number of operators' names that a process remembers."""
 
 _HEADER = ("at", "key", "did", "by", "proposed by", "proposed at", "order id", "reason", "amount", "currency")
 
@@ -155,7 +155,7 @@ class AuditViews:
             for _, step, _ in found:
                 self._mark(step.by or "")
             if not after and mark not in self._names:
-                raise ValueError("the history has no line by the person in this address: enter the name")
+                raise ValueError("the history contains no line by the person in this URL: enter the name")
         return self._names[mark]
 
     def _cannot(self, request: web.Request, error: ValueError) -> web.Response:

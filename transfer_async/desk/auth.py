@@ -31,13 +31,13 @@ class Role(enum.Enum):
     """An operator's permissions. Every operator may also see the list and the keys' pages."""
 
     PARTIES = "parties"
-    """See the names of an order's parties. The history records each access."""
+    """View the names of an order's parties. The history records each access."""
 
     CHANGE = "change"
     """Make decisions. Under dual control, only propose them."""
 
     APPROVE = "approve"
-    """Approve proposals of other people."""
+    """Approve other people's proposals."""
 
 
 def _checked_roles(given: Iterable[Role | str]) -> frozenset[Role]:
@@ -69,7 +69,9 @@ class Operator:
     @name.validator
     def _check_name(self, _: object, name: str) -> None:
         if checked_name("name", name) != name or len(name) > LONGEST_NAME:
-            raise ValueError(f"name: must be a line of 1 to {LONGEST_NAME} characters, not ending in a blank")
+            raise ValueError(
+                f"name: must be a single line of 1 to {LONGEST_NAME} characters, without a space at the end"
+            )
 
     def may(self, role: Role) -> bool:
         """Return whether the operator has ``role``."""
@@ -79,8 +81,9 @@ class Operator:
 Who = Callable[[web.Request], Operator | Awaitable[Operator | None] | None]
 """A plain or async function that returns the operator of a request, or None for an unknown person.
 
-It may raise an HTTP exception of aiohttp, such as ``HTTPFound`` to a sign-in page, or ``HTTPUnauthorized``
-with the header ``WWW-Authenticate``. The response has the headers and cookies of the exception.
+It may raise one of aiohttp's HTTP exceptions, such as ``HTTPFound`` to a sign-in page, or
+``HTTPUnauthorized`` with a ``WWW-Authenticate`` header. The exception's headers and cookies are added to the
+response.
 """
 
 

@@ -65,7 +65,7 @@ class BulkProposals:
         for key, stamp, order_id in rows:
             try:
                 if order_id in twice and order_id:
-                    raise ValueError("order_id: is given for several keys")  # noqa: TRY301 - as `propose` refuses it
+                    raise ValueError("order_id: is the same for several keys")  # noqa: TRY301 - as `propose` refuses it
                 if order_id:
                     await self._propose(operator, key, stamp, order_id, reason)
             except JournalFailed as error:
@@ -82,7 +82,7 @@ class BulkProposals:
         operators, holds = self._shared.operators, self._shared.holds
         view, four_eyes = await operators.view(key), (await operators.four_eyes()).demanded
         if not is_current(stamp, view, operator.name, four_eyes=four_eyes, holds=holds):
-            raise ValueError("key: has changed since this page was made, so nothing was proposed")
+            raise ValueError("key: has changed since this page was rendered, so nothing was proposed")
         by, seen = operator.name, view.version
         await operators.propose(key, Decision.RESOLVE, order_id=order_id, by=by, reason=reason, seen=seen)
         with contextlib.suppress(JournalFailed, ValueError):  # the proposal is on record, even if this fails

@@ -41,27 +41,27 @@ from transfer_async.desk.auth import Operator, Role
 from transfer_async.journal.model import BELIEVED, FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
 PAGE = 100
-"""The number of keys that are read at once. While they are decoded, nothing else in the process runs."""
+"""The number of keys that are read at once. Decoding them blocks the event loop."""
 
 PAGES_AT_ONCE, PAUSE = 20, 0.01
-"""The number of pages of keys that are read without a pause, and the seconds between two pages after them."""
+"""The number of pages of keys to read without a pause, and the seconds to pause before each further page."""
 
 MAX_ROWS = 250_000
-"""The maximum number of listed keys. Further keys are only counted.
-
-This many keys need about 130 MB of memory, and twice that while the journal is read.
+"""The maximum number of listed keys. Any others are only counted. This many keys take about 130 MB of memory,
+and twice that while the journal is being read.
 """
 
 READ_TIMEOUT = 1.0
-"""The seconds that a request waits for the journal before it shows the keys that were read so far."""
+"""How long a request waits for the journal, in seconds, before it shows the keys read so far."""
 
 FRESH_FOR = 2.0
-"""The age in seconds at which an empty list is read again. Each key adds `FRESH_PER_KEY` seconds."""
+"""The age in seconds at which an empty list is read again. Each key on the list adds `FRESH_PER_KEY`
+seconds."""
 
 FRESH_PER_KEY = 0.003
 
 STALE_AFTER = 60.0
-"""The seconds for which an old list is still shown while it is being read again."""
+"""How long an old list is still shown while it is being read again, in seconds."""
 
 PAGE_TIMEOUT = 60.0
 """The timeout in seconds for reading one page of keys from the journal."""
@@ -394,10 +394,11 @@ def _kinds(*flags: bool) -> tuple[str, ...]:
 
 PER_PAGE = 50
 CSV = "pending-keys.csv"
-"""The name of the list's CSV file, which is also its address relative to the list."""
+"""The name of the list's CSV file, which is also its URL relative to the list."""
 
 CACHED_CHOICES = 8
-"""The number of choices whose rows are kept, so that the next page needs no filtering and sorting."""
+"""The number of choices whose rows are cached, so that the next page need not be filtered and sorted
+again."""
 
 
 @frozen(kw_only=True)
@@ -465,13 +466,14 @@ PROPOSALS = {
     "approve": "for me to approve",
     "mine": "proposed by me",
 }
-"""The filters by proposal. An address contains no name, so "me" is the person who opens it."""
+"""The filters by proposal. A URL contains no name, so "me" is the person who opens it."""
 
 AGES = {"1h": ("over 1 hour", 3_600.0), "1d": ("over 1 day", 86_400.0), "7d": ("over 7 days", 604_800.0)}
-"""The filters by age: the label and the minimum age in seconds. Keys of unknown age pass every filter."""
+"""The filters by age: the label and the minimum age in seconds. Keys of unknown age match every filter."""
 
 AMOUNTS = {str(10**digits): f"{10**digits:,} or more" for digits in range(3, 8)}
-"""The filters by minimum amount, in any currency. Limits are round, so that no address reveals an amount."""
+"""The filters by minimum amount, in any currency. Limits are round numbers, so that no URL reveals an
+amount."""
 
 
 @frozen(kw_only=True)

@@ -58,10 +58,11 @@ from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_s
 from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Note, latest
 
 REFRESH = 30
-"""The seconds after which the browser reloads a list that refreshes itself."""
+"""The seconds after which the browser reloads an automatically refreshed list."""
 
 LONGEST_ADDRESS = 4_000
-"""The maximum length of an address with found keys. Some proxies accept 8,000 characters with headers."""
+"""The maximum length of a URL that contains found keys. Some proxies accept only 8,000 characters, headers
+included."""
 
 
 def is_list(request: web.Request) -> bool:
@@ -86,7 +87,7 @@ class Views:
             request,
             is_empty=not snapshot.rows,
             heading="Keys that need attention",
-            nothing="No key needs attention." if snapshot.is_complete else "No key was found so far.",
+            nothing="No key needs attention." if snapshot.is_complete else "No key has been found so far.",
             snapshot=snapshot,
             choice=choice,
             page=page,
@@ -280,14 +281,14 @@ LINK_FIELDS: dict[str, Callable[[KeyView], Iterable[str | None]]] = {
     "intent_id": lambda view: [view.intent_id],
     "attempt_id": lambda view: [view.attempt_id],
 }
-"""The fields of a link's template. Each function returns the field's values in a key's record."""
+"""The placeholders in a link template. Each function returns the placeholder's values from a key's record."""
 
 _LINK = re.compile(
     r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?/[!-z|~]*"
     rf"(\{{({'|'.join(LINK_FIELDS)})\}}[!-z|~]*)+",
     re.IGNORECASE,
 )
-"""The valid templates of a link. No field may change the link's scheme or host."""
+"""The valid link templates. No placeholder may change the link's scheme or host."""
 
 MAX_LINKS = 10
 """The maximum number of links on a key's page."""
@@ -317,7 +318,7 @@ class PageStyle:
     def __attrs_post_init__(self) -> None:
         if self.link is not None and not (isinstance(self.link, str) and _LINK.fullmatch(self.link)):
             raise ValueError(
-                "link: must be an http or https address with a path, and at least one of the fields "
+                "link: must be an http or https URL with a path, and at least one of the fields "
                 f"{', '.join(f'{{{name}}}' for name in LINK_FIELDS)}"
             )
         is_label = isinstance(self.label, str) and self.label.isprintable()
@@ -428,7 +429,7 @@ _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
     **dict.fromkeys(("reason", "order_id", "ticked"), ""),
 }
-"""The template's values for a key's page if no form was refused."""
+"""The template's values for a key's page after no form was refused."""
 
 
 async def key_page(
@@ -583,12 +584,12 @@ KIND_HELP = {
     "owed": "A call with this key ended in a definite failure, but its hook is not undone yet. "
     "The next recovery tries again.",
     "abandoned": "Its worker never reported an end. The next recovery continues it.",
-    "untold": "A doubt has ended, but its outcome is not published yet. A worker publishes it.",
+    "untold": "The order was resolved or refuted, but this is not published yet. A worker publishes it.",
     "unreadable": "The key's record is corrupt, so no recovery can continue it.",
 }
 
 ENCRYPTED = "The key's record is encrypted with a key that is not available here."
-"""The text instead of ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
+"""Replaces ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
 
 OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
 
@@ -622,20 +623,20 @@ _MOVES = {
     "suspect": "an order was found that contradicts the record",
     "layaside": "the corrupt record was put into quarantine",
     "promise": "the outcome was published as unknown",
-    "told": "the end of the doubt was published",
+    "told": "the final outcome was published",
 } | {row.name: f"decided: {row.explained}" for row in DECISIONS}
-"""The text of each transition in the history. A transition from a later version is shown by its name."""
+"""The text for each transition in the history. A transition from a later version is shown by name."""
 
 
 _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "setaside": ("layaside", "Saved: the corrupt record was put into quarantine."),
     "proposed": ("propose", "Proposed. Another person must approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
-    "noted": ("note", "Saved: the history has your note."),
+    "noted": ("note", "Saved: your note is in the history."),
     "watched": ("watch", "The list shows that you are looking at it, until the key changes."),
     "unwatched": ("unwatch", "The list no longer shows that anybody is looking at it."),
 }
-"""The changes that the address of a key's page may contain, each with its transition and confirmation."""
+"""The changes that the URL of a key's page may contain, each with its transition and confirmation."""
 
 
 def confirmation(
@@ -665,7 +666,7 @@ def other_scopes_text(names: tuple[str, ...]) -> Sentence:
     """Return a warning that the journal contains only keys of other scopes."""
     found = only_scopes(names)
     return Sentence(
-        f"The journal has no key of this scope, {found.text}. Start the page for the right scope.",
+        f"The journal contains no keys of this scope, {found.text}. Start the page for the right scope.",
         found.values,
     )
 

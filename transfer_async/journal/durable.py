@@ -70,10 +70,10 @@ MAX_SHARED = 256
 """The maximum number of transitions in one commit."""
 
 QUIET_TURNS = 2
-"""A commit starts after this many turns of the event loop without a new transition."""
+"""A commit starts after this many iterations of the event loop without a new transition."""
 
 PRUNE_BATCH = 1000
-"""The maximum number of keys deleted in one transaction; other writers can write in between."""
+"""The maximum number of keys deleted in one transaction. Other writers can write between two of them."""
 
 
 class Queries(Protocol):
@@ -99,7 +99,7 @@ class DurableJournal(abc.ABC):
 
     _sql: Queries
     _audit: Audit
-    """The audit of what people did about all keys; a back end sets it."""
+    """The audit of people's actions on all keys. A back end sets it."""
 
     def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
@@ -478,7 +478,7 @@ _LEADS_TO: dict[type, KeyState] = {
     TakeOver: KeyState.CLAIMED,
     MarkSending: KeyState.SENDING,
 }
-"""The target states of a worker's transitions. The worker may continue only if the key has this state."""
+"""The target states of a worker's transitions. The worker may continue only if the key is in this state."""
 
 
 class PendingMove(msgspec.Struct, eq=False):

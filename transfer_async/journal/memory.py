@@ -30,7 +30,7 @@ from transfer_async.journal.transitions import (
 )
 
 HISTORY = 100
-"""The maximum number of history lines per key; lines without a decision are dropped first."""
+"""The maximum number of history lines per key. Lines without a decision are dropped first."""
 
 _Place = tuple[str, str]  # scope and key
 
@@ -139,7 +139,7 @@ class MemoryJournal:
             if not self._ended:
                 raise JournalFailed(
                     f"the journal holds {self._max_keys} keys, and none of them may be deleted: "
-                    "resolve doubts, run recover(), or raise max_keys"
+                    "resolve orders in doubt, run recover(), or raise max_keys"
                 )
             self._forget(next(iter(self._ended)))
 

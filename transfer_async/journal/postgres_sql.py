@@ -309,7 +309,7 @@ def driver() -> Any:
 
 
 IDLE = 300.0
-"""Seconds after which an idle connection is not used again, because a firewall may have dropped it."""
+"""The seconds after which an idle connection is not reused, because a firewall may have dropped it."""
 
 
 class Session:

@@ -155,7 +155,7 @@ class Journal(Protocol):
 
 
 KEPT = 86_400.0
-"""Seconds for which an ended key is always kept, because its message or file may be delivered again."""
+"""The seconds for which an ended key is always kept, because its message or file may be delivered again."""
 
 
 class NotToBeForgotten(ValueError):

@@ -52,10 +52,11 @@ from transfer_async.journal.model import (
 log: logging.Logger = logging.getLogger("transfer_async")
 
 VERSION = 2
-"""The version of the format; other versions are refused. The text above `STEPS` explains how to raise it."""
+"""The version of the format. Other versions are rejected. The text above `STEPS` explains how to raise it."""
 
 ENTRY_TABLE = f"keys_{VERSION}"
-"""The table of entries. Its name has the version, so that programs of other versions cannot write to it."""
+"""The table of entries. Its name contains the version, so that programs of other versions cannot write to
+it."""
 
 
 class EntryRow(MutableStruct, eq=True):
@@ -119,11 +120,11 @@ _STORED_NAMES = {
     "quarantined": "laid_aside",
     "version": "moves",
 }
-"""The stored names of renamed `Entry` fields; a stored name is part of the format and never changes."""
+"""The stored names of renamed `Entry` fields. A stored name is part of the format and never changes."""
 
 
 PENDING_UNDO = f'%"{_STORED_NAMES["pending_undos"]}":[{{%'
-"""The SQL pattern that matches a body with a pending undo. Text in a JSON string has escaped quotes."""
+"""The SQL pattern that matches a body with a pending undo. Quotes in a JSON string are escaped."""
 
 
 class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
@@ -387,7 +388,7 @@ _SUBSTITUTES: dict[str, Any] = {
     "four_eyes": None,
     "watcher": None,
 }
-"""The values used for unreadable fields; the lease and the fingerprint are read from other columns."""
+"""The values used for unreadable fields. The lease and the fingerprint are read from other columns."""
 
 
 def _readable_part(
@@ -508,7 +509,7 @@ STEP_COLUMNS = (
     "by_whom",
     "reason",
 )
-"""The columns of the history; the columns of an entry are the fields of `EntryRow`."""
+"""The columns of the history. The columns of an entry are the fields of `EntryRow`."""
 
 
 def step_values(step: HistoryEvent) -> tuple[Any, ...]:
@@ -573,7 +574,7 @@ STEPS: Mapping[int, tuple[str, ...]] = {
     # demand for dual control and the version. Orders may be encrypted, which older programs cannot read.
     1: ('ALTER TABLE "{schema}".keys RENAME TO keys_2',),
 }
-"""The statements that upgrade each version to the next; they are valid in SQLite and in PostgreSQL."""
+"""The statements that upgrade each version to the next. They are valid in both SQLite and PostgreSQL."""
 
 PAGE = 1000
 """The number of entries that an upgrade reads at once."""
@@ -632,7 +633,7 @@ class Upgradable(abc.ABC):
 
 
 NOTHING = Upgrade(found=VERSION, states={}, unreadable=0)
-"""The upgrade of a journal that needs none."""
+"""The upgrade for a journal that needs none."""
 
 
 async def planned(store: Upgradable, what: str) -> Upgrade:

@@ -98,7 +98,7 @@ def _refuse_unfit(real: Path) -> None:
             )
     if there.st_dev != real.parent.stat().st_dev or _is_mounted(real):
         raise JournalFailed(
-            f"{real.name} is mounted by itself, so other processes miss its log: mount its directory"
+            f"{real.name} is itself a mount point, so other processes do not see its log: mount its directory"
         )
 
 
@@ -239,10 +239,11 @@ _MAX_LOG_BYTES = 32 << 20
 """The size, in bytes, at which the log is written into the file."""
 
 _PAGES = "PRAGMA page_size=8192"
-"""For a new file: an order needs half as many pages in the log as with the usual 4,096 bytes."""
+"""The page size of a new file. An order needs half as many pages in the log as with the default of 4,096
+bytes."""
 
 _PAUSE = 0.005
-"""Seconds between two attempts while another process holds the file."""
+"""The seconds between attempts while another process has locked the file."""
 
 
 def decode_lossless(text: bytes) -> str:
@@ -310,7 +311,7 @@ class OpenFile:
             else:
                 if mode != "wal":
                     raise JournalFailed(
-                        f"SQLite cannot keep a log beside {self._files.path.name}: use a local disk"
+                        f"SQLite cannot create a log beside {self._files.path.name}: use a local disk"
                     )
                 return
             time.sleep(_PAUSE)

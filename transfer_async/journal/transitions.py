@@ -42,7 +42,7 @@ class Move(HidesStored, frozen=True):
     """
 
     name: ClassVar[str]
-    """The transition's name in the history and in messages. It is stored, so it never changes."""
+    """The transition's name in the history and in messages. It is stored, so it must never change."""
 
     @property
     def order_bound(self) -> str | None:
@@ -257,7 +257,7 @@ class Create(OfAttempt, frozen=True, kw_only=True):
 
 
 CREATED_LATE = "the order was created after its doubt had been refuted: a duplicate is suspected"
-"""The reason that the history gives for a `Create` that `is_late`."""
+"""The reason that the history records for a `Create` that `is_late`."""
 
 
 def is_late(created: Entry) -> bool:
@@ -902,7 +902,7 @@ class Claim(Move, frozen=True, kw_only=True):
 
 
 _BEGUN = Entry(state=KeyState.CLAIMED, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
-"""The template for the entries that a claim creates; a copy takes half the time of a new entry."""
+"""The template for entries that a claim creates. Copying it takes half as long as creating a new entry."""
 
 
 # --- the history --------------------------------------------------------------------------------
