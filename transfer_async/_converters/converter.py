@@ -4,7 +4,7 @@ A single cattrs converter contains one structure hook and one unstructure hook f
 and encodes the JSON in C code, and never converts a number to ``float``.
 
 An order's required fields are read immediately. If one is missing or invalid, the error names its JSON path.
-The optional fields are read when any of them is first accessed. An invalid optional field becomes ``None``.
+All optional fields are read when one of them is first accessed. An invalid optional field becomes ``None``.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _as_hook(read: Reader) -> Callable[[Any, Any], Any]:
 
 
 def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
-    """Return a cattrs hook that reads a model from JSON bytes. It encodes a decoded value first."""
+    """Return a cattrs hook that reads a model from JSON bytes. A decoded value is first encoded again."""
     return lambda value, _kind: read(value if isinstance(value, bytes) else _encoder.encode(value))
 
 
@@ -145,7 +145,7 @@ def _request_writer(cls: Any, converter: cattrs.Converter) -> Callable[[Any], An
 
 
 def encode(value: Any) -> bytes:
-    """Return any JSON value or model as JSON. A `Decimal` becomes a number with all digits."""
+    """Encode a JSON value or a model as JSON. A `Decimal` becomes a number with all digits."""
     return _encoder.encode(_converter().unstructure(value))
 
 
@@ -437,7 +437,7 @@ _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
 
 
 def find_order_id(raw: bytes) -> str | None:
-    """Return the order id in bytes that cannot be read as an order, or None unless there is exactly one.
+    """Return the order id in bytes that cannot be read as an order; None if there is none or several.
 
     An id at the top level takes precedence over ids elsewhere.
     """

@@ -251,7 +251,7 @@ class OrderOutcome:
     Args:
         key: the command's key.
         intent_id: the intent's id, which the bank's hooks received.
-        outcome: what is certain about the order.
+        outcome: whether the order was created, refused or never sent, or is in doubt.
         order_may_exist: whether an order for the key may exist. Release the hold only if this is false.
         order_id: the order's id, if it exists.
         error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur

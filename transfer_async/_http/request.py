@@ -48,7 +48,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class ServiceRequest(MutableStruct, kw_only=True):
-    """A request from a caller, other than create-order."""
+    """A request that a caller makes, other than create-order."""
 
     method: str
     path: str
@@ -271,7 +271,7 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
 
 
 def _expired(state: _RequestState | None) -> TransferError:
-    """Return the error to raise after the deadline: the last attempt's error, or `Expired` without one."""
+    """Return the error to raise after the deadline: the last attempt's error, or else `Expired`."""
     last = None if state is None else state.last_failure
     return last or Expired("the call's deadline passed before the request could be sent", limit="deadline")
 
@@ -433,7 +433,7 @@ class TokenSource:
             self.current = None
 
     def close(self) -> None:
-        """Cancel a running call to the token callable. Requests that are waiting for the token fail."""
+        """Cancel a running call to the token callable. Requests that are waiting for the token then fail."""
         if self._asking is not None:
             self._asking.cancel()
 

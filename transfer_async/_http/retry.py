@@ -64,7 +64,7 @@ class RetryBudget:
     clients could overload the service.
 
     Args:
-        capacity: the maximum number of tokens, including a new client's. The default increases to the number
+        capacity: the maximum number of tokens, even for a new client. The default increases to the number
             that one order may need; a value that you set does not.
         cost: the tokens that a retry costs.
         throttle_cost: the tokens that a retry after a 429 costs. This is less than for other retries, because
@@ -150,7 +150,7 @@ class TokenBucket:
         return True
 
     def refund(self) -> None:
-        """Add the tokens that a successful exchange earns, up to the capacity."""
+        """Add the tokens for a successful exchange, up to the capacity."""
         self.left = min(self._capacity, self.left + self._settings.refund)
 
 

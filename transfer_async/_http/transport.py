@@ -339,7 +339,7 @@ class Transport:
     async def _heard(
         self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``. If its contents do not show whether it belongs to the request, check that."""
+        """Read ``response``. Check that it belongs to the request, unless its contents show that."""
         content, error = await self._read(response)
         # After HEAD, older versions of aiohttp wait for a body that never arrives, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD

@@ -93,7 +93,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
     Raises:
         OutcomeUnknown: the service may have processed the request.
-        TransferError: the attempt ended in a definite failure, as all other errors are.
+        TransferError: any other error. The attempt ended in a definite failure.
         asyncio.CancelledError: the call was cancelled before anything was sent.
     """
     body = _next_body(context, call, sending)

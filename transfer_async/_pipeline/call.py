@@ -186,7 +186,7 @@ class OrderProgress(MutableStruct, kw_only=True):
     Args:
         intent: the intent as the caller created it, with the recorded id once the key's record has been read.
         began: the start time on the client's clock, in seconds.
-        deadline: how long the caller waits, as a time in seconds on the client's clock.
+        deadline: when the caller stops waiting, in seconds on the client's clock.
         receipts: the receipts that hooks returned, by hook name, including those of an earlier worker whose
             claim was taken over.
         attempt_id: the journal's id for the attempt to send the order; None before `MarkSending`.
@@ -194,8 +194,7 @@ class OrderProgress(MutableStruct, kw_only=True):
         undone: the number of hooks that have been undone.
         undos_pending: the number of undos that failed and are still pending.
         resolve_failed: whether ``resolve`` was called but did not return a usable result.
-        reports: one function for each attempt that has ended since `attempts` was last read; it returns the
-            attempt.
+        reports: functions that return the attempts that have ended since `attempts` was last read.
     """
 
     intent: OrderIntent
@@ -266,8 +265,8 @@ class DoubtRounds(MutableStruct, kw_only=True):
     """A client's state for its calls to ``resolve``, kept from one run of ``recover`` to the next.
 
     Args:
-        asked_at: when the last run that called ``resolve`` for every due doubt started, in seconds on the
-            journal's clock. None before the first such run, in which all doubts are due.
+        asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
+            the journal's clock. None before the first such run, in which all doubts are due.
         after: the key after which the next run continues, because ``resolve`` kept failing there.
         tasks: the tasks that are calling ``resolve``.
     """

@@ -69,8 +69,8 @@ class KeyView:
         entry: the complete record, which ``repr`` omits.
         began: when work on the intent began, or None if the recorded time is missing or invalid.
         age: the number of seconds since ``began``, or None if ``began`` is None.
-        sent_until: until when the sender was allowed to send, or None if no attempt or an invalid time is
-            recorded. A suspended process may send later; see `sender_reported`.
+        sent_until: the time until which the sender was allowed to send, or None if no attempt or an invalid
+            time is recorded. A suspended process may send later; see `sender_reported`.
         lease_until: when the lease of the worker that is using the key expires, or None if no worker is using
             it.
         refutable_at: the earliest time at which a refutation is accepted, or None if the key is not in doubt
@@ -183,7 +183,7 @@ class KeyView:
 
     @property
     def version(self) -> int:
-        """The key's version. Pass it as ``seen``, so that your decision applies to this version only."""
+        """The key's version. Pass it as ``seen``, so that your decision applies only to this version."""
         return self.entry.version
 
     @property
@@ -214,8 +214,8 @@ class Doubt(KeyView):
 
     Args:
         claimed_at: when work on the intent began. An invalid time is replaced by the nearest valid time.
-        sent_until: until when the sender was allowed to send. An invalid time is replaced by the nearest
-            valid time.
+        sent_until: the time until which the sender was allowed to send. An invalid time is replaced by the
+            nearest valid time.
         summary: the order's amounts, currencies and countries, without personal data.
     """
 
@@ -275,7 +275,7 @@ def money(amount: Decimal, currency: str) -> str:
 
 
 def amount_in(text: str) -> tuple[Decimal | None, str]:
-    """Return the amount in ``text`` or None, and its currency or an empty string."""
+    """Return the amount in ``text``, or None, and its currency, or an empty string."""
     match = _AMOUNT.fullmatch(text)
     if match is None or (match["before"] and match["after"]):
         return None, ""
@@ -362,7 +362,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that says which scopes are the only ones with keys in the journal."""
+    """Return a clause that names the scopes that have keys, as the only ones in the journal."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)

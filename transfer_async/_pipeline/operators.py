@@ -1,7 +1,7 @@
 """Operators' work on a journal: list keys, resolve or refute orders in doubt, correct decisions, delete keys.
 
 An operator first asks the service whether the order exists, and then decides. The journal records the
-decision only if the key's attempt has not changed. The key's history contains the person and the reason. A
+decision only if the key's attempt has not changed. The key's history records the person and the reason. A
 refutation is accepted only after ``settle_after``, because until then a stalled request may take effect.
 Under dual control (four eyes), one person proposes a decision and another approves it. The table in
 `decisions` lists all decisions.
@@ -348,8 +348,8 @@ class Operators:
         Raises:
             ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is neither in doubt nor created with that id, the order belongs to another
-                key, or an argument is invalid. Both errors above are subclasses of ValueError.
+            ValueError: the key is neither in doubt nor created with this order id, the order belongs to
+                another key, or an argument is invalid. Both errors above are subclasses of ValueError.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(

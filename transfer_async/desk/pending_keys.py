@@ -128,7 +128,7 @@ class Totals:
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose names look like ``me``. That person cannot approve their proposals."""
+        """Return the proposers whose names look like ``me``, who cannot approve their proposals."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
@@ -378,7 +378,10 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
 
 
 def _is_in_use(view: KeyView) -> bool:
-    """Return whether a worker's lease on the key is valid. A lease that ends implausibly late is not."""
+    """Return whether a worker's lease on the key is valid.
+
+    A lease with an implausibly late end does not count.
+    """
     entry = view.entry
     return view.age is not None and 0 < entry.lease_until - entry.claimed_at - view.age <= BELIEVED
 
@@ -678,8 +681,8 @@ def next_after(
 ) -> KeyRow | None:
     """Return the row that follows ``key`` in the chosen list, or the first row if none follows.
 
-    A decision may remove the key from the list. In the default list, the key's former place is found from its
-    start time, ``since``. In any other list, ``noted`` is the key that was next before the decision.
+    A decision may remove the key from the list. In the default list, the key's start time, ``since``,
+    determines its former place. In any other list, ``noted`` is the key that was next before the decision.
     """
     listed = _chosen(snapshot, choice or Choice())
     if choice is None or not choice.for_a_key:

@@ -754,7 +754,7 @@ def marked(text: str) -> str:
 
 
 def isolated(text: str) -> Markup:
-    """Return a text from outside in an element that prevents it from changing the direction of other text."""
+    """Wrap a text from outside in an element that stops it from changing the direction of other text."""
     return Markup("<bdi>{}</bdi>").format(marked(text))
 
 

@@ -130,7 +130,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Return whether ``error`` is the store's, which would make every transition fail."""
+        """Return whether the store itself raised ``error``, so that every transition would fail."""
 
     @abc.abstractmethod
     async def now(self) -> float:
@@ -546,7 +546,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry, unless the entry has ended: those are rarely needed again."""
+        """Cache a committed entry, unless its key has ended: such entries are rarely needed again."""
         if state_machine.is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -559,8 +559,8 @@ class Transaction:
     """The transitions that share one commit, in the order in which they were requested.
 
     Attributes:
-        places: the keys to load, in this order. If a person decides alone, they include the scope's own
-            entry.
+        places: the keys to load, in this order. These include the scope's own entry if a person decides
+            alone.
         is_committing: whether the commit has been sent. From then on, a commit that fails may still have been
             written.
     """
@@ -634,7 +634,7 @@ class Transaction:
         self._held[place] = _Held(token=token, entry=entry, stored=entry)
 
     def bind(self, scope: str, order_id: str, key: str) -> None:
-        """Record that ``key`` is bound to an order id that is in `ids`."""
+        """Record that ``key`` is bound to one of the order ids in `ids`."""
         self._ids[scope, order_id] = key
 
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
@@ -695,7 +695,7 @@ class Transaction:
         return result
 
     def remember(self) -> None:
-        """Cache the entries that this commit wrote; call this only once the commit is durable."""
+        """Cache the entries that this commit wrote. The commit must be durable."""
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
                 self.cache.keep(place, token, held.entry)

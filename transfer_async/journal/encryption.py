@@ -52,12 +52,14 @@ class Seal(Protocol):
 
 
 class KeySeal:
-    """Encrypts with AES-256-GCM and a choice of keys. Requires ``pip install 'transfer_async[seal]'``.
+    """Encrypts with AES-256-GCM.
+
+    New keys can be added without re-encrypting stored data. Requires ``pip install 'transfer_async[seal]'``.
 
     Args:
-        keys: the keys, of 32 bytes each, by id. An id consists of 1 to 32 letters, digits, ``.``, ``_`` or
-            ``-``, and is stored with each ciphertext. Keep a key as long as any stored data is encrypted with
-            it.
+        keys: a mapping from ids to keys, which are 32 bytes long. An id consists of 1 to 32 letters, digits,
+            ``.``, ``_`` or ``-``, and is stored with each ciphertext. Keep a key as long as any stored data
+            is encrypted with it.
         current: the id of the key that encrypts new data. All keys can decrypt.
 
     Raises:

@@ -44,7 +44,7 @@ class MemoryJournal:
     threads may share one journal, each with its own event loop.
 
     Args:
-        max_keys: the maximum number of keys in all states.
+        max_keys: the maximum number of keys, whatever their state.
         keep: how long to keep an ended key, in seconds or as a ``timedelta``.
         clock: the clock for leases. A client that creates a journal passes its own clock.
     """
@@ -72,7 +72,7 @@ class MemoryJournal:
         """Do nothing: the journal does not need to be closed."""
 
     async def close(self) -> None:
-        """Do nothing: the contents exist as long as the object."""
+        """Do nothing: the contents are kept as long as the object exists."""
 
     async def now(self) -> float:
         """See `Journal.now`."""

@@ -77,7 +77,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 class PostgresJournal(DurableJournal):
     """A journal in a PostgreSQL database. A transition is durable when `move` returns.
 
-    Needs ``pip install 'transfer_async[postgres]'``.
+    Requires ``pip install 'transfer_async[postgres]'``.
 
     Args:
         dsn: ``postgresql://user:password@host:port/database``, with special characters percent-encoded.
@@ -409,7 +409,7 @@ class PostgresJournal(DurableJournal):
 
 
 def _columns(rows: Any, width: int) -> list[list[Any]]:
-    """Convert ``rows`` to lists of column values, as ``unnest`` needs them."""
+    """Convert ``rows`` to lists of column values, for ``unnest``."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
@@ -455,7 +455,7 @@ _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL
 
 
 class UpgradableTables(Upgradable):
-    """A PostgreSQL journal of any version, opened for an upgrade. It needs its own session."""
+    """A PostgreSQL journal of any version, opened for an upgrade. It uses its own session."""
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
         self._session = session

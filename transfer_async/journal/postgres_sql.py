@@ -423,7 +423,7 @@ class EstimatedServerClock:
     """An estimate of the server's time. The error is at most one round trip.
 
     The estimate advances with the event loop's clock. It is corrected only when a response proves it wrong,
-    so later transitions usually get later times.
+    so that later transitions usually receive later times.
     """
 
     def __init__(self) -> None:
