@@ -119,7 +119,7 @@ async def create_order(context: ClientCore, call: OrderCall) -> Order:
 
 
 async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, error: BaseException) -> Order:
-    """End the call after an unexpected error, in doubt if a request may have been sent, else as not sent."""
+    """End the call after an unexpected error: in doubt if a request may have been sent, else as not sent."""
     why = f"the call failed unexpectedly ({name_of(error)})"
     if call.cancellation.may_have_been_sent:
         doubt = OutcomeUnknown(why, kind=CauseKind.NO_ANSWER)
@@ -201,7 +201,7 @@ async def _claim_denied(context: ClientCore, call: OrderCall, verdict: Transitio
 async def _mark_sending(
     context: ClientCore, work: OrderProgress, claimed: ClaimedKey, sending: SendState
 ) -> None:
-    """Record in the journal that from now on a request may be sent."""
+    """Record in the journal that a request may now be sent."""
     claimed.attempt = fresh_id()
     sending.deadline = min(context.clock.now() + context.policy.deadline, work.deadline)
     mark = MarkSending(
@@ -524,7 +524,7 @@ async def _deliver(context: ClientCore, call: OrderCall) -> None:
 
 
 def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
-    """Return ``error`` if a call may raise it, else a `JournalFailed` that says to look up the key."""
+    """Return ``error`` if a call may raise it, else a `JournalFailed` that asks to look up the key."""
     if is_a(error, TransferError) or is_end(error):
         return error
     why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"

@@ -207,7 +207,7 @@ class DecisionRow:
         decision: the decision as the journal stores it. Two rows may contain the same decision: one with an
             order id, and one without.
         transition: the transition that records the decision. The page's form has the same name.
-        applies_to: the state of the keys that the decision applies to. ``IN_DOUBT`` includes keys with a
+        applies_to: the state of the keys to which the decision applies. ``IN_DOUBT`` includes keys with a
             corrupt record. ``CREATED`` is limited to keys whose order id can be amended. ``FREE`` stands for
             the scope's dual-control rule (`FOUR_EYES`).
         names_order: whether the decision requires an order id.
@@ -419,7 +419,7 @@ def effects_of(
 
 
 def effects_of_proposal(view: KeyView, *, holds: AbstractSet[str]) -> tuple[Sentence, ...]:
-    """Return the effects of approving the key's proposal; empty without a proposal."""
+    """Return the effects of approving the key's proposal; empty if there is no proposal."""
     proposal = view.proposal
     if proposal is None:
         return ()

@@ -589,7 +589,9 @@ class Operators:
     # --- the rest -------------------------------------------------------------------------------
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys that ended before a time, except keys in doubt, in use, or with pending work.
+        """Delete the keys that ended before a given time.
+
+        Keys in doubt, in use or with pending work are kept.
 
         A deleted key is free, so the next call with it creates another order. A key that ended within the
         last day, by the journal's clock, is always kept, because its message may be delivered again.
@@ -616,7 +618,7 @@ class Operators:
         return lambda seconds: nearest_time(utc, seconds)
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
-        """Return a function that converts the journal's seconds to UTC, or to None if impossible."""
+        """Return a function that converts the journal's seconds to UTC, or to None if that is impossible."""
         journal_now, utc_now = await self._journal.now(), self._clock.utc()
         return lambda seconds: time_after(utc_now, seconds - journal_now)
 
@@ -656,7 +658,7 @@ class Operators:
         undone: bool,
         proposing: bool = False,
     ) -> AsyncIterator[tuple[Entry, Basis]]:
-        """Yield the entry to decide about, and ``basis`` with that entry's version.
+        """Yield the entry for the decision, and ``basis`` with that entry's version.
 
         First put a corrupt record into quarantine. The key is then in doubt, free, or created with
         ``order_id``. This method's own writes do not count as changes by others. If a ValueError is raised,

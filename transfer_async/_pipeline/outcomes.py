@@ -262,7 +262,7 @@ async def went_in_doubt(
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Return why the order is in doubt, for the operator."""
+    """Return the cause of the doubt, which operators see."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__
@@ -332,7 +332,7 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 
 
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
-    """Set ``order_may_exist`` of a definite failure just before the error is delivered.
+    """Set ``order_may_exist`` on the error of a definite failure just before the error is delivered.
 
     The key became free when the failure was recorded. Since then, while the undos ran or before the caller
     read the result, another call may have created an order. ``order_may_exist`` is false only if the key is
@@ -575,7 +575,7 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 
 
 def order_id_of(text: object) -> str | None:
-    """If ``text``, without surrounding whitespace, looks like an order id, return it, else None."""
+    """Return ``text`` without surrounding whitespace if it looks like an order id, else None."""
     given = requests.to_text(text).strip() if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
 

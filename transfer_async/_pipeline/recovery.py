@@ -104,10 +104,10 @@ class RecoveryReport:
 class Recovery:
     """One run of ``recover``, in two concurrent passes.
 
-    One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` for several doubts at
-    a time. Both passes read the journal page by page, so the memory used does not grow with the number of
-    keys. For a key in doubt that has pending undos, ``resolve`` is called after the undos. Until then, only
-    the key itself is kept in memory.
+    One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` for several keys in
+    doubt at a time. Both passes read the journal page by page, so the memory used does not grow with the
+    number of keys. For a key in doubt that has pending undos, ``resolve`` is called after the undos. Until
+    then, only the key itself is kept in memory.
 
     Args:
         context: the client's parts and settings.
@@ -165,7 +165,7 @@ class Recovery:
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Process one key.
 
-        Process a key. If the journal fails, note the failure, so that the run can continue.
+        Process a key. If the journal fails, remember the failure, so that the run can continue.
         """
         try:
             await work

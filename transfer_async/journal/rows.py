@@ -272,7 +272,10 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the members of a `_Body` as a dict, which is faster to create. Each order needs three."""
+    """Return the members of a `_Body` as a dict, which is faster to create.
+
+    Each order needs three of them.
+    """
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -592,7 +595,7 @@ class Upgrade:
             needed.
         states: the number of keys in each state, across all scopes; empty if no upgrade is needed.
         unreadable: the number of corrupt records among them. The upgrade does not change them.
-        users: the number, programs and addresses of other connections to the database, including idle ones.
+        users: the other connections to the database, including idle ones: their number, program and address.
             Empty for SQLite, which cannot list them.
     """
 
@@ -654,7 +657,7 @@ async def planned(store: Upgradable, what: str) -> Upgrade:
 
 
 async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrade:
-    """Carry out ``plan``, or without a plan the upgrade that is needed, and return it."""
+    """Carry out ``plan``, or the upgrade that is needed if there is no plan. Return the upgrade."""
     plan = plan or await planned(store, what)
     if plan.found != VERSION and await store.carry_out(plan):
         return plan

@@ -2,8 +2,9 @@
 
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
-file is only examined with ``stat``. A new file is created under another name and linked into place. Two
-copies of the SQLite library in one process do not know about each other; this module cannot handle that case.
+file is only examined with ``stat``. A new file is created under another name and linked into place. If a
+process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module cannot
+handle that case.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Files:
         real: the same path without symbolic links. SQLite stores the log and the index beside this path.
 
     Raises:
-        JournalFailed: this process must not open the file again: see `Files.refuse_if_moved`.
+        JournalFailed: this process must not open the file again; see `Files.refuse_if_moved`.
     """
 
     def __init__(self, path: Path, real: Path) -> None:
