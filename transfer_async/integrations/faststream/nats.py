@@ -45,6 +45,7 @@ from transfer_async.integrations.faststream.broker import (
     WorkerSettings,
     reason_header,
 )
+from transfer_async.journal.model import SUSPECTED
 
 _SERVER_PREFIX = "nats-"  # the prefix of headers that control the server
 _MESSAGE_ID = "Nats-Msg-Id"  # the header by which the server detects duplicates
@@ -258,7 +259,8 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 
     A person may change a recorded order id, and later change it back. The first outcome is then published
     again, and the server must not drop it as a duplicate. It differs from the first one only in the time when
-    the id was recorded. So without that time, an outcome gets no header.
+    the id was recorded. So without that time, an outcome gets no header. The same is true for a suspected
+    duplicate, which may otherwise equal the doubt that was published before.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -266,11 +268,14 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
         outcome.order_id,
         outcome.order_may_exist,
     ]
-    if outcome.outcome is Outcome.CREATED and outcome.state is None:
+    is_suspicion = outcome.error == SUSPECTED
+    if is_suspicion or (outcome.outcome is Outcome.CREATED and outcome.state is None):
         ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
         if ended_at is None:
             return {}
         parts.append(ended_at)
+    if is_suspicion:
+        parts.append(outcome.error)
     return {_MESSAGE_ID: ":".join(map(str, parts))}
 
 
