@@ -145,7 +145,8 @@ RULES: tuple[Rule, ...] = (
         RETRY,
         "the beneficiary could not be looked up",
     ),
-    Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary check refused the order"),
+    # An outcome that is published must stay true for a redelivery with the same hold: see `Claim.once`.
+    Rule(_is(BeneficiaryNotVerified, refused=True), ACK, "the beneficiary check refused the order"),
     Rule(
         _is(HoldRequired),
         DEAD_LETTER,
