@@ -297,6 +297,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
     other = await world.create(key="other")
     world.sandbox.faults.add(CloseAfterProcessing())
     await world.fails(OutcomeUnknown, resolve=BackOffice(other.id))
+    await world.fails(OutcomeUnknown, resolve=BackOffice(f"tx-{other.id[3:].upper()}"))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
 

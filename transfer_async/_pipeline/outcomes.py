@@ -582,8 +582,12 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 
 
 def order_id_of(text: object) -> str | None:
-    """Return ``text`` without surrounding blanks if it looks like an order's id, else None."""
-    given = requests.to_text(text).strip() if isinstance(text, str) else ""
+    """Return ``text`` in lower case without surrounding blanks if it looks like an order's id, else None.
+
+    The service's ids are in lower case (specification 1). An id in upper case, for example from a printed
+    statement, would otherwise be another id, and two keys could be recorded with the same order.
+    """
+    given = requests.ascii_lower(requests.to_text(text).strip()) if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 

@@ -154,7 +154,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
     Rule(_is(PreflightFailed), RETRY, "a hook failed"),
-    Rule(_is(Expired), ACK, "send_before passed before the order could be sent"),
+    Rule(_is(Expired), ACK, "a time limit passed, or would pass, before the order could be sent"),
     Rule(_is(KeyBusy), RETRY, "another worker is processing the key", at_least="retry_after"),
     Rule(_is(TokenUnavailable), RETRY, "the token is not available", ready=False),
     Rule(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),
