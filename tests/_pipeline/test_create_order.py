@@ -20,6 +20,7 @@ from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
     BeneficiaryNotVerified,
+    CauseKind,
     ConnectionFailed,
     Expired,
     HoldFailed,
@@ -757,6 +758,8 @@ async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
     failed = await world.fails(PreflightFailed)
 
     assert (failed.refused, failed.order_may_exist) == (False, False)
+    assert str(failed) == "the call failed unexpectedly (RuntimeError)"
+    assert type(failed.__cause__) is RuntimeError
     assert (await world.entry()).state is KeyState.FREE
 
 
@@ -770,9 +773,14 @@ async def test_an_unexpected_error_after_the_order_was_sent_is_a_doubt(
         raise RuntimeError("a slip of our own")
 
     monkeypatch.setattr(create_order, "attempt", breaks)
-    await world.fails(OutcomeUnknown)
+    doubt = await world.fails(OutcomeUnknown)
+    entry = await world.entry()
 
-    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert (str(doubt), doubt.kind) == ("the call failed unexpectedly (RuntimeError)", CauseKind.NO_ANSWER)
+    assert type(doubt.__cause__) is RuntimeError
+    assert entry.state is KeyState.IN_DOUBT
+    assert entry.cause is not None
+    assert (entry.cause.kind, entry.cause.error) == (CauseKind.NO_ANSWER, "RuntimeError")
     assert world.bank.open
 
 
