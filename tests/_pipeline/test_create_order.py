@@ -313,7 +313,10 @@ async def test_an_answer_with_a_lower_amount_is_refused_for_whole_units_too(worl
     whole = new_order(matcher_amount=100, poster_amount="155025")
     for key, less in (("a", {"matcher_amount": 99}), ("b", {"poster_amount": Decimal("155024.985")})):
         world.sandbox.faults.add(WrongTypes(less))
-        await world.fails(UnreadableOrder, whole, match="another order", key=key)
+        doubt = await world.fails(UnreadableOrder, whole, match="another order", key=key)
+
+        assert (doubt.status, doubt.kind) == (200, CauseKind.UNREADABLE_ANSWER)
+        assert b'"poster_amount"' in (doubt.raw or b"")
 
 
 @pytest.mark.parametrize("twin", [b'"id":"tx-other1"', b'"user":null'])
@@ -708,6 +711,24 @@ async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
     await overtaken(world, "on_place", 900.1)
 
     assert [*world.bank.open] == [(await world.entry()).intent_id]
+
+
+async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: World):
+    """Otherwise the customer's funds stay held for ever: the key has another intent by now."""
+
+    async def breaks(_: object) -> None:
+        world.bank.release_error = RuntimeError()
+
+    world.journal.before[transitions.AddPendingUndos] = breaks
+    await overtaken(world, "on_place", 900.1)
+    intent_id = (await world.entry()).intent_id
+    both = {*world.bank.open}
+    world.bank.release_error = None
+    report = await world.recover()
+
+    assert len(both) == 2
+    assert report.released == 1
+    assert [*world.bank.open] == [intent_id]
 
 
 async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(world: World):

@@ -112,6 +112,7 @@ PARTS = {
             "tests/_pipeline/test_lease.py",
             "tests/_pipeline/test_pacing.py",
             "tests/_pipeline/test_undo.py",
+            "tests/worker/test_handler.py",
         ),
     ),
     "attempt": Part(
@@ -119,6 +120,7 @@ PARTS = {
         (
             "tests/_pipeline/test_create_order.py",
             "tests/_pipeline/test_deadline.py",
+            "tests/_pipeline/test_doubt_cause.py",
             "tests/_pipeline/test_pacing.py",
             "tests/_pipeline/test_work.py",
         ),
@@ -131,6 +133,7 @@ PARTS = {
             "tests/_pipeline/test_doubt_cause.py",
             "tests/_pipeline/test_undo.py",
             "tests/_pipeline/test_unrecorded.py",
+            "tests/worker/test_handler.py",
         ),
     ),
     "operators": Part(
