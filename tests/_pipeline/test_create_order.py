@@ -30,6 +30,7 @@ from transfer_async import (
     KeyConflict,
     KeyState,
     MatchResult,
+    NewOrder,
     NotSent,
     Order,
     OrderInDoubt,
@@ -137,6 +138,30 @@ async def test_a_key_in_use_in_the_same_process_is_busy_at_once(world: World):
     assert busy.retry_after == 60.0
     assert busy.order_may_exist
     assert len(world.sandbox.orders) == len(world.bank.placed) == 1
+
+
+@pytest.mark.parametrize(("order", "kind"), [(new_order(), KeyBusy), (other_order(), KeyConflict)])
+async def test_a_call_that_never_held_the_key_says_that_its_order_may_exist(
+    world: World, order: NewOrder, kind: type[TransferError]
+):
+    """The caller knows nothing about the calls of others, even if the key is free by now."""
+    await world.crash(transitions.MarkSending)
+
+    async def others_end(_: object) -> None:
+        del world.journal.after[transitions.Claim]
+        ending = model.Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+        intent_id = (await world.entry()).intent_id
+        await world.move(
+            transitions.Release(
+                intent_id=intent_id, epoch=1, attempt=None, ending=ending, pending_undos=(), lease=0.0
+            )
+        )
+
+    world.journal.after[transitions.Claim] = others_end
+    error = await world.fails(kind, order)
+
+    assert (await world.entry()).state is KeyState.FREE
+    assert error.order_may_exist
 
 
 async def test_of_fifty_concurrent_calls_with_one_key_one_creates_the_order(world: World):
@@ -874,6 +899,7 @@ async def test_a_key_is_not_paid_again_if_its_superseded_sender_may_have_sent(
     assert again.order_may_exist
     assert len(world.sandbox.orders) == 1
     assert (entry.state, entry.intent) == (KeyState.IN_DOUBT, intent)
+    assert entry.hooks == ("funds_hold",), "another refutation must release the hold"
     assert entry.receipts == {"funds_hold": f"hold-{intent.id}"} or set(entry.receipts) == {"funds_hold"}
     assert entry.sender_reported
 
