@@ -1,4 +1,4 @@
-"""Faults that mutmut generates in the modules that decide about money. The tests catch all that matter.
+"""Faults that mutmut generates in the modules that decide about money.
 
 Usage (up to ten minutes for each part, on two idle cores)::
 
@@ -9,7 +9,8 @@ Usage (up to ten minutes for each part, on two idle cores)::
 
 It prints the faults that survive and are not in `equivalents.txt`. That list has the faults that no test
 can catch, with the reasons; it names the function and the changed lines, so it stays valid while other lines
-change. For each other fault, write a test. `PARTS` has the modules to change and the tests to run.
+change. For each other fault, write a test. `PARTS` has the modules to change and the tests to run. The parts
+in `OPEN` still have such faults.
 
 mutmut leaves out functions with a decorator, and everything outside functions. A fault that only changes a
 message is caught by `tests.test_catalogue`.
@@ -146,6 +147,9 @@ PARTS = {
         ),
     ),
 }
+
+OPEN = ("attempt", "create_order", "operators", "outcomes")
+"""The parts with survivors that are neither caught nor listed yet. Ask about them by hand."""
 
 
 def known() -> set[str]:
