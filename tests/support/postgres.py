@@ -5,9 +5,11 @@ As with every `ServerProcess`, its methods block.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -35,8 +37,10 @@ _PROTOCOL = 3 << 16
 
 
 def is_installed() -> bool:
-    """Return whether PostgreSQL is installed."""
-    return importlib.util.find_spec(PACKAGE) is not None
+    """Return whether PostgreSQL is installed, and starts for this user: not for one without a name."""
+    with contextlib.suppress(KeyError):
+        return bool(pwd.getpwuid(os.getuid())) and importlib.util.find_spec(PACKAGE) is not None
+    return False
 
 
 class PostgresServer(ServerProcess):
