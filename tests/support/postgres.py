@@ -30,6 +30,8 @@ SETTINGS: Mapping[str, str] = {
     "unix_socket_directories": "",
     "shared_buffers": "32MB",
     "max_connections": "100",
+    "autovacuum": "off",  # with a hundred databases it would run all the time
+    "jit": "off",
 }
 
 _STARTUP = b"user\0postgres\0database\0postgres\0\0"
