@@ -1,6 +1,6 @@
-"""The journal: it stores intents and their outcomes in memory, in a SQLite file or in PostgreSQL.
+"""The journal, which stores intents and their outcomes in memory, in a SQLite file or in PostgreSQL.
 
-A bank that writes its own journal needs only the names exported here: see `Journal`. This package may import
+To implement your own journal, you need only the names exported here; see `Journal`. This package may import
 `_converters`, `_models` and `_support`.
 """
 
@@ -174,14 +174,14 @@ def __getattr__(name: str) -> Any:
 
 @hides_arguments
 def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | PostgresJournal:
-    """Create a `PostgresJournal` or a `SQLiteJournal`, depending on the address; it opens at its first use.
+    """Create a `PostgresJournal` or a `SQLiteJournal`, depending on ``address``. It opens on first use.
 
     Args:
-        address: the ``postgresql://`` address of a database, or the path of a file.
+        address: the ``postgresql://`` URL of a database, or the path of a SQLite file.
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: ``address`` is neither a ``postgresql://`` address nor the path of a file.
+        ValueError: ``address`` is neither a ``postgresql://`` URL nor a file path.
     """
     if address.startswith(("postgresql://", "postgres://")):
         return PostgresJournal(address, seal=seal)
@@ -191,7 +191,7 @@ def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | Pos
 
 
 def seal_from_env() -> Seal | None:
-    """Return a `KeySeal` with the keys of the file that ``TRANSFER_SEAL`` names, or None if it is not set.
+    """Return a `KeySeal` with the keys from the file named by ``TRANSFER_SEAL``, or None if it is not set.
 
     Raises:
         ValueError: the file cannot be read, or its contents are invalid.

@@ -1,8 +1,8 @@
-"""Implements ``audit`` of durable journals: it lists what people did to all keys, newest first.
+"""Implements ``audit`` for durable journals: lists people's actions on all keys, newest first.
 
-The stored tables have no index of history lines by person. So the audit reads the history once, in ranges of
-line ids. It caches the id, scope, person and time of the few lines that name a person. Later calls read only
-the newest lines again.
+The history table has no index on the person's name. The audit therefore reads the whole history once, one
+range of line ids at a time. It caches the id, scope, person and time of the few lines that name a person.
+Later calls read only the newest lines from the store.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Query = Callable[..., Awaitable[list[Any]]]
 
 
 class AuditStatements:
-    """The SQL statements of the audit. The arguments are all that differs between SQLite and PostgreSQL.
+    """The SQL statements of the audit. SQLite and PostgreSQL differ only in the arguments.
 
     Args:
-        keys: the table of entries with the alias ``k``, joined with the table of scopes if that is separate.
+        keys: the table of entries with the alias ``k``, joined with the table of scopes if there is one.
         history: the table of history lines.
         scope: the column that contains the scope's name.
-        members: the function that returns the members of a JSON array as rows.
-        parameter: the character before a parameter's number.
+        members: the SQL function that returns the elements of a JSON array as rows.
+        parameter: the character that precedes a parameter's number.
     """
 
     def __init__(self, keys: str, history: str, *, scope: str, members: str, parameter: str = "$") -> None:
@@ -70,7 +70,7 @@ class _Range:
     """The history lines of one range that name a person.
 
     Args:
-        rows: for each line, newest first: its id, the scope of its key, the person, and the time.
+        rows: a tuple (id, scope, person, time) for each line, newest first.
     """
 
     def __init__(self, rows: Sequence[tuple[int, str, str, Any]]) -> None:
@@ -85,7 +85,7 @@ class _Range:
     def found(
         self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
     ) -> list[int]:
-        """Return the ids below ``below`` of the matching lines, newest first; filters as in `Journal`."""
+        """Return the ids below ``below`` of the lines that match (see `Journal.audit`), newest first."""
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         if self._latest < begin or self._earliest >= end:
             return []
@@ -102,7 +102,7 @@ class _Range:
 
 
 class Audit:
-    """Finds the history lines that name a person, and caches the lines that it has read.
+    """Finds the history lines that name a person, and caches the lines it has read.
 
     Args:
         query: runs a statement on the store.
@@ -113,7 +113,7 @@ class Audit:
         self._query = query
         self._sql = statements
         self._known: dict[int, _Range] = {}
-        # The id and time of the oldest and of the newest line when the ranges were read.
+        # The id and time of the oldest and newest lines when the ranges were read.
         self._first: tuple[int | None, Any] = (None, None)
         self._last: tuple[int, Any] = (0, None)
 
@@ -153,9 +153,9 @@ class Audit:
         return await self._lines(ids), str(below) if below > first else ""
 
     async def _read(self, number: int, *, last: int) -> _Range:
-        """Read a range, and cache it if no line can be added to it any more.
+        """Read a range, and cache it if no more lines can be added to it.
 
-        A running transaction may still commit a line whose id is a little lower than the newest id.
+        A transaction in progress may still commit a line whose id is slightly lower than the newest id.
         """
         rows = await self._query(self._sql.people, number * SPAN, (number + 1) * SPAN)
         made = _Range(rows)

@@ -1,8 +1,9 @@
-"""The base class of durable journals, which writes concurrent transitions in one shared commit.
+"""The base class of durable journals, which writes concurrent transitions in a single commit.
 
-This module queues and decides transitions, and a back end stores them. While one commit is being written, new
-transitions wait for the next commit, so commits grow with the load. Before a commit starts, it waits a moment
-for more transitions, for example from callers whose last transition has just been committed.
+This module queues and decides transitions; a back end stores them. New transitions wait while a commit is
+being written, and then share the next commit. Under load, commits therefore become larger. A commit waits
+briefly for more transitions before it starts, for example from callers whose previous transition has just
+been committed.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ PRUNE_BATCH = 1000
 
 
 class Queries(Protocol):
-    """The SQL statements of the reading methods; they take the same parameters in every back end."""
+    """The SQL statements for reading. They take the same parameters in every back end."""
 
     find: str
     in_doubt: str
@@ -87,11 +88,11 @@ class Queries(Protocol):
 
 
 class DurableJournal(abc.ABC):
-    """Base class of the journals that keep their contents when the process ends.
+    """Base class of journals whose contents outlive the process.
 
     Args:
         concurrent_commits: the maximum number of concurrent commits.
-        seal: encrypts stored personal data; None stores it as it is.
+        seal: encrypts stored personal data; None stores it unencrypted.
     """
 
     durable = True
@@ -118,9 +119,9 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        """Load, decide and write the transitions; call `_settle` for those that are durable, until all are.
+        """Load, decide and write the transitions until all are durable; call `_settle` with those that are.
 
-        The store is open when this is called.
+        The store must be open.
         """
 
     @abc.abstractmethod
@@ -129,7 +130,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Return whether ``error`` comes from the store, so that every transition would fail with it."""
+        """Return whether ``error`` is the store's, which would make every transition fail."""
 
     @abc.abstractmethod
     async def now(self) -> float:
@@ -137,7 +138,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Delete up to `PRUNE_BATCH` keys of a scope that ended before ``before``; return their number."""
+        """Delete up to `PRUNE_BATCH` keys of a scope that ended before ``before``. Return how many."""
 
     @property
     @abc.abstractmethod
@@ -146,7 +147,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _upgradable(self) -> AbstractAsyncContextManager[Upgradable]:
-        """Open the store for an upgrade, whatever its version is."""
+        """Open a store of any version for an upgrade."""
 
     @abc.abstractmethod
     async def _query(self, sql: str, *values: object) -> list[Any]:
@@ -154,19 +155,19 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        """Return one page of the keys for `Journal.work` whose body matches the SQL pattern ``body``."""
+        """Return one page of `Journal.work`, limited to keys whose body matches the SQL pattern ``body``."""
 
     @abc.abstractmethod
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
-        """Return one page of the keys whose history has ``move``, and the ``after`` of the next page.
+        """Return one page of the keys whose history contains ``move``, and the ``after`` for the next page.
 
-        A page may be empty; an empty ``after`` means the end.
+        A page may be empty. An empty ``after`` marks the end.
         """
 
     # --- for callers ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Open the journal now, so that errors appear here and not at its first use."""
+        """Open the journal now, so that errors are raised here and not on first use."""
         was_open = self._bound_to is not None
         self._bind_to_loop()
         self._closed = False
@@ -203,32 +204,33 @@ class DurableJournal(abc.ABC):
         self._bound_to = None
 
     async def planned_upgrade(self) -> Upgrade:
-        """Return what `upgrade` would do, and change nothing.
+        """Return what `upgrade` would do, without changing anything.
 
         It reads every key, which takes about a minute for a million keys.
 
         Raises:
-            JournalFailed: there is no journal, it has a newer version, or the store failed.
+            JournalFailed: the journal does not exist, its version is newer than this program's, or the store
+                failed.
         """
         async with self._being_upgraded() as store:
             return await planned(store, self._name)
 
     async def upgrade(self, plan: Upgrade | None = None) -> Upgrade:
-        """Upgrade the journal, with all its scopes, from an older format to the one of this version.
+        """Upgrade the journal, with all its scopes, from an older format to this version's format.
 
-        First stop every program that uses the journal: a program of the older version can no longer write
-        to it afterwards. An upgrade cannot be undone. It is one transaction: if it is interrupted, nothing
-        is changed, and it can be run again.
+        First stop every program that uses the journal. After the upgrade, programs of the older version can
+        no longer write to it. An upgrade cannot be undone. It runs in one transaction: if it is interrupted,
+        nothing has changed, and it can be run again.
 
         Args:
-            plan: the result of `planned_upgrade`, for example after a person confirmed it.
+            plan: the result of `planned_upgrade`, for example one that a person has confirmed.
 
         Returns:
             What was done.
 
         Raises:
-            JournalFailed: there is no journal, it has a newer version, it is in use, it was written to after
-                the plan was made, or the store failed.
+            JournalFailed: the journal does not exist, its version is newer than this program's, it is in use,
+                it was written to after the plan was made, or the store failed.
         """
         async with self._being_upgraded() as store:
             return await upgraded(store, self._name, plan)
@@ -256,7 +258,7 @@ class DurableJournal(abc.ABC):
         return await wanted.result
 
     def _start_runner(self) -> None:
-        """Start a runner for the waiting transitions, unless one gathers or the maximum number is running."""
+        """Start a runner, unless one is gathering transitions or the maximum number is already active."""
         if self._waiting and self._gathering is None and len(self._runners) < self._concurrent_commits:
             self._gathering = asyncio.get_running_loop().create_task(self._run())
             self._runners.add(self._gathering)
@@ -301,11 +303,11 @@ class DurableJournal(abc.ABC):
         return [(order_id, key, at) for order_id, key, at in found]
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; the keys come in the order of the history."""
+        """See `Journal`. The keys are in the order of their history lines."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`; the keys come in the order of the history."""
+        """See `Journal`. The keys are in the order of their history lines."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
@@ -326,7 +328,7 @@ class DurableJournal(abc.ABC):
         since: float | None = None,
         until: float | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """See `Journal`; one call reads at most `audit.MAX_RANGES` ranges of the history."""
+        """See `Journal`. One call reads at most `audit.MAX_RANGES` ranges of the history."""
         page = self._audit.page
         return await page(scope, limit=limit, after=after, by=by, since=since, until=until)
 
@@ -339,17 +341,17 @@ class DurableJournal(abc.ABC):
         return count
 
     def _require_open(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop; raise an error if the journal cannot be used in it.
+        """Return the running loop, or raise an error if the journal cannot be used in it.
 
         Raises:
-            JournalFailed: the journal is closed, or open in another process or event loop.
+            JournalFailed: the journal is closed, or is open in another process or event loop.
         """
         if self._closed:
             raise JournalFailed("the journal is closed")
         return self._bind_to_loop()
 
     def _bind_to_loop(self) -> asyncio.AbstractEventLoop:
-        """Bind the journal to this process and loop at its first use, and return the running loop."""
+        """On first use, bind the journal to this process and event loop. Return the running loop."""
         if self._is_forked:  # Checked first: the thread and the connections exist only in the parent.
             raise JournalFailed("the journal was opened before a fork: create one in each process")
         loop = asyncio.get_running_loop()
@@ -387,15 +389,15 @@ class DurableJournal(abc.ABC):
                             pending.result.set_exception(JournalFailed(why))
                 self._commit_seconds = _loop_time() - began
         finally:
-            # The callback runs too late: the next transition must be able to start a runner now.
+            # The callback would run too late: the next transition must be able to start a runner immediately.
             self._runners.discard(runner)
 
     async def _gather(self) -> None:
-        """Wait until no more transitions arrive, at most as long as the last commit took.
+        """Wait until no more transitions arrive, but no longer than the last commit took.
 
-        A caller whose transition was just committed soon makes its next one. Without this wait, two groups of
-        callers would alternate, each with its own commit. That doubles the number of commits, which matters
-        on a slow disk.
+        A caller whose transition has just been committed soon makes its next one. Without this wait, two
+        groups of callers would alternate, each with its own commit. That would double the number of commits,
+        which matters on a slow disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -423,7 +425,7 @@ class DurableJournal(abc.ABC):
             _fail(left, error)
 
     def _settle(self, transaction: Transaction) -> None:
-        """Cache the entries of a durable commit, and give the callers their results."""
+        """Cache the entries of a durable commit, and set the callers' results."""
         transaction.remember()
         for pending, result in zip(transaction.wanted, transaction.results, strict=True):
             pending.is_settled = True
@@ -431,7 +433,7 @@ class DurableJournal(abc.ABC):
                 pending.result.set_result(result)
 
     async def _warn_of_new_scopes(self, scopes: set[str]) -> None:
-        """Warn once about a scope without keys if other scopes have keys: its address may have changed."""
+        """Warn once if a scope has no keys but other scopes do: the service's address may have changed."""
         self._scopes_seen |= scopes
         for scope in scopes:
             known: list[str] = []
@@ -466,7 +468,7 @@ def _fail(wanted: list[PendingMove], error: BaseException) -> None:
 # --- transaction -------------------------------------------------------------------------------------
 # One commit of a durable journal decides many transitions, each with `decide`.
 #
-# A back end loads the stored entries, has the transitions decided, and writes the results::
+# A back end loads the stored entries, calls `decide`, and writes the results::
 #
 #     transaction.places ──load──> entries ──decide──> writes, steps ──> COMMIT ──> results
 
@@ -480,17 +482,17 @@ _LEADS_TO: dict[type, KeyState] = {
 
 
 class PendingMove(msgspec.Struct, eq=False):
-    """A transition that waits for its commit.
+    """A transition that is waiting to be committed.
 
     Args:
         place: the scope and key.
         move: the transition.
-        token: the unique token that is stored with the transition.
-        result: the future result, for which the caller waits.
-        commit_unknown: whether an earlier commit of the transition may have succeeded. If so, its token is
-            looked up first.
-        is_settled: whether its commit is durable and its caller received the result.
-        order_id: the id of the order to bind the key to, or None; computed from ``move``.
+        token: a unique token, stored with the transition.
+        result: the future that the caller awaits.
+        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If so, the
+            token is looked up before the transition is decided again.
+        is_settled: whether the transition is durable and its caller has received the result.
+        order_id: the order id to bind to the key, or None; computed from ``move``.
         is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
     """
 
@@ -508,9 +510,9 @@ class PendingMove(msgspec.Struct, eq=False):
 
 
 class Write(msgspec.Struct):
-    """An entry to store in place of the one with the token ``known``, or as a new entry if that is None.
+    """An entry that replaces the stored entry with the token ``known``, or a new entry if ``known`` is None.
 
-    The intent and the reply are large, so each is written only if it has changed.
+    The intent and the reply are large, so each of them is written only if it has changed.
     """
 
     place: RecordId
@@ -530,9 +532,9 @@ class _Held(msgspec.Struct):
 
 
 class WriteCache:
-    """A cache of the entries that this process wrote last, which saves reading them again.
+    """Caches the entries that this process wrote most recently, so that they need not be read again.
 
-    An entry is valid as long as the store still has its token.
+    A cached entry is valid while the stored entry has the same token.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -544,7 +546,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry, but not an ended one, which is rarely needed again."""
+        """Cache a committed entry, unless the entry has ended: those are rarely needed again."""
         if state_machine.is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -557,8 +559,10 @@ class Transaction:
     """The transitions that share one commit, in the order in which they were requested.
 
     Attributes:
-        places: the keys to load, in this order, including the scope's own entry if one person decides.
-        is_committing: whether the commit was sent. If it fails after that, it may still have been written.
+        places: the keys to load, in this order. If a person decides alone, they include the scope's own
+            entry.
+        is_committing: whether the commit has been sent. From then on, a commit that fails may still have been
+            written.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
@@ -579,7 +583,7 @@ class Transaction:
 
     @property
     def commit_unknown(self) -> bool:
-        """Whether an earlier commit of some of these transitions may have succeeded."""
+        """Whether an earlier commit of any of these transitions may have succeeded."""
         return any(pending.commit_unknown for pending in self.wanted)
 
     @property
@@ -596,10 +600,11 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose dual-control rule is read here; the value is true if a transition may change it.
+        """The scopes whose dual-control rule is read here, and whether a transition may change the rule.
 
-        Before the rule is first stored, there is no row to lock. So a back end with concurrent transactions
-        needs another lock, which excludes a change of the rule while other transactions depend on it.
+        Before the rule is first stored, there is no row to lock. A back end with concurrent transactions
+        therefore needs another lock, which prevents a change of the rule while other transactions depend on
+        it.
         """
         changed = {pending.place[0] for pending in self.wanted if pending.place[1] == FOUR_EYES}
         return {scope: scope in changed for scope, key in self.places if key == FOUR_EYES}
@@ -610,7 +615,7 @@ class Transaction:
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
     def known_token(self, place: RecordId) -> str | None:
-        """Return the cached entry's token or None. If the stored token is the same, the row is not needed."""
+        """Return the cached entry's token or None. If the store has the same token, do not read the row."""
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
@@ -618,8 +623,8 @@ class Transaction:
 
         Args:
             place: the scope and key.
-            token: the stored entry's token; None if no entry is stored.
-            row: the stored row; None if no entry is stored, or if the cached entry has the same token.
+            token: the stored entry's token, or None if no entry is stored.
+            row: the stored row, or None if no entry is stored or the cached entry has the same token.
         """
         entry = None
         if row is not None:
@@ -629,13 +634,13 @@ class Transaction:
         self._held[place] = _Held(token=token, entry=entry, stored=entry)
 
     def bind(self, scope: str, order_id: str, key: str) -> None:
-        """Record that an order id of `ids` is bound to ``key``."""
+        """Record that ``key`` is bound to an order id that is in `ids`."""
         self._ids[scope, order_id] = key
 
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
-        """Decide the transitions one after the other, and fill `results`, `writes` and `steps`.
+        """Decide the transitions one by one, and fill in `results`, `writes` and `steps`.
 
-        ``committed`` has the tokens of the transitions that an earlier attempt has committed.
+        ``committed`` contains the tokens of transitions that an earlier attempt has already committed.
         """
         already = set(committed)
         for pending in self.wanted:
@@ -649,10 +654,11 @@ class Transaction:
                 self.writes.append(_write(place, held, now, self._seal))
 
     def decide_optimistically(self, now: float) -> None:
-        """Decide as if the store had exactly the cached entries, and no entry for any other key.
+        """Decide as if the store contained the cached entries and no others.
 
-        The results hold only if each `Write` still finds the token that it replaces. Transitions that would
-        be rejected, would write nothing, or depend on other keys are left out: they need the stored state.
+        The results are valid only if the entry that each `Write` replaces still has the expected token.
+        Skips transitions that would be rejected, would write nothing, or depend on other keys: these must be
+        decided from the stored state.
         """
         for place in self.places:
             self.load(place, self.known_token(place), None)
@@ -662,7 +668,7 @@ class Transaction:
         self.restrict_to({write.place for write in self.writes} - uncertain)
 
     def restrict_to(self, places: Collection[RecordId]) -> None:
-        """Drop the transitions, results, writes and steps of all keys outside ``places``."""
+        """Drop the transitions, results, writes and steps of all keys that are not in ``places``."""
         decided = zip(self.wanted, self.results, strict=True)
         kept = [(pending, result) for pending, result in decided if pending.place in places]
         self.wanted, self.results = [pending for pending, _ in kept], [result for _, result in kept]
@@ -689,7 +695,7 @@ class Transaction:
         return result
 
     def remember(self) -> None:
-        """Cache what this commit wrote, once it is durable."""
+        """Cache the entries that this commit wrote; call this only once the commit is durable."""
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
                 self.cache.keep(place, token, held.entry)
@@ -698,15 +704,16 @@ class Transaction:
 def _needs_stored_state(pending: PendingMove, result: TransitionResult | None) -> bool:
     if result is None or result.denial is not None:
         return True
-    # One person's decision depends on the scope's rule, which another process may have just changed.
+    # Whether a person may decide alone depends on the scope's rule, which another process may have just
+    # changed.
     if pending.is_by_one_person or pending.place[1] == FOUR_EYES:
         return True
-    # The store checks that an order id is unique only if the id is written.
+    # The store checks that an order id is unique only when it writes the id.
     return pending.order_id not in (None, result.entry.order_id)
 
 
 def _result_of_found_commit(pending: PendingMove, held: _Held, now: float) -> TransitionResult:
-    """Return the result of a transition whose commit was unknown until its token was found."""
+    """Return the result of a transition whose token was found in the store: its commit had succeeded."""
     assert held.entry is not None  # noqa: S101 - otherwise the commit is tried again, see `Transaction.tokens_without_entry`
     wanted, entry = _LEADS_TO.get(type(pending.move)), held.entry
     if isinstance(pending.move, Release) and entry.state is KeyState.IN_DOUBT:

@@ -1,8 +1,8 @@
-"""Encryption of the personal data in a journal, so that the database or a backup shows no names.
+"""Encryption of personal data in a journal, so that the database and its backups reveal no names.
 
-The order, its beneficiary and the service's reply are encrypted. Each encrypted text is bound to the scope
-and key of its record, and to the intent or the order. If a text is copied to another key, it cannot be
-decrypted.
+The order, its beneficiary and the service's reply are encrypted. Each ciphertext is bound to the scope and
+key of its record, and to the intent or the order. A ciphertext that is copied to another key cannot be
+decrypted there.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ _NONCE_BYTES = 12
 
 
 class DoesNotOpen(Exception):
-    """An encrypted text cannot be decrypted; the message gives the reason, but no contents."""
+    """A ciphertext cannot be decrypted. The message gives the reason, but never any contents."""
 
 
 class SealFailed(Exception):
-    """A seal raised an unexpected error, which is chained, or returned a value of the wrong type."""
+    """A seal returned a value of the wrong type, or raised an unexpected error (``__cause__``)."""
 
 
 class Seal(Protocol):
-    """Encrypts and decrypts stored personal data; a bank's own seal may use its key management."""
+    """Encrypts and decrypts stored personal data. Implement your own to use your key management system."""
 
     def sealed(self, data: bytes, *, owner: str) -> str:
-        """Encrypt ``data`` to a text that begins with `MARK`; decryption needs the same ``owner``."""
+        """Encrypt ``data`` as a text that starts with `MARK`. Only the same ``owner`` can decrypt it."""
         ...
 
     def opened(self, text: str, *, owner: str) -> bytes:
         """Decrypt a text.
 
         Raises:
-            DoesNotOpen: it was encrypted with another key or for another owner, or it was changed.
+            DoesNotOpen: the ciphertext was modified, or was encrypted with another key or for another owner.
         """
         ...
 
 
 class KeySeal:
-    """Encrypts with AES-256-GCM and one of several keys; needs ``pip install 'transfer_async[seal]'``.
+    """Encrypts with AES-256-GCM and a choice of keys. Requires ``pip install 'transfer_async[seal]'``.
 
     Args:
-        keys: 32 bytes each, by an id of 1 to 32 letters, digits, ``.``, ``_`` or ``-``. The id is stored
-            with each encrypted text. Keep a key as long as any stored text is encrypted with it.
-        current: the id of the key that encrypts from now on; all keys decrypt.
+        keys: the keys, of 32 bytes each, by id. An id consists of 1 to 32 letters, digits, ``.``, ``_`` or
+            ``-``, and is stored with each ciphertext. Keep a key as long as any stored data is encrypted with
+            it.
+        current: the id of the key that encrypts new data. All keys can decrypt.
 
     Raises:
-        ValueError: an argument is invalid; the message names the argument and the rule, but shows no key.
+        ValueError: an argument is invalid. The message names the argument and the rule, but contains no key.
     """
 
     @hides_arguments
@@ -82,7 +83,8 @@ class KeySeal:
         """Read the keys from a JSON file: ``{"current": "2026", "keys": {"2026": "<32 bytes in base64>"}}``.
 
         Raises:
-            ValueError: the file cannot be read, or its format is wrong; the message shows no contents.
+            ValueError: the file cannot be read, or its format is wrong. The message never contains its
+                contents.
         """
         try:
             read = json.loads(Path(path).read_bytes())
@@ -117,7 +119,7 @@ class KeySeal:
 
 
 def checked_seal(given: object) -> Seal | None:
-    """Return ``given`` if it is a seal or None.
+    """Return ``given``, which must be a seal or None.
 
     Raises:
         ValueError: ``given`` is neither a seal nor None.
@@ -168,15 +170,15 @@ RecordId = tuple[str, str]
 
 
 def owner_of(kind: str, name: str, place: RecordId | None) -> str:
-    """Return the owner that an encrypted text is bound to; ``name`` is the id of an intent or an order."""
+    """Return the owner that a ciphertext is bound to. ``name`` is the id of an intent or an order."""
     return name if place is None else json.dumps([kind, *place, name])
 
 
 def opened(seal: Seal | None, text: str, *, owner: str, formerly: str) -> bytes:
-    """Decrypt a text; ``formerly`` is the owner that earlier versions used.
+    """Decrypt a ciphertext. ``formerly`` is the owner that earlier versions used.
 
     Raises:
-        DoesNotOpen: it cannot be decrypted, or there is no seal.
+        DoesNotOpen: the ciphertext cannot be decrypted, or there is no seal.
     """
     if seal is None:
         raise DoesNotOpen("encrypted, but this journal has no seal: pass seal=")
@@ -199,7 +201,7 @@ def opened_reply(
     """Decrypt a reply; return an unencrypted reply unchanged.
 
     Raises:
-        DoesNotOpen: it cannot be decrypted, or there is no seal.
+        DoesNotOpen: the ciphertext cannot be decrypted, or there is no seal.
     """
     if reply is None or not reply.startswith(MARK.encode()):
         return reply

@@ -1,4 +1,4 @@
-"""The in-memory journal of one process: its records are lost when the process ends."""
+"""The in-memory journal. Its records are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _Place = tuple[str, str]  # scope and key
 
 
 class MemoryJournal:
-    """A journal in memory, with at most ``max_keys`` keys.
+    """A journal in memory that stores at most ``max_keys`` keys.
 
     A key that is claimed, sending or in doubt, or has a pending undo, is never deleted. A key that the client
-    generated is deleted when it ends, unless an error may have shown it to the caller while an order may
-    exist. Other ended keys are kept for ``keep``, or until newer keys need the space. Several threads may
-    share one journal, each with its own event loop.
+    generated is deleted when it ends, unless the caller may have learned the key from an error and an order
+    may exist. Other ended keys are kept for ``keep``, or until the space is needed for newer keys. Several
+    threads may share one journal, each with its own event loop.
 
     Args:
-        max_keys: the maximum number of keys, whatever their state.
-        keep: the time for which an ended key is kept, in seconds or as ``timedelta``.
-        clock: the clock for leases; a client that creates its journal passes its own clock.
+        max_keys: the maximum number of keys in all states.
+        keep: how long to keep an ended key, in seconds or as a ``timedelta``.
+        clock: the clock for leases. A client that creates a journal passes its own clock.
     """
 
     durable = False
@@ -65,14 +65,14 @@ class MemoryJournal:
         self._by_people: deque[tuple[int, _Place, HistoryEvent]] = deque(maxlen=max_keys)
 
     async def __aenter__(self) -> Self:
-        """Return the journal; it needs no opening."""
+        """Return the journal, which does not need to be opened."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Do nothing: the journal needs no closing."""
+        """Do nothing: the journal does not need to be closed."""
 
     async def close(self) -> None:
-        """Do nothing: the contents live as long as the object."""
+        """Do nothing: the contents exist as long as the object."""
 
     async def now(self) -> float:
         """See `Journal.now`."""
@@ -112,7 +112,8 @@ class MemoryJournal:
         if is_told(move, verdict):
             if (steps := self._steps.get(place)) is None:
                 steps = self._steps[place] = []
-            # The line is created now: the entry and the transition would take four times as much space.
+            # Create the line now: storing the entry and the transition instead would take four times as much
+            # space.
             step = history_step(entry, move, now=now)
             steps.append(step)
             if step.by is not None:
@@ -225,7 +226,7 @@ class MemoryJournal:
         since: float | None = None,
         until: float | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """See `Journal`; only the last ``max_keys`` lines that name a person, in all scopes, are searched."""
+        """See `Journal`. Searches only the last ``max_keys`` lines, across all scopes, that name a person."""
         since_1970 = self._clock.utc().timestamp() - self._clock.now()
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         found: list[AuditLine] = []
@@ -249,7 +250,7 @@ class MemoryJournal:
         return found, ""
 
     def _until(self, place: _Place, step: HistoryEvent) -> list[HistoryEvent]:
-        """Return a key's history up to ``step``; empty if the history does not have this line any more."""
+        """Return a key's history up to ``step``; empty if the history no longer contains that line."""
         steps = self._steps.get(place, [])
         at = next((number for number, item in enumerate(steps) if item is step), -1)
         return steps[: at + 1]
@@ -269,7 +270,7 @@ def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
     """Return whether a caller or a slow sender may still use the key after ``move`` has ended its entry.
 
     A caller learns a key that the client generated only from an error. If an order may exist after that
-    error, the key must be kept: a deleted key is free, and would be paid again.
+    error, the key must be kept: a deleted key is free, so the caller could use it to pay again.
     """
     if not entry.client_made or entry.cause is not None:  # An entry that was ever in doubt has a cause.
         return True

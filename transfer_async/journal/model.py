@@ -64,7 +64,7 @@ ENDED = (KeyState.FREE, KeyState.CREATED)
 
 
 class Rejection(enum.Enum):
-    """The reason why a transition was rejected."""
+    """Why a transition was rejected."""
 
     CONFLICT = "the key is bound to a different order"
     CREATED = "the key's order exists"
@@ -97,7 +97,7 @@ SUSPECTED = "DuplicateSuspected"
 
 @frozen(kw_only=True)
 class Ending:
-    """The definite failure with which an intent ended. It stays recorded after the key is free again."""
+    """The definite failure that ended an intent. It stays on record after the key is free again."""
 
     outcome: Outcome
     error: str
@@ -119,9 +119,9 @@ class Ending:
 
 @frozen(kw_only=True)
 class OutboxEntry:
-    """A pending notification: the end of a doubt whose outcome was published as unknown.
+    """A pending notification that an order, published as unknown, was resolved or refuted.
 
-    If ``error`` is `SUSPECTED`, the sender's result differs from the recorded one: two orders may exist.
+    If ``error`` is `SUSPECTED`, the sender's result contradicts the recorded one: two orders may exist.
     """
 
     intent_id: str
@@ -135,7 +135,7 @@ class OutboxEntry:
 
 @frozen(kw_only=True)
 class PendingUndo:
-    """An undo that still has to run; until ``lease_until`` only one worker may run it."""
+    """An undo that still has to run. Until ``lease_until``, only one worker may run it."""
 
     intent: OrderIntent
     hook: str
@@ -150,11 +150,11 @@ class Unread:
     """A key's stored record that cannot be decoded or decrypted.
 
     Args:
-        why: the kind of error; never a part of the record.
+        why: the kind of error, without any part of the record.
         kept: the whole stored record, unchanged.
-        hooks: the hooks to undo if this intent ends in a definite failure.
-        earlier_hooks: the hooks of earlier intents whose undos are pending.
-        is_sealed: whether the record is intact, but encrypted with a key that is not available here.
+        hooks: the hooks to undo if the intent ends in a definite failure.
+        earlier_hooks: the hooks of earlier intents that still have to be undone.
+        is_sealed: whether the record is intact, but encrypted with a key that this process does not have.
     """
 
     why: str
@@ -165,10 +165,10 @@ class Unread:
 
 
 class HidesStored(msgspec.Struct, frozen=True):
-    """Base class whose ``repr`` leaves out the service's reply and stored records, for privacy."""
+    """Base class whose ``repr`` omits the service's reply and stored records, for privacy."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return the fields to show, also for the package ``rich``."""
+        """Return the fields to show, for ``repr`` and for the ``rich`` package."""
         return [(name, getattr(self, name)) for name in self.__struct_fields__ if name not in _HIDDEN]
 
     def __repr__(self) -> str:
@@ -176,8 +176,8 @@ class HidesStored(msgspec.Struct, frozen=True):
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     if not TYPE_CHECKING:
-        # The fields' former names, until version 1.0. They are properties, because a class with a
-        # `__getattr__` reads each of its fields so slowly that an order takes a fifth more instructions.
+        # The fields' former names, until version 1.0. They are properties, because `__getattr__` would slow
+        # down the reading of every field: an order would take a fifth more instructions.
         owed = property(attrgetter("pending_undos"))
         promised = property(attrgetter("notification_requested"))
         untold = property(attrgetter("pending_notifications"))
@@ -204,44 +204,46 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
-    """The journal's record of one key; all times are in seconds on the journal's clock.
+    """The journal's record of one key. All times are in seconds on the journal's clock.
 
     Args:
         state: see `KeyState`.
-        fingerprint: the digest of the order that the key is, or was last, bound to.
+        fingerprint: the digest of the order that the key is bound to, or was last bound to.
         intent_id: the id of the current intent.
-        intent: the intent, kept until the key is free, or the service's response with the order is recorded.
-            If only the order's id is known, the intent is kept, because that id may be withdrawn.
+        intent: the intent, kept until the key is free or the service's response with the order is recorded.
+            If only the order's id is recorded, the intent is kept, because the id may be withdrawn.
         client_made: whether the client generated the key.
-        epoch: the number of claims of this intent; a take-over adds one.
+        epoch: the number of claims of this intent. A take-over increments it.
         hooks: the hooks to undo if this intent ends in a definite failure, in this order.
-        claimed_at: the time at which this intent was first claimed.
-        lease_until: the time at which the lease of the worker that uses the key expires.
+        claimed_at: when this intent was first claimed.
+        lease_until: when the lease of the worker that uses the key expires.
         receipts: the receipts that the hooks returned, by hook name.
-        held: the reference of a hold that the bank placed itself.
-        attempt: the token of the attempt that may send, or may have sent, requests.
-        sent_until: the time after which this attempt sends no request. A process that is stopped (SIGSTOP, a
-            paused machine) between its last check and the write is an exception: see `sender_reported`.
+        held: the reference of a hold that the bank itself placed.
+        attempt: the token of the attempt that may send requests or may have sent them.
+        sent_until: the time after which this attempt sends no more requests. The exception is a process that
+            is stopped (SIGSTOP, a paused machine) between its last check and the write; see
+            `sender_reported`.
         order_id: the order's id, once the order exists.
-        reply: the service's response with the order, if there was one.
+        reply: the service's response with the order, if it was received.
         ending: the definite failure in which the last intent ended.
         pending_undos: the pending undos, including those of earlier intents.
-        notification_requested: whether the outcome of this intent was published as unknown, so that its end
-            must be published too.
+        notification_requested: whether the outcome of this intent was published as unknown. If so, the final
+            outcome must be published too.
         pending_notifications: the pending notifications, including those of earlier intents.
-        candidates: the order ids found in responses to this intent that could not be read as its order.
-        cause: why this intent is, or was, in doubt; None in records of earlier versions. It has attempts
+        candidates: order ids found in responses to this intent that could not be read as its order.
+        cause: why this intent is, or was, in doubt; None in records of earlier versions. It lists attempts
             only if the sender itself reported the doubt.
-        unread: set if the record is corrupt; the other fields then hold only the readable part. The key is
-            bound, whatever ``state`` is.
+        unread: set if the record is corrupt. The other fields then contain only the readable part, and the
+            key is bound, whatever its ``state``.
         quarantined: corrupt records that were put into quarantine, unchanged.
-        version: the number of the key's transitions, not counting look-ups, notes and `AcquireLease`.
-        proposal: a person's proposal that waits for approval.
-        watcher: the person who last said that they look at the key. It is only valid for one version of the
-            entry: use `watched_by`.
-        four_eyes: on the scope's own entry under `FOUR_EYES`: whether dual control is required; else None.
+        version: the number of the key's transitions, excluding look-ups, notes and `AcquireLease`.
+        proposal: a person's proposal that is waiting for approval.
+        watcher: the person who last said that they are looking at the key. Valid for one version of the entry
+            only; read `watched_by` instead.
+        four_eyes: whether dual control is required, on the scope's own entry (`FOUR_EYES`); None on other
+            entries.
         unknown_members: stored members that only a newer version of the package uses, as JSON. They are
-            stored again unchanged, so that programs of both versions can share a journal.
+            written back unchanged, so that programs of both versions can share a journal.
     """
 
     state: KeyState
@@ -280,10 +282,10 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     @property
     def sender_reported(self) -> bool:
-        """Whether the sender itself reported its doubt; it sends nothing after that.
+        """Whether the sender itself reported the doubt. After such a report it sends nothing more.
 
-        Without a report, the sender's process may be gone or only stopped. If stopped, it may still send when
-        it continues.
+        Without a report, the sender's process may have ended, or may only be stopped. A stopped process may
+        still send the order when it continues.
         """
         return self.cause is not None and self.cause.is_from_sender
 
@@ -295,12 +297,12 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         return is_superseded and self.state is not KeyState.FREE
 
     def settled_at(self, settle_after: float, abandoned_settle_after: float | None = None) -> float:
-        """Return the time from which a refutation is accepted.
+        """Return the earliest time at which a refutation is accepted.
 
         Args:
-            settle_after: the seconds in which a sent request may still take effect.
-            abandoned_settle_after: replaces ``settle_after`` if the sender did not report its doubt. If None,
-                ``settle_after`` always applies.
+            settle_after: how long a sent request may still take effect, in seconds.
+            abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. With
+                None, ``settle_after`` always applies.
         """
         if abandoned_settle_after is None or self.sender_reported:
             return self.sent_until + settle_after
@@ -308,17 +310,17 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_readable(self) -> bool:
-        """Whether the whole record could be read, and not only a part of a corrupt one."""
+        """Whether the record could be read completely; false for a corrupt record."""
         return self.unread is None
 
     @property
     def watched_by(self) -> Watcher | None:
-        """The person who looks at the key; None after any change of the key."""
+        """The person who is looking at the key; None once the key has changed."""
         return self.watcher if self.watcher is not None and self.watcher.version == self.version else None
 
     @property
     def is_amendable(self) -> bool:
-        """Whether the order's id can be amended: a person or ``resolve`` gave it, and not the service."""
+        """Whether the order id can be amended, because it was not supplied by the service."""
         return self.state is KeyState.CREATED and self.reply is None and self.unread is None
 
 
@@ -329,13 +331,13 @@ BLANK = Entry(state=KeyState.FREE, fingerprint="", intent_id="", intent=None, cl
 def demands_four_eyes(entry: Entry | None) -> bool:
     """Return whether the scope's own entry under `FOUR_EYES` requires dual control.
 
-    A corrupt entry requires it too: otherwise damaging the entry would disable the rule.
+    So does a corrupt entry: otherwise, damaging the entry would disable the rule.
     """
     return entry is not None and (entry.four_eyes is True or entry.unread is not None)
 
 
 def undos_on_failure(entry: Entry) -> tuple[PendingUndo, ...]:
-    """Return the undos needed if the intent of ``entry`` ends in a definite failure."""
+    """Return the undos to run if the intent of ``entry`` ends in a definite failure."""
     if entry.intent is None:
         return ()
     return tuple(
@@ -348,8 +350,8 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Args:
         entry: the entry after the transition. A rejection leaves it unchanged, but see ``found_doubt``.
-        denial: the reason for the rejection; None if the transition was made.
-        found_doubt: whether the transition was rejected and put the key in doubt: an order may exist.
+        denial: the reason for the rejection, or None if the transition was made.
+        found_doubt: whether the transition was rejected and put the key in doubt, because an order may exist.
         now: the time of the decision, in seconds on the journal's clock.
     """
 
@@ -360,7 +362,7 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def lease_left(self) -> float:
-        """Seconds until the entry's lease ends, on the journal's own clock."""
+        """The seconds until the entry's lease expires, on the journal's own clock."""
         return max(0.0, self.entry.lease_until - self.now)
 
 
@@ -390,16 +392,16 @@ class Decision(enum.Enum):
 
 @frozen(kw_only=True)
 class Proposal:
-    """A person's proposal of a decision; it becomes void when the key changes.
+    """A decision that a person has proposed. It becomes void when the key changes.
 
     Args:
-        id: the proposal's id; an approval names it, so that it approves exactly what the approver saw.
+        id: the proposal's id. An approval contains it, so that it approves exactly what the approver saw.
         decision: see `Decision`.
-        order_id: the order's id for `RESOLVE` and `AMEND`; None with `AMEND` puts the key back in doubt.
+        order_id: the order's id, for `RESOLVE` and `AMEND`. With `AMEND`, None puts the key back in doubt.
         by: the person who proposes it.
         reason: the evidence that this person gives.
         at: the time of the proposal, in seconds on the journal's clock.
-        undone: for `REFUTE`: whether undos that recovery cannot run were done manually.
+        undone: for `REFUTE`, whether the undos that recovery cannot run were done manually.
     """
 
     id: str
@@ -413,11 +415,11 @@ class Proposal:
 
 @frozen(kw_only=True)
 class Watcher:
-    """A person who says that they are looking at a key.
+    """A person who has said that they are looking at a key.
 
     Args:
         by: the person.
-        at: the time of that statement, in seconds on the journal's clock.
+        at: when they said so, in seconds on the journal's clock.
         version: the version of the entry that they are looking at, which may not be the latest.
     """
 
@@ -459,16 +461,17 @@ makes equal are left out.
 
 
 def is_same_person(name: str, other: str) -> bool:
-    """Return whether two names are equal, or look the same to a reader.
+    """Return whether two names are equal or look the same to a reader.
 
-    If this is wrongly false, one person with two names can approve their own proposal. If it is wrongly
-    true, two people merely cannot approve each other's proposals.
+    A wrong False would let one person with two names approve their own proposal. A wrong True would only
+    prevent two people from approving each other's proposals.
     """
     return not _comparable_forms(name).isdisjoint(_comparable_forms(other))
 
 
 def _comparable_forms(name: str) -> set[str]:
-    # A small letter may look like another letter although its capital does not, for example the Greek nu.
+    # A lower-case letter may look like another letter although its capital does not, for example the Greek
+    # nu.
     return {_without_look_alikes(form) for form in (name, name.lower(), name.upper(), name.casefold())}
 
 

@@ -1,8 +1,9 @@
-"""The transitions that people make: proposals, corrections of an order's id, dual control, and look-ups.
+"""The transitions that people make: proposals, corrections of order ids, dual control, and look-ups.
 
 `Resolve` and `Refute` are in `transitions`, because the bank's own ``resolve`` makes them too. A decision
-that approves a proposal contains the proposal's id. `OPERATOR_TRANSITIONS` at the end lists the states that
-each transition applies to. `transfer_async._pipeline.decisions` defines the texts and fields of decisions.
+that approves a proposal contains the proposal's id. `OPERATOR_TRANSITIONS`, at the end of the module, lists
+the states that each transition applies to. `transfer_async._pipeline.decisions` defines the texts and fields
+of decisions.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from transfer_async.journal.transitions import (
 
 
 class Propose(Move, frozen=True, kw_only=True):
-    """Record one person's proposal; the decision is made when another person approves it.
+    """Record a person's proposal. The decision takes effect only when another person approves it.
 
     Args:
         id: the proposal's id.
         decision: the proposed decision.
-        attempt: the attempt's token; if the entry has another one, the proposal is rejected.
+        attempt: the attempt's token. If the entry contains a different one, the proposal is rejected.
         order_id: the order's id, if the decision needs one.
         by: the person who proposes it.
-        said: the evidence that this person gives.
-        undone: whether undos that recovery cannot run were done manually.
-        settle_after: for a refutation: the seconds that must have passed since the last possible send.
+        said: the evidence that the person gives.
+        undone: whether the undos that recovery cannot run were done manually.
+        settle_after: for a refutation, the seconds that must have passed since the last possible send.
         seen: the version of the entry that the person saw; None accepts any version.
     """
 
@@ -71,7 +72,7 @@ class Propose(Move, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """The reason given in the history."""
+        """The reason that the history records."""
         return f"{self.decision.value}: {self.said}"
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
@@ -87,7 +88,7 @@ class Propose(Move, frozen=True, kw_only=True):
         return Rejection.TOO_EARLY if is_early else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the proposal in place of an earlier one; the next change of the key makes it void."""
+        """Record the proposal, which replaces any earlier one and becomes void at the key's next change."""
         proposal = Proposal(
             id=self.id,
             decision=self.decision,
@@ -101,7 +102,7 @@ class Propose(Move, frozen=True, kw_only=True):
 
 
 class Withdraw(Move, frozen=True, kw_only=True):
-    """Withdraw one's own proposal, or reject another person's; the key stays unchanged."""
+    """Withdraw your own proposal, or reject another person's. The key's state does not change."""
 
     name: ClassVar[str] = "withdraw"
 
@@ -115,7 +116,7 @@ class Withdraw(Move, frozen=True, kw_only=True):
 
 
 class Demand(Move, frozen=True, kw_only=True):
-    """Require dual control in this scope from now on. The scope need not have an entry for it yet."""
+    """Require dual control in this scope from now on. Creates the scope's own entry if there is none."""
 
     name: ClassVar[str] = "demand"
 
@@ -123,7 +124,7 @@ class Demand(Move, frozen=True, kw_only=True):
     reason: str
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Add the rule to the scope's own entry; an existing rule stays, and a corrupt entry is replaced."""
+        """Add the rule to the scope's own entry. An existing rule stays; a corrupt entry is replaced."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
             # The record is an order's, not the rule's.
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
@@ -170,7 +171,7 @@ class Waive(Move, frozen=True, kw_only=True):
 
 
 class _OfWrongId(OfPerson, frozen=True, kw_only=True):
-    """Base class of corrections of a recorded order id; an id from the service's response is never corrected.
+    """Base class of corrections to a recorded order id. An id from the service's response is never corrected.
 
     Args:
         wrong: the recorded id.
@@ -198,7 +199,7 @@ class Amend(_OfWrongId, frozen=True, kw_only=True):
         return self.order_id
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Replace the id, and add a pending notification of it if the outcome was published as unknown."""
+        """Replace the id. If the outcome was published as unknown, also add a pending notification."""
         amended = replace(
             entry, order_id=self.order_id, pending_notifications=_notifications_without(entry, self.wrong)
         )
@@ -211,7 +212,7 @@ class TakeBack(_OfWrongId, frozen=True, kw_only=True):
     name: ClassVar[str] = "takeback"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Remove the id. ``sent_until`` stays, so that the wait before a refutation does not start again."""
+        """Remove the id. Keeps ``sent_until``, so that the wait before a refutation does not start again."""
         cause = Cause(kind=CauseKind.TAKEN_BACK, attempts=() if entry.cause is None else entry.cause.attempts)
         if entry.is_suspected:  # an earlier order may exist, so only a person may free the key
             cause = entry.cause or cause
@@ -220,7 +221,7 @@ class TakeBack(_OfWrongId, frozen=True, kw_only=True):
 
 
 def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ...]:
-    """Return the pending notifications, without the one that names ``order_id``."""
+    """Return the pending notifications except the one for ``order_id``."""
     wrong = (entry.intent_id, order_id)
     return tuple(
         pending for pending in entry.pending_notifications if (pending.intent_id, pending.order_id) != wrong
@@ -231,7 +232,7 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
 
 
 class _WithoutChange(Move, frozen=True, kw_only=True):
-    """Base class of transitions that only add a line to the history; a pending proposal stays valid."""
+    """Base class of transitions that only add a line to the history. They leave a pending proposal valid."""
 
     by: str
 
@@ -241,7 +242,7 @@ class _WithoutChange(Move, frozen=True, kw_only=True):
 
 
 class Look(_WithoutChange, frozen=True, kw_only=True):
-    """Record in the history that a person saw the names of the order's parties; nothing else changes."""
+    """Record in the history that a person saw the names of the order's parties."""
 
     name: ClassVar[str] = "look"
 
@@ -249,7 +250,7 @@ class Look(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Note(_WithoutChange, frozen=True, kw_only=True):
-    """Record a person's note in the history; nothing else changes."""
+    """Record a person's note in the history."""
 
     name: ClassVar[str] = "note"
 
@@ -257,17 +258,17 @@ class Note(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Watch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that a person is looking at the key, until its next change."""
+    """Record that a person is looking at the key. The record is valid until the key's next change."""
 
     name: ClassVar[str] = "watch"
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the watcher, in place of an earlier one."""
+        """Set the watcher, replacing any earlier one."""
         return replace(entry, watcher=Watcher(by=self.by, at=now, version=entry.version))
 
 
 class Unwatch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that nobody is looking at the key any more; any person may record this."""
+    """Record that nobody is looking at the key any more. Anyone may do so."""
 
     name: ClassVar[str] = "unwatch"
 
@@ -284,7 +285,7 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
     """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
 
-    Otherwise many look-ups or notes would displace the decisions. The newest line is always kept.
+    Without this order, many look-ups or notes would displace the decisions. The newest line is always kept.
     """
     surplus = len(steps) - limit
     if surplus <= 0:

@@ -1,13 +1,13 @@
-"""The journal in a PostgreSQL database, which any number of machines can share.
+"""A journal in a PostgreSQL database, which any number of machines can share.
 
-It needs no session state, so it works behind a proxy that pools transactions. All times are the database's.
-When a transition returns, its commit is on the disk and on the synchronous standbys. If the reply to a commit
-is lost, the commit is looked up afterwards.
+It keeps no session state, so it also works behind a transaction-pooling proxy. All times come from the
+database's clock. When `move` returns, the commit is on disk and on the synchronous standbys. If the reply to
+a commit is lost, the journal looks up whether the commit succeeded.
 
-A worker usually knows the stored entry: it has just written the entry itself, or the key is new. So a
-transition is first decided optimistically, from the cached entry and the estimated server time. If both are
-right, it is stored in one round trip. Otherwise it is decided again in a transaction that reads and locks the
-stored entry.
+A worker usually knows the stored entry: it has just written the entry itself, or the key is new. A transition
+is therefore first decided optimistically, from the cached entry and an estimate of the server's time. If both
+are correct, it is stored in one round trip. Otherwise it is decided again in a transaction that reads and
+locks the stored entry.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 class PostgresJournal(DurableJournal):
-    """A journal in a PostgreSQL database; a transition is durable when `move` returns.
+    """A journal in a PostgreSQL database. A transition is durable when `move` returns.
 
     Needs ``pip install 'transfer_async[postgres]'``.
 
     Args:
-        dsn: ``postgresql://user:password@host:port/database``, special characters percent-encoded.
-        schema: the schema of the tables. Missing tables are created if the user has the right.
-        prepared: whether statements are prepared once for each connection. By default they are, unless a
-            proxy is between the journal and the server.
-        timeout: how long a transition waits for the database, including reconnections, in seconds or as
+        dsn: ``postgresql://user:password@host:port/database``, with special characters percent-encoded.
+        schema: the schema of the tables. Missing tables are created if the database user has permission.
+        prepared: whether to prepare statements once per connection. By default, statements are prepared
+            unless there is a proxy between the journal and the server.
+        timeout: how long a transition waits for the database, including reconnections, in seconds or as a
             ``timedelta``.
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: an argument is invalid; the message names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     _sql: Statements
@@ -214,7 +214,7 @@ class PostgresJournal(DurableJournal):
     async def _with_retries(self, work: Callable[[], Awaitable[T]], *, backoff: Backoff | None = None) -> T:
         """Run ``work``.
 
-        While the database is unreachable or asks for a retry, run it again, until the timeout.
+        Retry while the database is unreachable or requests a retry, until the timeout.
         """
         backoff = backoff or Backoff(self._timeout)
         async with asyncio.timeout_at(backoff.end):
@@ -256,9 +256,9 @@ class PostgresJournal(DurableJournal):
             self._settle(await self._with_retries(decided, backoff=backoff))
 
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
-        """Store the transitions whose cached entries equal the stored ones; return those not stored.
+        """Store the transitions whose cached entries equal the stored ones, and return the others.
 
-        After any error it returns all of them; the transaction that follows finds out what was stored.
+        After any error, return all of them: the following transaction finds out which were stored.
         """
         transaction = Transaction(wanted, self._cache, seal=self._seal)
         try:
@@ -276,7 +276,7 @@ class PostgresJournal(DurableJournal):
     async def _store_optimistically(
         self, session: Session, transaction: Transaction, now: float
     ) -> set[RecordId]:
-        """Store in one statement, without an explicit transaction if the session's defaults are safe."""
+        """Store with one statement, without an explicit transaction if the session's defaults are safe."""
         if session.has_safe_defaults:
             return await self._store(session, transaction, estimated_at=now)
         await session.execute(self._sql.begin)
@@ -299,7 +299,7 @@ class PostgresJournal(DurableJournal):
 
     async def _committed_tokens(self, session: Session, transaction: Transaction) -> list[str]:
         """Return the tokens of the transitions that were committed although the reply was lost."""
-        # A commit that is found must be durable, too. This write makes our own commit wait for it.
+        # The commit found must be durable, too. This write makes our own commit wait until it is.
         await session.execute(self._sql.touch)
         scopes, keys = _columns(transaction.places, 2)
         found = await session.fetch(self._sql.committed, scopes, keys, transaction.tokens)
@@ -309,7 +309,7 @@ class PostgresJournal(DurableJournal):
         return committed
 
     async def _lock_rules(self, session: Session, rules: dict[str, bool]) -> None:
-        """Lock the scopes' dual-control rules: exclusively if a transition changes the rule, else shared."""
+        """Lock the scopes' dual-control rules. The lock is exclusive if a transition may change the rule."""
         for lock, is_changed in ((self._sql.share_rules, False), (self._sql.lock_rules, True)):
             if scopes := [scope for scope, changes in rules.items() if changes is is_changed]:
                 await session.fetch(lock, scopes)
@@ -331,9 +331,12 @@ class PostgresJournal(DurableJournal):
     async def _store(
         self, session: Session, transaction: Transaction, *, estimated_at: float | None = None
     ) -> set[RecordId]:
-        """Store each write whose replaced entry is still stored. Return the places of the stored writes.
+        """Store each write if the entry that it replaces is still in the store.
 
-        ``estimated_at`` is the estimated server time of the decision; None if the server gave the time.
+        Return the places of the stored writes.
+
+        ``estimated_at`` is the estimated server time of the decision, or None if the time came from the
+        server.
         """
         asked = asyncio.get_running_loop().time()
         writes, steps = _written(transaction)
@@ -355,7 +358,7 @@ class PostgresJournal(DurableJournal):
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Session]:
-        """Yield a connection in a transaction, which is rolled back unless the block commits it."""
+        """Yield a connection with an open transaction, which is rolled back unless the block commits it."""
         async with self._session() as session:
             await session.execute(self._sql.begin)
             try:
@@ -411,7 +414,7 @@ def _columns(rows: Any, width: int) -> list[list[Any]]:
 
 
 def _written(transaction: Transaction) -> tuple[str, str]:
-    """Return the writes and the history lines as JSON, for `Statements.store`."""
+    """Return the writes and history lines as JSON, for `Statements.store`."""
     writes = []
     for write in transaction.writes:
         row = write.row
@@ -452,7 +455,7 @@ _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL
 
 
 class UpgradableTables(Upgradable):
-    """A journal of any version in PostgreSQL, opened for its upgrade; it needs a session of its own."""
+    """A PostgreSQL journal of any version, opened for an upgrade. It needs its own session."""
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
         self._session = session
@@ -478,7 +481,7 @@ class UpgradableTables(Upgradable):
         return [name for (name,) in await self._session.fetch(_USERS)]
 
     async def carry_out(self, upgrade: Upgrade) -> bool:
-        """See `Upgradable`; if it fails, the caller ends the session, which rolls everything back."""
+        """See `Upgradable`. If this fails, the caller closes the session, which rolls everything back."""
         asyncpg = driver()
         try:
             return await self._carried_out(upgrade)

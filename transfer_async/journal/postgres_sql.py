@@ -1,7 +1,7 @@
-"""The SQL statements of the journal in PostgreSQL, its retries and its connections.
+"""The SQL statements, retries and connections of the PostgreSQL journal.
 
-Parameters are texts, arrays of texts and numbers, so asyncpg need not look up the server's types. Writes are
-passed as JSON, which takes much less time than arrays, here and in the server.
+Parameters are strings, arrays of strings, and numbers, so asyncpg need not look up types on the server.
+Writes are passed as JSON, which is much faster than arrays, both in the client and in the server.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Statements:
 
     Args:
         schema: the schema's name. Must be a plain identifier, because it is inserted into SQL statements.
-        idle: the maximum seconds for which one of our transactions may be idle.
-        slack: the maximum error, in seconds, of the estimated time of an optimistic decision.
+        idle: the maximum time for which a transaction of the journal may be idle, in seconds.
+        slack: the maximum error of the estimated time of an optimistic decision, in seconds.
     """
 
     def __init__(self, schema: str, *, idle: float, slack: float) -> None:
@@ -72,7 +72,7 @@ class Statements:
             "current_setting('default_transaction_isolation') = 'read committed' "
             f"AND current_setting('default_transaction_read_only') = 'off', {_CLOCK}"
         )
-        # `to_regclass` would not see tables that other connections create during this transaction.
+        # `to_regclass` would miss tables that other connections create during this transaction.
         self.is_there: str = (
             f"SELECT EXISTS (SELECT FROM pg_catalog.pg_tables "
             f"WHERE schemaname = '{schema}' AND tablename = 'meta')"
@@ -85,7 +85,7 @@ class Statements:
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
             f"SET LOCAL idle_in_transaction_session_timeout = {max(1, int(1000 * idle))}"
         )
-        # A prepared statement keeps its plan; a plan made for few keys would scan whole tables later.
+        # A prepared statement keeps its plan, and a plan made for few keys would later scan whole tables.
         self.plan_for_large_tables: str = "SET enable_seqscan = off"
         # A rule that is not stored yet has no row to lock. These locks are always acquired before row locks.
         rule = f"hashtext('{schema} four eyes'), hashtext(s)) FROM unnest($1::text[]) AS s"
@@ -124,7 +124,7 @@ class Statements:
             f"SELECT {', '.join('h.' + name for name in STEP_COLUMNS)} FROM {history} h "
             f"JOIN {keys} k ON k.id = h.key_id WHERE k.scope = $1 AND k.key = $2 ORDER BY h.id"
         )
-        # The query steps from scope to scope in the index, because a scope may have millions of keys.
+        # The query skips from scope to scope in the index, because a scope may have millions of keys.
         self.scopes: str = f"""
             WITH RECURSIVE found AS (
                 (SELECT scope FROM {keys} WHERE key <> $1 ORDER BY scope, key LIMIT 1)
@@ -156,8 +156,8 @@ def _load(keys: str) -> str:
 
 def _store(keys: str, history: str, slack: float) -> str:
     # An optimistic decision is not stored if it arrives late, because its caller may have given up. It never
-    # replaces another worker's write. The statement may be a transaction by itself, so it sets
-    # synchronous_commit.
+    # replaces another worker's write. The statement may run outside an explicit transaction, so it sets
+    # synchronous_commit itself.
     of_step = ", ".join(f"w.{name}{'::json' if name == 'ending' else ''}" for name in STEP_COLUMNS)
     return f"""
         WITH wanted AS MATERIALIZED (
@@ -239,7 +239,7 @@ CREATE INDEX steps ON "{schema}".history (key_id);
 
 
 # --- retries -----------------------------------------------------------------------------------------
-# Which of PostgreSQL's errors are retried, and for how long.
+# Defines which PostgreSQL errors are retried, and for how long.
 
 
 class Conflict(Exception):
@@ -247,7 +247,7 @@ class Conflict(Exception):
 
 
 class Backoff:
-    """The pauses between attempts to reach the database, and the time limit of all attempts."""
+    """The pauses between attempts to reach the database, and the total time limit."""
 
     def __init__(self, seconds: float) -> None:
         self.end: float = asyncio.get_running_loop().time() + seconds
@@ -259,13 +259,13 @@ class Backoff:
         return asyncio.get_running_loop().time() + self._pause < self.end
 
     async def pause(self) -> None:
-        """Wait before the next attempt, longer each time."""
+        """Wait before the next attempt. Each pause is longer than the last."""
         await asyncio.sleep(self._pause)
         self._pause = min(0.5, self._pause * 2)
 
 
 def is_retryable(error: Exception) -> bool:
-    """Return whether a retry may succeed: the server was unavailable, or two transactions collided."""
+    """Return whether a retry may succeed: the server was unavailable, or two transactions conflicted."""
     asyncpg = driver()
     return is_statement_name_error(error) or isinstance(
         error,
@@ -282,14 +282,14 @@ def is_retryable(error: Exception) -> bool:
 
 
 def is_statement_name_error(error: Exception) -> bool:
-    """Return whether a prepared statement's name is unknown or taken: a proxy used another connection."""
+    """Return whether a statement's name is unknown or taken, because a proxy switched connections."""
     asyncpg = driver()
     names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     return isinstance(error, names)
 
 
 def driver() -> Any:
-    """Return the package asyncpg, which is an optional dependency.
+    """Return the ``asyncpg`` package, an optional dependency.
 
     Raises:
         JournalFailed: asyncpg is not installed.
@@ -317,8 +317,9 @@ class Session:
 
     Args:
         connection: asyncpg's connection.
-        prepares: whether statements are prepared; only if the server keeps them for this connection.
-        has_safe_defaults: whether a single statement is a transaction with the settings that we need.
+        prepares: whether to prepare statements. Set it only if the server keeps them for this connection.
+        has_safe_defaults: whether a statement outside a transaction runs with the transaction settings that
+            the journal needs.
     """
 
     def __init__(self, connection: Any, *, prepares: bool, has_safe_defaults: bool) -> None:
@@ -334,11 +335,11 @@ class Session:
         return bool(self._connection.is_closed())
 
     async def execute(self, sql: str) -> None:
-        """Run a statement that has no parameters and no rows."""
+        """Run a statement that takes no parameters and returns no rows."""
         await self._connection.execute(sql)
 
     async def fetch(self, sql: str, *values: object) -> list[Any]:
-        """Return the rows of a query; a prepared query needs one round trip."""
+        """Return the rows of a query. A prepared query takes one round trip."""
         if not self.prepares:
             return list(await self._connection.fetch(sql, *values))
         statement = self._prepared.get(sql)
@@ -364,13 +365,16 @@ class Session:
 def _name_of(sql: str) -> str:
     """Return a statement name derived from the text.
 
-    Behind a proxy that pools transactions, a numbered name may belong to another program's statement.
+    Behind a transaction-pooling proxy, a numbered name might belong to another program's statement.
     """
     return f"transfer_async_{hashlib.sha256(sql.encode()).hexdigest()[:32]}"
 
 
 class Sessions:
-    """A pool of at most ``limit`` connections, opened when needed; the last one used is lent first."""
+    """A pool of at most ``limit`` connections, opened on demand.
+
+    It lends the most recently used one first.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
         self._connect = connect
@@ -403,7 +407,7 @@ class Sessions:
         return None
 
     async def close(self) -> None:
-        """Close the free connections; none is in use when this is called."""
+        """Close the idle connections. No connection may be in use."""
         while self._free:
             session = self._free.pop()
             try:
@@ -416,26 +420,26 @@ class Sessions:
 
 
 class EstimatedServerClock:
-    """An estimate of the server's time, wrong by at most one round trip.
+    """An estimate of the server's time. The error is at most one round trip.
 
-    It advances with the loop's clock. A response changes it only if the response proves it wrong, so later
-    transitions mostly get later times.
+    The estimate advances with the event loop's clock. It is corrected only when a response proves it wrong,
+    so later transitions usually get later times.
     """
 
     def __init__(self) -> None:
         self._ahead = -math.inf  # no valid time before the first answer
 
     def update(self, server_time: float, *, asked: float) -> None:
-        """Correct the estimate by a time that the server has just returned.
+        """Correct the estimate with a time that the server has just returned.
 
         Args:
             server_time: the server's time in seconds since 1970.
-            asked: the loop's time at which the request was sent.
+            asked: the event loop's time at which the request was sent.
         """
         lowest, highest = server_time - asyncio.get_running_loop().time(), server_time - asked
         self._ahead = min(max(self._ahead, lowest), highest)
 
     @property
     def now(self) -> float:
-        """The estimated time on the server."""
+        """The estimated time on the server, in seconds since 1970."""
         return asyncio.get_running_loop().time() + self._ahead

@@ -1,4 +1,4 @@
-"""The interface of a journal, the record of a key for callers, and the journal of one scope."""
+"""The journal interface, the record of a key as callers see it, and a journal limited to one scope."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ A proposal is pending until the key changes. The transitions in `WITHOUT_CHANGE`
 
 
 class Journal(Protocol):
-    """The interface of a journal, which stores intents and their outcomes; `decide` makes all decisions.
+    """The interface of a journal, which stores intents and their outcomes. `decide` makes all decisions.
 
-    Every method raises the errors of its store. A transition is atomic, and its history line is written in
-    the same transaction. When `move` returns, the transition is as durable as ``durable`` states. It is
-    finished even if its caller is cancelled.
+    Methods do not convert the errors of the underlying store. A transition is atomic, and its history line is
+    written in the same transaction. When `move` returns, the transition is as durable as ``durable`` states.
+    A transition completes even if its caller is cancelled.
 
-    A bank's own journal is any class with these methods. It treats all transitions alike: it loads the
-    entry under a lock, calls `decide`, and writes the changed entry, all in one transaction::
+    Your own journal can be any class with these methods. It handles all transitions in the same way: in one
+    transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # no other writer of the key
@@ -58,43 +58,44 @@ class Journal(Protocol):
                         await stored.add(step_values(history_step(verdict.entry, move, now=stored.now)))
             return verdict
 
-    Once a `Demand` for dual control has returned, no decision of one person may commit unless `decide` was
-    called with this rule. This also applies to the first `Demand`, when there is no row to lock yet.
+    Once a `Demand` for dual control has returned, a transition that one person makes alone may only commit if
+    `decide` was called with this rule. This also applies to the first `Demand`, when there is no row to lock
+    yet.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
     `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
     defines the time before which `prune` may delete ended keys. All workers use the store's clock. If the
-    reply to a commit is lost, the journal may find out the result by the row's token. Otherwise `move`
-    raises, and the result is unknown. `JournalContract` (in `transfer_async.testing.journal_contract`) tests
-    any journal.
+    reply to a commit is lost, the journal may use the row's token to find out the result. Otherwise, `move`
+    raises an error, and the result is unknown. Use `JournalContract` (in
+    `transfer_async.testing.journal_contract`) to test a journal.
 
     Six more methods are optional:
 
     - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without this method,
-      no warning is logged for a wrong scope. The next three methods are needed to compare the journal with
-      the service.
-    - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` orders that keys are bound to,
-      sorted by id, with ids greater than ``after``. Each is a tuple: the order's id, its key, and the time
-      at which the last work for the key was done (or None).
-    - ``async refuted(scope, *, after="")`` returns one page of the keys whose doubt was ever refuted, and the
-      ``after`` for the next call, which is empty at the end. A page may be empty before the end.
-    - ``async resolved(scope, *, after="")`` does the same for the keys whose doubt was ever resolved. Without
-      this method, every key that has an order is read.
+    no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
+    service.
+    - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
+    to, sorted by id, with ids greater than ``after``. Each is a tuple of the order's id, its key, and the
+    time at which the last work for the key was done (or None).
+    - ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
+    ``after`` for the next call, which is empty at the end. A page may be empty before the end.
+    - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
+    this method, all keys that have an order are read.
     - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
-      keys, newest first, and the ``after`` for the next call, which is empty at the end. Only lines that name
-      a person (``by``) are returned; each is an `AuditLine`. ``by`` selects the lines of one person, and
-      ``since`` and ``until`` (exclusive) a time range in seconds since 1970. A call may search only a part
-      of the history, so that no call takes long. Then it may return fewer lines than ``limit``, or none,
-      although there are more. Without this method, the operators' page has no list of decisions.
-    - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys that have
-      a pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
+      keys, newest first, and the ``after`` for the next call, which is empty at the end. It returns only
+      lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
+      ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
+      part of the history. It may then return fewer lines than ``limit``, or none, although there are more.
+      Without this method, the operators' page cannot list decisions.
+    - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
+    pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
     """
 
     durable: bool
     """Whether a transition that has returned survives a crash of the process."""
 
     async def __aenter__(self) -> Self:
-        """Open the journal; a journal also opens itself when it is first used."""
+        """Open the journal. A journal that is not open yet opens itself on first use."""
         ...
 
     async def __aexit__(self, *exc: object) -> None:
@@ -110,20 +111,23 @@ class Journal(Protocol):
         ...
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Make a transition and return the result of `decide`; None if the entry that it needs is missing."""
+        """Make a transition, and return the result of `decide`.
+
+        None if the transition needs an entry and there is none.
+        """
         ...
 
     async def read(self, scope: str, key: str) -> Entry | None:
-        """Return the key's entry or None; the entry of a corrupt record has ``unread`` set."""
+        """Return the key's entry or None. In the entry of a corrupt record, ``unread`` is set."""
         ...
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return keys with work to do: abandoned calls, doubts, pending undos and notifications.
+        """Return the keys with abandoned calls, doubts, or pending undos or notifications.
 
         Args:
             scope: the scope of the keys.
             limit: the maximum number of keys.
-            after: return only keys beyond this one, in the journal's own fixed order.
+            after: return only keys that follow this one in the journal's own, fixed order.
         """
         ...
 
@@ -136,7 +140,7 @@ class Journal(Protocol):
         ...
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
-        """Return every transition of the key, oldest first; ``at`` is in seconds since 1970."""
+        """Return the key's history, oldest first, with ``at`` in seconds since 1970."""
         ...
 
     async def prune(self, scope: str, *, before: datetime) -> int:
@@ -155,11 +159,11 @@ KEPT = 86_400.0
 
 
 class NotToBeForgotten(ValueError):
-    """The time given to `Journal.prune` is invalid."""
+    """The time passed to `Journal.prune` is invalid."""
 
 
 def forgettable(before: datetime, *, now: float) -> float:
-    """Return the time before which ended keys may be deleted: ``before``, or a day ago if that is earlier.
+    """Return the time before which ended keys may be deleted: the earlier of ``before`` and a day ago.
 
     Args:
         before: the requested time.
@@ -169,7 +173,7 @@ def forgettable(before: datetime, *, now: float) -> float:
         The time in seconds since 1970.
 
     Raises:
-        NotToBeForgotten: ``before`` is not an aware time, or is in the future.
+        NotToBeForgotten: ``before`` is not an aware ``datetime``, or is in the future.
     """
     if not isinstance(before, datetime) or before.utcoffset() is None:
         raise NotToBeForgotten("before: must be an aware datetime")
@@ -182,10 +186,11 @@ def forgettable(before: datetime, *, now: float) -> float:
 
 
 def checked_journal(given: object) -> Journal:
-    """Return ``given`` if it is a journal.
+    """Return ``given``, which must be a journal.
 
     Raises:
-        ValueError: ``given`` is not a journal; the text names what to pass instead, and shows no address.
+        ValueError: ``given`` is not a journal. The message names what to pass instead, without the URL or
+            path.
     """
     refuse_class(given, name="journal")
     if not is_async(getattr(given, "move", None)):
@@ -198,18 +203,23 @@ def checked_journal(given: object) -> Journal:
 
 @frozen(kw_only=True)
 class KeyRecord:
-    """The record of a key, for callers. A bank that places its own holds reads it before it places one.
+    """The record of a key, as callers see it.
+
+    If you place holds yourself, read the record before you place one.
 
     Args:
         state: the state of the key.
-        order: the order, if it exists and the service's response was recorded and can be read.
+        order: the order, if the service's response with it was recorded and can be read.
         order_id: the order's id, if the order exists.
-        receipts: the receipts that the hooks returned, by hook name; ``"held"`` for ``held=``.
-        held: the reference that was given as ``held=``.
+        receipts: the receipts that the hooks returned, by hook name, and the value of ``held=`` as
+            ``"held"``.
+        held: the reference that was passed as ``held=``.
         intent_id: the id of the current or last intent.
-        last_outcome: for a free key, `Outcome.NOT_SENT` or `Outcome.REFUSED` of the last call; for a created
-            key `Outcome.CREATED`; for a key in doubt `Outcome.UNKNOWN`; None while a call is using the key.
-        readable: false if the stored record is corrupt and this is only its readable part; the key is bound.
+        last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
+            free key, the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a call
+            is using the key.
+        readable: false if the stored record is corrupt. This object then contains only its readable part, and
+            the key is bound.
     """
 
     state: KeyState
@@ -243,7 +253,7 @@ def _last_outcome(entry: Entry) -> Outcome | None:
 
 
 def order_on_record(entry: Entry) -> Order | None:
-    """Return the order from the recorded response; None if there is no response or it cannot be read."""
+    """Return the order from the recorded response; None if there is no readable response."""
     if entry.reply is None:
         return None
     try:
@@ -253,18 +263,18 @@ def order_on_record(entry: Entry) -> Order | None:
 
 
 # --- one scope ---------------------------------------------------------------------------------------
-# The package uses one scope of a journal, and converts every error of the store to `JournalFailed`.
+# The package uses a journal through this class, which converts the store's errors to `JournalFailed`.
 
 
 T = TypeVar("T")
 
 
 class KeyForgotten(JournalFailed):
-    """The journal has no record of a key that this process has written: it was pruned or evicted."""
+    """The journal no longer has the record of a key that this process wrote: it was pruned or evicted."""
 
 
 class ScopedJournal(FrozenStruct, frozen=True):
-    """A journal's methods for one scope. Each raises `JournalFailed` if the store raises.
+    """A journal's methods, limited to one scope. Converts the store's errors to `JournalFailed`.
 
     Args:
         store: the journal itself.
@@ -275,9 +285,9 @@ class ScopedJournal(FrozenStruct, frozen=True):
     scope: str
 
     async def open(self) -> None:
-        """Open the journal now, so that errors appear here and not at its first use.
+        """Open the journal now, so that errors are raised here and not on first use.
 
-        A bank's own journal without ``__aenter__`` needs no opening.
+        A journal of your own without ``__aenter__`` does not need to be opened.
         """
         enter = getattr(self.store, "__aenter__", None)
         if enter is not None:
@@ -291,11 +301,11 @@ class ScopedJournal(FrozenStruct, frozen=True):
         Args:
             key: the key.
             move: the transition.
-            certain: the call's outcome so far; it is set on the error if the journal fails now.
+            certain: the call's outcome so far, which is set on the error if the journal fails now.
             order: the order to set on that error, so that the caller does not lose it.
 
         Raises:
-            JournalFailed: the store raised, has no entry for the key, or its record is corrupt.
+            JournalFailed: the store raised an error, or the key's record is missing or corrupt.
         """
         try:
             verdict = await self.store.move(self.scope, key, move)
@@ -323,7 +333,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(self.store.work, self.scope, limit=limit, after=after))
 
     async def pending_undos(self, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return one page of the keys with a pending undo; empty if the journal lacks this method."""
+        """Return one page of the keys with a pending undo; empty if the journal cannot list them."""
         listed = getattr(self.store, "pending_undos", None)
         return [] if listed is None else await _read(partial(listed, self.scope, limit=limit, after=after))
 
@@ -336,7 +346,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(self.store.count_in_doubt, self.scope)
 
     async def other_scopes(self) -> tuple[str, ...]:
-        """Return the scopes that have keys if this one has none; empty if the journal cannot list scopes."""
+        """If this scope has no keys, return the scopes that have. Empty if the journal cannot list scopes."""
         scopes = getattr(self.store, "scopes", None)
         found = [] if scopes is None else await _read(scopes)
         return () if self.scope in found else tuple(found)
@@ -353,7 +363,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(orders, self.scope, limit=limit, after=after))
 
     async def refuted(self, *, after: str = "") -> tuple[list[str], str]:
-        """Return one page of the keys whose doubt was ever refuted; see `Journal`.
+        """Return one page of the keys that have ever been refuted; see `Journal`.
 
         Raises:
             ValueError: the journal cannot list its refuted keys.
@@ -364,7 +374,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(refuted, self.scope, after=after))
 
     async def resolved(self, *, after: str = "") -> tuple[list[str], str]:
-        """Return one page of the keys whose doubt was ever resolved; see `Journal`.
+        """Return one page of the keys that have ever been resolved; see `Journal`.
 
         If the journal cannot list these keys, the pages contain all keys that have an order.
         """
@@ -393,7 +403,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(partial(audit, self.scope, **wanted))
 
     async def prune(self, *, before: datetime) -> int:
-        """See `Journal.prune`; an invalid time raises `NotToBeForgotten`, not `JournalFailed`."""
+        """See `Journal.prune`. An invalid time raises `NotToBeForgotten`, not `JournalFailed`."""
         pruning = partial(self.store.prune, self.scope, before=before)
         return await _read(pruning, doing="pruned", wrong_use=(NotToBeForgotten,))
 
@@ -405,7 +415,7 @@ async def _read(
     doing: str = "read",
     wrong_use: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Call ``reading`` and return its result; ``doing`` names the operation in the error message."""
+    """Call ``reading`` and return its result. ``doing`` names the operation in the error message."""
     found = await try_call(reading, *given)
     if type(found) is not Raised:
         return found
@@ -417,7 +427,7 @@ async def _read(
 
 
 def _without_record(verdict: TransitionResult | None) -> JournalFailed:
-    """Return the error for a key that has no record, or none that can be read."""
+    """Return the error for a key whose record is missing or cannot be read."""
     if verdict is None:
         return KeyForgotten("the journal has no record of the key any more")
     unread = verdict.entry.unread
@@ -428,7 +438,7 @@ def _without_record(verdict: TransitionResult | None) -> JournalFailed:
 
 
 def _failed(error: BaseException, what: str) -> JournalFailed:
-    """Return ``error`` without secrets if it is our `JournalFailed`, else a new one that is chained to it."""
+    """Return ``error`` without secrets if it is a `JournalFailed`, else a `JournalFailed` chained to it."""
     cause = sanitize_exception(error)
     if is_ours(cause) and isinstance(cause, JournalFailed):
         return cause

@@ -1,7 +1,7 @@
-"""The stored format of a durable journal: an entry is a row with a few searchable columns and a JSON body.
+"""The stored format of durable journals: each entry is a row with a few searchable columns and a JSON body.
 
-The intent and the service's reply have columns of their own, because they are large, rarely change, and
-contain personal data. All times are in seconds since 1970.
+The intent and the service's reply have their own columns, because they are large, rarely change, and contain
+personal data. All times are in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class EntryRow(MutableStruct, eq=True):
         state: see `KeyState`.
         token: the token of the last transition; every write has a new token.
         order_id: the order's id, once the order exists; unique within a scope.
-        due_at: the time at which work for the entry becomes due, or None.
-        ended_at: the time from which nothing was left to do, or None.
+        due_at: when work on the entry becomes due, or None.
+        ended_at: when the last work on the entry was done, or None if work remains.
         body: everything else, as JSON.
         intent: the intent as JSON; None once it is no longer needed.
         reply: the order as the service sent it.
@@ -93,7 +93,7 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent; the encrypted form is stored in place of the order."""
+    """The personal data of an intent. Its encrypted form is stored instead of the order."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
@@ -162,7 +162,7 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Misplaced(ValueError):
-    """A stored record belongs to another key; its undo would release that key's hold."""
+    """A stored record belongs to another key. Running its undos would release that key's hold."""
 
 
 def row_of(
@@ -180,9 +180,9 @@ def row_of(
         entry: the key's entry.
         token: the token of the transition that writes it.
         now: the time in seconds on the journal's clock.
-        with_intent: whether the intent is new; otherwise the row leaves it out, and the stored one stays.
+        with_intent: whether the intent is new. If not, the row omits it and the stored intent stays.
         seal: encrypts personal data, or None.
-        place: the scope and key that encrypted data is bound to.
+        place: the scope and key to which encrypted data is bound.
     """
     intent, reply = entry.intent if with_intent else None, entry.reply
     return EntryRow(
@@ -203,7 +203,7 @@ def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None 
     Args:
         row: the stored row.
         seal: decrypts personal data, or None.
-        place: the scope and key that the row was found under; a record of another key counts as corrupt.
+        place: the scope and key under which the row was found. A record of another key counts as corrupt.
     """
     try:
         body = _read_body(row.body)
@@ -227,7 +227,7 @@ def entry_of(row: EntryRow, seal: Seal | None = None, *, place: RecordId | None 
 
 
 def _refuse_misplaced(entry: Entry) -> None:
-    """Refuse an intent or a reply that belongs to another entry.
+    """Reject an intent or a reply that belongs to another entry.
 
     Raises:
         Misplaced: the stored intent has another id, or the reply names another order.
@@ -245,7 +245,7 @@ def _refuse_misplaced(entry: Entry) -> None:
 def entries_of(
     scope: str, found: Iterable[tuple[str, EntryRow]], seal: Seal | None = None
 ) -> list[tuple[str, Entry]]:
-    """Convert stored rows to keys and entries; a corrupt record is logged and hides no other."""
+    """Convert stored rows to keys and entries. A corrupt record is logged and does not affect the others."""
     entries = [(key, _listed(row, seal, (scope, key))) for key, row in found]
     for key, entry in entries:
         if entry.unread is not None:
@@ -267,12 +267,12 @@ _KNOWN_MEMBERS = frozenset(_Body.__struct_encode_fields__)
 
 
 def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
-    """Return the members that a newer version wrote and this version does not use; None if there are none."""
+    """Return the members that only a newer version uses; None if there are none."""
     return {name: bytes(members[name]) for name in members.keys() - _KNOWN_MEMBERS} or None
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the members of a `_Body` to store. A dict is faster to create, and each order needs three."""
+    """Return the members of a `_Body` as a dict, which is faster to create. Each order needs three."""
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -372,9 +372,9 @@ def _undo_of(stored: _StoredUndo, seal: Seal | None, place: RecordId | None) -> 
 def _readable_part(
     row: EntryRow, why: str, seal: Seal | None, place: RecordId | None, *, is_sealed: bool = False
 ) -> Entry:
-    """Return the readable part of a corrupt record, enough to show the key and to resolve it.
+    """Return the readable part of a corrupt record, which is enough to show and resolve the key.
 
-    A key whose state cannot be read is in doubt, unless its pending undos show that it is free.
+    A key whose state cannot be read counts as in doubt, unless its pending undos show that it is free.
     """
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
     # An unreadable field has the value of a blank entry, or one from another column.
@@ -387,7 +387,8 @@ def _readable_part(
         name: _read_as(kinds[name], parts.get(_STORED_NAMES.get(name, name)), substitute)
         for name, substitute in substitutes.items()
     }
-    # If the list itself is corrupt, the number of pending undos is unknown: one stands for all.
+    # If the list itself is corrupt, the number of pending undos is unknown, so one placeholder represents
+    # all.
     stored_undos = _read_as(list[msgspec.Raw], parts.get("owed"), [msgspec.Raw(b"{}")])
     undos = {raw: _read_undo(raw, seal, place) for raw in map(bytes, stored_undos)}
     state, intent_id = _state_of(row), values["intent_id"]
@@ -422,7 +423,7 @@ _STATES = frozenset(item.value for item in KeyState)
 
 
 def _state_of(row: EntryRow) -> KeyState:
-    """Return the state: created if there is an order's id, in doubt if the stored state is not credible."""
+    """Return the state: created if there is an order id, in doubt if the stored state is implausible."""
     if row.order_id is not None:
         return KeyState.CREATED
     is_known = row.state in _STATES and row.state != KeyState.CREATED.value
@@ -530,20 +531,21 @@ def step_of(values: tuple[Any, ...]) -> HistoryEvent:
 # --- upgrading ---------------------------------------------------------------------------------------
 # An upgrade converts a journal to the next format, in place, with all scopes in one transaction.
 #
-# The version is stored, and it is part of the name of the table of entries. A program that opens a journal
-# of another version reads the stored version and raises. A program that was running during the upgrade no
-# longer finds its table: every transition fails, so it frees no key.
+# The version is stored, and is also part of the name of the table of entries. A program that opens a journal
+# of another version reads the stored version and raises an error. A program that was running during the
+# upgrade no longer finds its table: all its transitions fail, so it cannot free a key.
 #
-# Two releases of one version may run side by side, so a change without a new version must be harmless to
-# the older release. It may add a member to `_Body`, with a default: an older program stores the member again
-# unchanged, while it changes the rest (expand). If the member is only true for one state of the key, store
-# `Entry.version` in it, and ignore it once the key has another version. Only a new version may rely on the
-# member in all records, or stop writing what it replaces (contract). All other changes need a new version:
-# members of nested objects, new values of enums, and rules that an older program would break.
+# Two releases that use the same format version may run side by side, so a change without a new version must
+# not harm the older release. It may add a member with a default to `_Body`: an older program writes the
+# member back unchanged when it changes the rest (expand). If the member is only valid for one state of the
+# key, store `Entry.version` in it, and ignore it once the key has another version. Only a new format version
+# may require the member in all records, or stop writing the member that it replaces (contract). All other
+# changes need a new version: members of nested objects, new values of enums, and rules that an older program
+# would break.
 #
 # To raise `VERSION`, add the statements to `STEPS`, and test data of the new version to
-# ``tests/journal/released``. No statement may rewrite rows, because that takes long in a large journal.
-# Records of older versions stay as they are and stay readable: a field that they lack has a default.
+# ``tests/journal/released``. No statement may rewrite rows, because that takes too long in a large journal.
+# Records of older versions stay unchanged and readable: a field that they lack has a default.
 
 
 STEPS: Mapping[int, tuple[str, ...]] = {
@@ -565,11 +567,12 @@ class Upgrade:
 
     Args:
         found: the version before the upgrade.
-        version: the version after it, which is this program's; equal to ``found`` if there is nothing to do.
-        states: the number of keys in each state, in all scopes; empty if there is nothing to do.
-        unreadable: the number of corrupt records among them. They stay as they are, and stay unreadable.
-        users: the other connections to the database, also idle ones: number, program and address. Empty for
-            SQLite, which cannot list them.
+        version: the version after the upgrade, which is this program's. Equals ``found`` if no upgrade is
+            needed.
+        states: the number of keys in each state, across all scopes; empty if no upgrade is needed.
+        unreadable: the number of corrupt records among them. The upgrade does not change them.
+        users: the number, programs and addresses of other connections to the database, including idle ones.
+            Empty for SQLite, which cannot list them.
     """
 
     found: int
@@ -585,7 +588,7 @@ class Upgrade:
 
 
 class Upgradable(abc.ABC):
-    """A journal of any version, opened for its upgrade."""
+    """A journal of any version, opened for an upgrade."""
 
     @abc.abstractmethod
     async def version(self) -> int | None:
@@ -596,12 +599,12 @@ class Upgradable(abc.ABC):
         """Return up to `PAGE` entries without replies, sorted by row number, with numbers above ``after``."""
 
     async def users(self) -> list[str]:
-        """Return the other users of the store; empty if it cannot list them."""
+        """Return the store's other users; empty if it cannot list them."""
         return []
 
     @abc.abstractmethod
     async def carry_out(self, upgrade: Upgrade) -> bool:
-        """Upgrade in one transaction; return false if the journal no longer has the planned version.
+        """Upgrade in one transaction. Return False if the journal no longer has the planned version.
 
         Raises:
             JournalFailed: the journal is in use, or was written to after `Upgrade.states` was counted.
@@ -613,7 +616,10 @@ NOTHING = Upgrade(found=VERSION, states={}, unreadable=0)
 
 
 async def planned(store: Upgradable, what: str) -> Upgrade:
-    """Return the upgrade that the journal in ``store`` needs; ``what`` is its name in error messages."""
+    """Return the upgrade that the journal in ``store`` needs.
+
+    ``what`` names the journal in error messages.
+    """
     found = await store.version()
     if found is None or found not in STEPS:
         refuse_another_version(what, found)
@@ -627,17 +633,17 @@ async def planned(store: Upgradable, what: str) -> Upgrade:
 
 
 async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrade:
-    """Carry out ``plan``, or the needed upgrade if there is no plan, and return it."""
+    """Carry out ``plan``, or without a plan the upgrade that is needed, and return it."""
     plan = plan or await planned(store, what)
     if plan.found != VERSION and await store.carry_out(plan):
         return plan
-    # This raises unless another program has just upgraded the journal.
+    # Raises an error unless another program has just upgraded the journal.
     refuse_another_version(what, await store.version())
     return NOTHING
 
 
 async def _counted(store: Upgradable, found: int) -> Upgrade:
-    """Count the entries by state, and read each one to find unreadable records before any change."""
+    """Count the entries by state, and read each one to find corrupt records before anything is changed."""
     states: Counter[str] = Counter()
     unreadable, last = 0, 0
     while page := await store.page(table_of(found), last):
@@ -662,7 +668,7 @@ def statements_from(version: int, schema: str) -> list[str]:
 
 
 def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None:
-    """Compare the counts after all statements, but before the commit, with the counts of the plan.
+    """Compare the counts after all statements, but before the commit, with the planned counts.
 
     Raises:
         JournalFailed: they differ.
@@ -672,10 +678,10 @@ def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None
 
 
 def refuse_another_version(what: str, found: int | None) -> None:
-    """Refuse a journal whose version is not this program's.
+    """Reject a journal whose version is not this program's.
 
     Raises:
-        JournalFailed: the journal has another version; the message says which, and what to do.
+        JournalFailed: the journal has another version. The message says which one, and what to do.
     """
     if found == VERSION:
         return

@@ -1,7 +1,7 @@
-"""The journal in a SQLite file, which any number of processes on one machine can share.
+"""A journal in a SQLite file, which any number of processes on one machine can share.
 
-A commit is on the disk when it returns (write-ahead log, ``synchronous=FULL``). All work on the file is done
-in the journal's own thread, so the event loop never waits for the disk.
+When a commit returns, it is on disk (write-ahead log, ``synchronous=FULL``). The journal accesses the file
+only in its own thread, so the event loop never waits for the disk.
 """
 
 from __future__ import annotations
@@ -115,17 +115,17 @@ class _Queries:
 
 
 class SQLiteJournal(DurableJournal):
-    """A journal in a SQLite file; a transition is durable when `move` returns.
+    """A journal in a SQLite file. A transition is durable when `move` returns.
 
     Args:
-        path: the path of the file. It must be on a local disk, because SQLite's locks fail on network file
-            systems. A missing file is created, and only its owner can read it.
-        timeout: the maximum wait for other processes that write, in seconds or as ``timedelta``.
-        clock: the clock whose ``utc`` is the journal's time; for tests.
+        path: the path of the file. It must be on a local disk, because SQLite's locks do not work on network
+            file systems. A missing file is created, readable only by its owner.
+        timeout: how long to wait for other processes that are writing, in seconds or as a ``timedelta``.
+        clock: for tests, the clock whose ``utc`` is the journal's time.
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: an argument is invalid; the message names the argument and the rule.
+        ValueError: an argument is invalid. The message names the argument and the rule.
     """
 
     _sql = _Queries()
@@ -175,7 +175,7 @@ class SQLiteJournal(DurableJournal):
             self._file = None
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the journal's thread; even a cancelled caller waits until ``work`` has ended."""
+        """Run ``work`` in the journal's thread. Even a cancelled caller waits until ``work`` has ended."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="transfer_async-journal")
         done = asyncio.get_running_loop().run_in_executor(self._thread, _outcome_of, work)
@@ -213,7 +213,8 @@ class SQLiteJournal(DurableJournal):
 
     def _opened(self) -> _File:
         if self._file is None:
-            # A file that has vanished is not created again, because every key would be free in it.
+            # A file that has disappeared is not created again, because every key would be free in the new
+            # file.
             self._file = _File(self._path, timeout=self._timeout, make=self._identity is None)
             self._identity = self._identity or self._file.identity
         if self._file.identity != self._identity:
@@ -221,7 +222,7 @@ class SQLiteJournal(DurableJournal):
         return self._file
 
     def _with_file(self, work: Callable[[_File], T]) -> T:
-        """Run ``work`` on the open file; before and after it, check that the journal's files are in place."""
+        """Run ``work`` on the open file. Check before and after that the journal's files are in place."""
         try:
             file = self._opened()
             file.refuse_if_moved()  # A write to another file would damage it.
@@ -264,7 +265,7 @@ class SQLiteJournal(DurableJournal):
 def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     """Return the result of ``work``, or the error that it raised.
 
-    A future cannot hold some errors, for example `StopIteration`, and would never be done.
+    A future cannot store some errors, for example `StopIteration`, and would then never be done.
     """
     try:
         return work(), None
@@ -275,7 +276,7 @@ def _outcome_of(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 
 class _File(OpenFile):
-    """The open file of a journal of this version."""
+    """An open journal file of this version."""
 
     def __init__(self, path: Path, *, timeout: float, make: bool = True) -> None:
         super().__init__(path, timeout=timeout, make=make)
@@ -316,7 +317,7 @@ class _File(OpenFile):
             self._db.rollback()
 
     def _load(self, transaction: Transaction) -> dict[RecordId, int]:
-        """Load every place and every order id to bind; return the row numbers of the stored places."""
+        """Load every place and every order id to bind. Return the row numbers of the stored places."""
         found: dict[RecordId, tuple[int, str]] = {}
         for scope, keys in _by_scope(transaction.places):
             rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))
@@ -340,7 +341,7 @@ class _File(OpenFile):
         return number
 
     def _store(self, transaction: Transaction, ids: dict[RecordId, int]) -> None:
-        """Write the results with one call for each statement: each call waits for the interpreter lock."""
+        """Write the results with one call per statement, because each call waits for the GIL."""
         if added := [write.place for write in transaction.writes if write.known is None]:
             [(last,)] = self.query(f"SELECT coalesce(max(id), 0) FROM {ENTRY_TABLE}")
             ids.update((place, number) for number, place in enumerate(added, last + 1))
@@ -382,7 +383,7 @@ class _File(OpenFile):
     def query(self, sql: str, *values: object) -> list[Any]:
         """Return all rows, even if a damaged text is no longer valid UTF-8.
 
-        SQLite's own error would hide the other rows, and would show the whole text with its personal data.
+        SQLite's own error would hide the other rows, and would reveal the whole text with its personal data.
         """
         try:
             return self._db.execute(sql, values).fetchall()
@@ -434,7 +435,7 @@ _ADD_STEP = (
 
 
 def _by_scope(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Group keys or order ids by scope into JSON arrays, so that one statement per scope finds them all."""
+    """Group keys or order ids by scope into JSON arrays, so that one statement per scope is enough."""
     grouped: dict[str, list[str]] = {}
     for scope, other in pairs:
         grouped.setdefault(scope, []).append(other)
@@ -448,7 +449,7 @@ _OLD_ROW = "state, token, order_id, due_at, ended_at, body, intent, NULL"
 
 
 class FileOfAnyVersion(OpenFile):
-    """The open file of a journal of any version; used in one thread."""
+    """An open journal file of any version, used by a single thread."""
 
     def _prepare(self, path: Path) -> None:
         self._db.text_factory = decode_lossless
@@ -488,7 +489,7 @@ class FileOfAnyVersion(OpenFile):
 
 
 class UpgradableFile(Upgradable):
-    """A journal file of any version, opened for its upgrade; all work runs in the journal's thread."""
+    """A journal file of any version, opened for an upgrade. All work runs in the journal's thread."""
 
     def __init__(self, file: FileOfAnyVersion, journal: SQLiteJournal) -> None:
         self._file = file

@@ -1,10 +1,9 @@
-"""The journal's file: how it is created and opened, and the check that it is still in place.
+"""The journal's file: creates it, opens it, and checks that it is still in place.
 
-POSIX drops all locks of a process on a file when the process closes *any* descriptor of it. SQLite delays
-the closing of its own descriptors for this reason, so nothing else in this process may open the file. An
-existing file is only examined with ``stat``, and a new file is created under another name and linked into
-place. Two copies of the SQLite library in one process do not know about each other; that case cannot be
-handled here.
+When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
+therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
+file is only examined with ``stat``. A new file is created under another name and linked into place. Two
+copies of the SQLite library in one process do not know about each other; this module cannot handle that case.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class FileReplaced(JournalFailed):
 
 
 def identity(path: str) -> Identity | None:
-    """Return the device and inode number of the file at ``path``, or None if there is no file."""
+    """Return the device and inode number of the file at ``path``, or None if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 - called around each commit; a Path doubles the cost
     except FileNotFoundError:
@@ -48,10 +47,10 @@ def identity(path: str) -> Identity | None:
 
 
 def prepared_path(path: Path, *, make: bool) -> Path:
-    """Return the real path of a journal's file; create a missing file if ``make`` is set.
+    """Return the real path of a journal's file. If ``make`` is set, create a missing file.
 
     Raises:
-        JournalFailed: the path has no regular file, or one that must not be opened.
+        JournalFailed: there is no regular file at the path, or it must not be opened.
     """
     try:
         path.stat()
@@ -65,7 +64,7 @@ def prepared_path(path: Path, *, make: bool) -> Path:
 
 
 def _create(path: Path) -> None:
-    """Create the file durably, readable by its owner only; another process may create it first."""
+    """Create the file durably, readable only by its owner, unless another process creates it first."""
     fresh = path.with_name(f".{path.name}.{os.urandom(8).hex()}.new")
     try:
         os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -86,7 +85,7 @@ def _create(path: Path) -> None:
 
 
 def _refuse_unfit(real: Path) -> None:
-    """Refuse a path without a regular file, and a file that other processes may open without its log."""
+    """Reject a path without a regular file, and a file that other processes may open without its log."""
     there = real.stat()
     if not stat.S_ISREG(there.st_mode):
         raise JournalFailed(f"{real.name} exists, but is not a regular file")
@@ -104,7 +103,7 @@ def _refuse_unfit(real: Path) -> None:
 
 
 def _remove_temporary_name(real: Path) -> None:
-    """Remove the temporary name that a process gave the file while it created it."""
+    """Remove the temporary name under which a process created the file."""
     this = identity(str(real))
     for other in real.parent.iterdir():
         is_such = other.name.startswith(f".{real.name}.") and other.name.endswith(".new")
@@ -125,7 +124,7 @@ def _is_mounted(real: Path) -> bool:
 
 
 def restrict_to_owner(real: Path) -> None:
-    """Make the file, its log and its index accessible to their owner only."""
+    """Make the file, its log and its index accessible only to their owner."""
     for name in (str(real), f"{real}{LOG}", f"{real}{INDEX}"):
         with contextlib.suppress(FileNotFoundError, PermissionError):  # If another user owns it, leave it.
             if stat.S_IMODE(os.stat(name).st_mode) & 0o077:  # noqa: PTH116 - as above
@@ -136,14 +135,14 @@ def restrict_to_owner(real: Path) -> None:
 
 
 class Files:
-    """The identities that the file, its log and its index had when one connection opened them.
+    """The identities of the file, its log and its index at the time when a connection opened them.
 
-    SQLite still commits to a log that was deleted or replaced, but these commits can never be read. If the
-    index was replaced, other processes do not see this process's locks.
+    SQLite continues to commit to a log that was deleted or replaced, but nobody can ever read these commits.
+    If the index was replaced, other processes do not see this process's locks.
 
     Args:
         path: the path as the caller passed it.
-        real: the same path without symbolic links; SQLite keeps the log and the index beside it.
+        real: the same path without symbolic links. SQLite stores the log and the index beside this path.
 
     Raises:
         JournalFailed: this process must not open the file again: see `Files.refuse_if_moved`.
@@ -174,11 +173,11 @@ class Files:
                 raise
 
     def remember(self) -> None:
-        """Record the identities of the log and the index, which SQLite has opened by now."""
+        """Record the identities of the log and the index. Call this after SQLite has opened them."""
         self._known += [(name, identity(name)) for name in self._beside]
 
     def refuse_if_moved(self) -> None:
-        """Refuse to work with files that are no longer in place.
+        """Raise an error if the files are no longer in place.
 
         Raises:
             FileReplaced: a file was moved, removed or replaced.
@@ -194,17 +193,18 @@ class Files:
                 raise FileReplaced(loss)
 
     def close_safely(self, db: sqlite3.Connection) -> None:
-        """Close the connection, unless that would damage the files of other processes.
+        """Close the connection, unless that would damage files that other processes use.
 
         The last connection to close writes the log into the file and deletes the log. If other processes have
-        begun a new log, closing would delete it. Then the connection stays open until this process ends, and
-        no other is opened. If the log was only deleted, its contents are first written into the file.
+        started a new log, closing would delete theirs. In that case, the connection stays open until this
+        process ends, and no other is opened. If the log was only deleted, its contents are first written into
+        the file.
         """
         if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
             import ctypes  # imported here because this is rarely needed
 
-            # The garbage collector must not close the connection either.
+            # Keep a reference, so that the garbage collector does not close the connection either.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
             return
         with contextlib.suppress(sqlite3.Error):
@@ -222,7 +222,7 @@ _LEFT_OPEN: list[Files] = []
 
 
 # --- sqlite opening ----------------------------------------------------------------------------------
-# Opening: another application's file is refused, and every connection gets the same settings.
+# Rejects another application's file, and applies the same settings to every connection.
 
 
 APPLICATION = 0x7472616A
@@ -246,12 +246,12 @@ _PAUSE = 0.005
 
 
 def decode_lossless(text: bytes) -> str:
-    """Decode a text that may be damaged, and keep bytes that are not valid UTF-8."""
+    """Decode a text that may be damaged, preserving bytes that are not valid UTF-8."""
     return text.decode(errors="surrogateescape")
 
 
 class OpenFile:
-    """An open journal file, used in one thread. A missing file is created if ``make`` is set.
+    """An open journal file, used by a single thread. If ``make`` is set, a missing file is created.
 
     Raises:
         JournalFailed: the file is not a journal.
@@ -287,7 +287,7 @@ class OpenFile:
         self._files.close_safely(self._db)
 
     def _refuse_foreign_file(self, path: Path) -> None:
-        """Refuse another application's file before any setting changes it."""
+        """Reject another application's file before any setting is changed in it."""
         try:
             is_empty = self._value("SELECT count(*) FROM sqlite_master") == 0
         except sqlite3.DatabaseError as error:
@@ -298,7 +298,7 @@ class OpenFile:
             raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
 
     def _enable_wal(self, timeout: float) -> None:
-        """Switch to a write-ahead log; SQLite does not wait for other processes here, so this loop does."""
+        """Switch to a write-ahead log. SQLite does not wait for other processes here, so this loop does."""
         self._db.execute(_PAGES)
         end = time.monotonic() + timeout
         while True:
@@ -316,7 +316,7 @@ class OpenFile:
             time.sleep(_PAUSE)
 
     def _prepare(self, path: Path) -> None:
-        """Check or create the contents before the file is used."""
+        """Check the contents, or create them, before the file is used."""
 
     @property
     def version(self) -> int:

@@ -1,4 +1,4 @@
-"""The journal's state machine: a table of transitions, and `decide`, which applies it without any I/O.
+"""The journal's state machine: a table of transitions, and `decide`, which applies the table without any I/O.
 
 ::
 
@@ -7,33 +7,33 @@
       '----- free -----'------ free -----'------------------'  (refute)
 
 **The basic rule.** A key stays bound while its order exists or may exist, or while a worker is using it.
-So only the sender's own result leads from `SENDING` to `FREE`. If a lease expires in `CLAIMED`, another
-worker may take over the key. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
+Therefore only the sender's own result leads from `SENDING` to `FREE`. If a lease expires in `CLAIMED`,
+another worker may take over the key. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
 
-**What cannot be prevented.** A process may be stopped after its last check, before it writes its request.
+**What cannot be prevented.** A process may be stopped after its last check and before it writes its request.
 When it continues, it sends the request, however late. Three rules limit the damage. The key never becomes
-free by itself. If the sender did not report its doubt, a program's refutation is accepted only after a long
-wait (`Refute`). A sender that finds its attempt superseded records a suspected duplicate (`Suspect`).
+free on its own. If the sender did not report the doubt, a refutation by a program is accepted only after a
+long wait (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
 
 **A certain result replaces a doubt.** The sender of an attempt may record its result even after another
-worker has put that attempt in doubt. A worker's transition is a compare-and-set: it must match the claim's
-epoch before `MarkSending`, and the attempt's token after it.
+worker has put that attempt in doubt. A worker's transition is a compare-and-set. Before `MarkSending`, it
+must match the claim's epoch; afterwards, it must match the attempt's token.
 
-**Decisions of people** are transitions, too. They may require the version of the key that the person saw.
-A pending proposal becomes void when the key changes; `decide` ensures this for all transitions. `CREATED`
-is final if the service answered with the order. An order id that a person or the bank's ``resolve`` gave
-may be amended or withdrawn. After a withdrawal the key is in doubt again. Its intent was kept for this
-case, so its hooks can still be undone.
+**Decisions of people** are transitions, too. They may require that the key still has the version that the
+person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final if the service
+responded with the order. An order id that a person or the bank's ``resolve`` supplied may be amended or
+withdrawn. After a withdrawal the key is in doubt again. Its intent was kept for this case, so its hooks can
+still be undone.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
-(`Claim`). Otherwise, or if the claim is too old, a new intent begins. The same write makes the undos of the
-old intent pending, so that none is lost.
+(`Claim`). Otherwise, or if the claim is too old, a new intent begins. The same write makes the old intent's
+undos pending, so that none of them is lost.
 
 `decide` takes an entry, a transition and the time. It returns the entry after the transition, or the reason
-for the rejection. A rejected transition changes nothing, with two exceptions that put the key in doubt: a
-claim of a key that a dead worker left in `SENDING`, and the end of an intent while an order of an earlier
-intent may exist. Times in the far future, which a wrong clock has written, are corrected silently. If you
-change these rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite too.
+for the rejection. A rejected transition changes nothing, except in two cases that put the key in doubt: a
+claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier intent's order
+may exist. Times in the far future, which come from a wrong clock, are corrected silently. If you change these
+rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from transfer_async.journal.transitions import (
 
 
 class Transition(FrozenStruct, frozen=True):
-    """One row of the table: a transition's class, its source and target state, and the reason for it."""
+    """One row of the table: a transition's class, its source and target states, and the reason for it."""
 
     move: type
     source: KeyState
@@ -156,18 +156,18 @@ def decide(
     id_taken: bool = False,
     four_eyes: Entry | None = None,
 ) -> TransitionResult | None:
-    """Decide a transition: return the entry after it, or the reason for its rejection.
+    """Decide a transition. Return the entry after it, or the reason for its rejection.
 
     Args:
         entry: the key's entry, or None if there is none.
         move: the transition.
         now: the time in seconds on the journal's clock.
-        id_taken: for `Create` and `Resolve`: whether the order's id is bound to another key of the scope.
-        four_eyes: for a transition that `is_by_one_person`: the scope's own entry under `FOUR_EYES`, read in
-            the transaction that writes the transition; None if there is none.
+        id_taken: whether another key of the scope is bound to the order id that the transition binds.
+        four_eyes: the scope's own entry under `FOUR_EYES`, or None if there is none. Required for a
+            transition that `is_by_one_person`, and read in the transaction that writes the transition.
 
     Returns:
-        The result, or None if there is no entry but the transition needs one.
+        The result, or None if the transition needs an entry and there is none.
     """
     entry = None if entry is None else _on_this_clock(entry, now)
     if entry is not None and four_eyes is not None and move.is_by_one_person and demands_four_eyes(four_eyes):
@@ -182,11 +182,11 @@ def decide(
 
 
 def _on_this_clock(entry: Entry, now: float) -> Entry:
-    """Return ``entry`` with corrected times where a stored time is too far in the future.
+    """Return ``entry``, correcting times that are too far in the future.
 
-    A clock that was far ahead and was set back leaves leases that would last for years. They count as
+    A clock that was far ahead and was then set back leaves leases that would last for years. They count as
     expired; the compare-and-set protects a worker that still holds such a lease. The time of the last
-    possible send is then unknown. It is set to the longest lease from now.
+    possible send is then unknown, and is set to the longest possible lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:
@@ -209,13 +209,13 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
 
 
 def is_waiting(entry: Entry, now: float) -> bool:
-    """Return whether an entry has work to do and no worker holds a lease on it."""
+    """Return whether there is work to do for an entry and no worker holds a lease on it."""
     due = due_at(entry)
     return due is not None and not now < due <= now + BELIEVED
 
 
 def due_at(entry: Entry) -> float | None:
-    """Return the time at which the entry's work becomes due: 0 if at once, None if there is no work."""
+    """Return when work on the entry becomes due: 0 if it is due now, None if there is none."""
     if entry.pending_notifications or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK
@@ -226,7 +226,7 @@ def due_at(entry: Entry) -> float | None:
 
 
 def is_ended(entry: Entry) -> bool:
-    """Return whether an entry has no work left, so that it may be deleted."""
+    """Return whether no work is left for an entry, so that it may be deleted."""
     if entry.proposal is not None or entry.four_eyes is not None:
         return False
     return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)

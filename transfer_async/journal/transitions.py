@@ -1,6 +1,7 @@
-"""The transitions of a key. Each class defines when it is rejected and how it changes the entry.
+"""The transitions of a key.
 
-The table in `state_machine` defines the source and target states of each transition; it is checked first.
+Each class defines when the transition is rejected and how it changes the entry. The table in `state_machine`,
+which is checked first, defines each transition's source and target states.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from transfer_async.journal.model import (
 class Move(HidesStored, frozen=True):
     """Base class of all transitions; `decide` accepts or rejects them.
 
-    It is a msgspec struct, because attrs compiles code for each class. For thirty classes, this took a tenth
-    as long as importing aiohttp.
+    It is a msgspec struct, because attrs compiles code for each class. For thirty classes, that took a tenth
+    of the time that importing aiohttp takes.
     """
 
     name: ClassVar[str]
@@ -46,21 +47,24 @@ class Move(HidesStored, frozen=True):
 
     @property
     def order_bound(self) -> str | None:
-        """The id of the order to bind the key to, or None. No other key of the scope may have this id."""
+        """The order id to bind to the key, or None. No other key of the scope may be bound to this id."""
         return None
 
     @property
     def is_by_one_person(self) -> bool:
-        """Whether one person decides this alone, so that it is rejected if the scope requires dual control.
+        """Whether a person makes this transition alone.
 
-        The transaction that writes such a transition must also read the scope's entry under `FOUR_EYES`, and
-        lock that entry until it commits.
+        Dual control rejects such a transition. The transaction that writes such a transition must also read
+        the scope's entry under `FOUR_EYES`, and must lock that entry until it commits.
         """
         return False
 
     @property
     def is_in_history(self) -> bool:
-        """Whether the history records the transition; false if it only takes or releases a lease."""
+        """Whether the history records the transition.
+
+        It does not if the transition only takes or releases a lease.
+        """
         return True
 
     @property
@@ -69,7 +73,7 @@ class Move(HidesStored, frozen=True):
         return self.is_in_history
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Return the reason to reject the transition although the table allows it, or None.
+        """Return the reason to reject a transition that the table allows, or None.
 
         Args:
             entry: the entry before the transition.
@@ -87,7 +91,7 @@ class Move(HidesStored, frozen=True):
         return entry
 
     def made(self, entry: Entry, to: KeyState | None, now: float, *, id_taken: bool) -> TransitionResult:
-        """Return the result of the transition to the state ``to``, which is None if the table forbids it."""
+        """Return the result of the transition to the state ``to``. The table forbids it if ``to`` is None."""
         denial = Rejection.LOST if to is None else self.denial(entry, now)
         # A `Create` with another key's order is rejected as `FOREIGN` in every state of this key.
         if id_taken and (denial is None or isinstance(self, Create)):
@@ -106,9 +110,9 @@ class Move(HidesStored, frozen=True):
 
 
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
-    """Return the entry, in doubt, after an intent ended while an order of an earlier intent may exist.
+    """Return the entry in doubt: its intent has ended, but an earlier intent's order may exist.
 
-    The hold of the later intent is kept, because it covers the earlier order if that exists. If a person
+    The later intent's hold is kept, because it covers the earlier order if that order exists. If a person
     refutes the earlier order, the hold is released.
     """
     if entry.state is KeyState.IN_DOUBT:
@@ -133,7 +137,7 @@ def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
 class _OfClaim(Move, frozen=True, kw_only=True):
     """Base class of transitions that only the holder of the claim may make.
 
-    The intent's id is compared too, because the epoch starts at 1 with each intent.
+    The intent's id is compared too, because the epoch starts at 1 for each intent.
     """
 
     intent_id: str
@@ -145,7 +149,7 @@ class _OfClaim(Move, frozen=True, kw_only=True):
 
 
 class _OfLiveClaim(_OfClaim, frozen=True, kw_only=True):
-    """Base class of transitions that only the holder of the claim may make, before its lease expires."""
+    """Base class of transitions that only the holder of the claim may make, while its lease is valid."""
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
         return None if self._is_its_claim(entry) and now < entry.lease_until else Rejection.LOST
@@ -164,7 +168,7 @@ class OfAttempt(Move, frozen=True, kw_only=True):
 
 
 class RenewLease(_OfLiveClaim, frozen=True, kw_only=True):
-    """Renew the lease of a claim, and record the receipts that the hooks have returned so far."""
+    """Renew a claim's lease, and record the receipts that the hooks have returned so far."""
 
     name: ClassVar[str] = "keep"
 
@@ -191,13 +195,13 @@ class TakeOver(_OfClaim, frozen=True, kw_only=True):
 
 
 class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
-    """Record that requests may be sent. The record must be durable before the first byte is sent.
+    """Record that requests may be sent. This must be durable before the first byte is sent.
 
     Args:
         attempt: the token for all HTTP attempts of this call.
         receipts: the receipts of the hooks.
-        window: the seconds in which the requests may be sent.
-        reason: the text for the history if the order is sent although the beneficiary's name differs.
+        window: how long requests may be sent, in seconds.
+        reason: if the order is sent although the beneficiary's name differs, the text for the history.
     """
 
     name: ClassVar[str] = "mark"
@@ -212,7 +216,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the attempt's token; later transitions must match this token instead of the epoch."""
+        """Set the attempt's token. Later transitions must match this token instead of the epoch."""
         return replace(
             entry,
             attempt=self.attempt,
@@ -226,13 +230,13 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
 
 
 class Create(OfAttempt, frozen=True, kw_only=True):
-    """Record the order that the service answered with.
+    """Record the order that the service returned.
 
     Args:
         order_id: the order's id.
         reply: the service's response with the order.
         retried: whether an earlier attempt to record the order failed, so that the call raised an error.
-        publish: whether to publish a suspected duplicate if the doubt was refuted before; see `Suspect`.
+        publish: whether to publish a suspected duplicate if the order was refuted before; see `Suspect`.
     """
 
     name: ClassVar[str] = "create"
@@ -263,7 +267,7 @@ def is_late(created: Entry) -> bool:
 
 
 def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
-    """Return ``entry``, with a pending notification of the suspected duplicate if it must be published."""
+    """If the suspected duplicate must be published, return ``entry`` with a pending notification of it."""
     if not (move.publish or entry.notification_requested):
         return entry
     suspicion = OutboxEntry(
@@ -278,7 +282,7 @@ def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome
 
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
-    """Return the created entry. It keeps the intent if there is no reply, because the id may be withdrawn."""
+    """Return the created entry. Without a reply it keeps the intent, because the id may be withdrawn."""
     made = replace(
         entry,
         order_id=move.order_id,
@@ -291,12 +295,12 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 
 
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
-    """Return the pending undos of all other intents: this intent's order may exist, so its hold stays."""
+    """Return the pending undos of the other intents. This intent's order may exist, so its hold stays."""
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
 
 def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
-    """Add a pending notification of the end of a doubt, if its outcome was published as unknown."""
+    """If the outcome was published as unknown, add a pending notification of the final outcome."""
     if not entry.notification_requested:
         return entry
     return replace(
@@ -311,13 +315,13 @@ def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
 class Release(_OfClaim, frozen=True, kw_only=True):
     """Free the key after a definite failure.
 
-    Before `MarkSending`, the claim's epoch must match; afterwards, the attempt's token must match.
+    Before `MarkSending`, the claim's epoch must match. Afterwards, the attempt's token must match.
 
     Args:
         attempt: the attempt's token; None before `MarkSending`.
-        ending: the failure, which stays recorded.
+        ending: the failure, which stays on record.
         pending_undos: the undos that become pending.
-        reason: the text for the history if the beneficiary is not verified.
+        reason: if the beneficiary was not verified, the text for the history.
     """
 
     name: ClassVar[str] = "free"
@@ -333,7 +337,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         return None if is_own else Rejection.LOST
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the failure, and make the undos pending under a lease of the worker that runs them."""
+        """Record the failure, and make the undos pending, leased to the worker that will run them."""
         return _ended(entry, self.ending, self, now)
 
 
@@ -344,7 +348,7 @@ def _ended(entry: Entry, ending: Ending, move: Release | Refute, now: float) -> 
 
 
 def due(undos: tuple[PendingUndo, ...], now: float) -> tuple[PendingUndo, ...]:
-    """Return ``undos`` with ``now`` as the due time of every undo that has none."""
+    """Return ``undos``, setting the due time to ``now`` where it is missing."""
     return tuple(undo if undo.since is not None else attrs.evolve(undo, since=now) for undo in undos)
 
 
@@ -353,11 +357,11 @@ def _leased(undos: tuple[PendingUndo, ...], until: float) -> tuple[PendingUndo, 
 
 
 class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
-    """Record the sender's report that the outcome is unknown and that it sends no further request.
+    """Record the sender's report that the outcome is unknown. It sends no more requests.
 
     Args:
         attempt: the attempt's token.
-        candidate: an order id in a response that could not be read as this order, or None.
+        candidate: an order id from a response that could not be read as this order, or None.
         cause: why the outcome is unknown.
     """
 
@@ -368,13 +372,14 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str | None:
-        """The reason given in the history."""
+        """The reason that the history records."""
         return None if self.cause is None else self.cause.told
 
     def apply(self, entry: Entry, now: float) -> Entry:
         """Add the candidate order id, and start the wait before a refutation.
 
-        The wait starts now even if the time for sending is over: a stopped process may have sent late.
+        The wait starts now even if the sending window has passed, because a stopped process may have sent
+        late.
         """
         cause = self.cause or entry.cause
         if entry.is_suspected and entry.cause is not None and self.cause is not None:
@@ -390,20 +395,20 @@ class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
 
 
 class Expire(OfAttempt, frozen=True, kw_only=True):
-    """Put a key in doubt after the lease of its sending worker has expired."""
+    """Put a key in doubt because the lease of the worker that was sending has expired."""
 
     name: ClassVar[str] = "expire"
 
     @property
     def reason(self) -> str:
-        """The reason given in the history."""
+        """The reason that the history records."""
         return ABANDONED_CAUSE.told
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
         return super().denial(entry, now) or (None if entry.lease_until <= now else Rejection.BUSY)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the cause. ``sent_until`` stays, although a stopped sender may still send after it."""
+        """Record the cause. Keeps ``sent_until``, although a stopped sender may still send after it."""
         return replace(entry, lease_until=0.0, cause=entry.cause if entry.is_suspected else ABANDONED_CAUSE)
 
 
@@ -414,8 +419,8 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
         by: the person who decides, or ``"resolve"``.
         reason: the evidence for the decision.
         proposal: the id of the proposal that this decision approves, or None.
-        seen: the ``Entry.version`` that the person saw; None accepts any version.
-        by_program: true if the bank's ``resolve`` decides, false if a person does.
+        seen: the ``Entry.version`` that the person saw, or None to accept any version.
+        by_program: whether the bank's ``resolve`` decides, and not a person.
     """
 
     decision: ClassVar[Decision]
@@ -437,8 +442,8 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
 def denied_to_person(move: Any, entry: Entry) -> Rejection | None:
     """Return the reason to reject a person's decision, or None.
 
-    The key may have changed since the person saw it, the proposal may be void, or the same person may have
-    made it.
+    The reason may be that the key has changed since the person saw it, that the proposal is void, or that the
+    same person made the proposal.
     """
     if move.seen is not None and move.seen != entry.version:
         return Rejection.MOVED
@@ -456,7 +461,7 @@ class Resolve(OfPerson, frozen=True, kw_only=True):
 
     Args:
         order_id: the order's id.
-        reply: the order as JSON, if it is known.
+        reply: the order as JSON, or None if only its id is known.
     """
 
     name: ClassVar[str] = "resolve"
@@ -477,11 +482,11 @@ class Refute(OfPerson, frozen=True, kw_only=True):
     """Record that the order of a key in doubt does not exist, and can no longer appear.
 
     Args:
-        settle_after: the seconds that must have passed since the last possible send.
+        settle_after: how many seconds must have passed since the last possible send.
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
-        abandoned_settle_after: replaces ``settle_after`` if the sender did not report its doubt. A program
-            passes it, because a program only sees that the order does not exist yet. None for a person, who
+        abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. Programs
+            pass it, because a program can only tell that the order does not exist yet. None for a person, who
             can find out what happened to the sender.
     """
 
@@ -505,12 +510,13 @@ class Refute(OfPerson, frozen=True, kw_only=True):
 
 
 class MarkUndone(Move, frozen=True, kw_only=True):
-    """Record which pending undos of an intent are done, and release the lease on the others.
+    """Record which of an intent's pending undos are done, and release the lease on the others.
 
     Args:
         intent_id: the intent's id.
         hooks: the hooks whose undos are done.
-        lease_until: the end of the lease under which the undos ran; undos under other leases stay unchanged.
+        lease_until: the expiry time of the lease under which the undos ran. Undos under other leases do not
+            change.
     """
 
     name: ClassVar[str] = "paid"
@@ -534,7 +540,7 @@ class MarkUndone(Move, frozen=True, kw_only=True):
 
 
 class AddPendingUndos(Move, frozen=True, kw_only=True):
-    """Add the undos of a worker that was paused while someone else ended its intent."""
+    """Add the undos of a worker that was paused while another worker or a person ended its intent."""
 
     name: ClassVar[str] = "owe"
 
@@ -542,7 +548,7 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
     lease: float
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Add each undo once; a recorded receipt is kept, because the paused worker may not have it."""
+        """Add each undo once. Keep a recorded receipt, because the paused worker may not have it."""
         recorded = {(undo.intent.id, undo.hook): undo for undo in entry.pending_undos}
         added = {(undo.intent.id, undo.hook): undo for undo in due(self.pending_undos, now)}
         for undo_id, undo in recorded.items():
@@ -553,11 +559,11 @@ class AddPendingUndos(Move, frozen=True, kw_only=True):
 
 
 class AcquireLease(Move, frozen=True, kw_only=True):
-    """Take a lease on a key's pending undos or its doubt, so that only one worker processes them.
+    """Take a lease on a key in doubt or with pending undos, so that only one worker processes it.
 
     Args:
-        lease: the length of the lease in seconds; 0 releases it.
-        ends: if ``lease`` is 0: the expiry time of the lease to release; None releases all leases.
+        lease: the duration of the lease in seconds. 0 releases it.
+        ends: if ``lease`` is 0, the expiry time of the lease to release. None releases all leases.
     """
 
     name: ClassVar[str] = "attend"
@@ -576,7 +582,7 @@ class AcquireLease(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if self.lease and leases and max(leases) > now else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the lease of the undos and of a doubt, but not the lease of a claim or of a sender."""
+        """Set the lease on the undos and on a key in doubt, but not on a claim or on a key being sent."""
         until = now + self.lease
         undos = tuple(
             attrs.evolve(undo, lease_until=until) if self.ends in (None, undo.lease_until) else undo
@@ -590,25 +596,26 @@ class AcquireLease(Move, frozen=True, kw_only=True):
 
 
 class Suspect(Move, frozen=True, kw_only=True):
-    """Record a suspected duplicate: a sender reports that its order may exist after its doubt was ended.
+    """Record a suspected duplicate, because a sender's order may exist although the doubt has ended.
 
-    A sender may be stopped while someone else ends its doubt, and send its request when it continues. After
-    this transition, only a person can free the key. A free key is put in doubt. If a later intent uses the
-    key, `Entry.is_suspected` becomes true: that intent cannot start to send. If it ends without an order, the
-    key is in doubt.
+    A sender may be stopped while its order is resolved or refuted, and may send its request when it
+    continues. After this transition, only a person can free the key. A free key is put in doubt. If a later
+    intent uses the key, `Entry.is_suspected` becomes true, and that intent cannot start to send. If it ends
+    without an order, the key is put in doubt.
 
     Args:
-        order_id: the id of the order that the sender received or that a response contains; None if unknown.
-        reason: the contradiction between the recorded result and the sender's.
+        order_id: the id of the order that the sender received, or an order id from a response; None if
+            unknown.
+        reason: how the sender's result contradicts the recorded one.
         intent: the sender's intent.
         fingerprint: the digest of the order of that intent.
         attempt: the sender's attempt token.
-        hooks: the hooks to undo if the doubt is refuted again, in this order.
+        hooks: the hooks to undo, in this order, if the order is refuted again.
         receipts: the receipts that the sender's hooks returned.
         cause: the sender's attempts, with the kind `CauseKind.SUPERSEDED`.
-        by: the reporter's name in the history.
+        by: the name under which the history records the report.
         outcome: the outcome of the sender's own attempt.
-        publish: whether to publish the suspicion even if no notification was requested.
+        publish: whether to publish the suspected duplicate even if no notification was requested.
     """
 
     name: ClassVar[str] = "suspect"
@@ -626,24 +633,24 @@ class Suspect(Move, frozen=True, kw_only=True):
     publish: bool = False
 
     def begin(self, now: float) -> Entry:
-        """Return a new entry, in doubt, for a key that the journal has deleted."""
+        """Return a new entry in doubt, for a key that the journal has deleted."""
         forgotten = replace(BLANK, state=KeyState.IN_DOUBT, claimed_at=now, version=1)
         return self._bound(_with_suspicion(forgotten, self, now, outcome=self.outcome), now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Cancel the pending undos of the sender's intent: its order may exist, so its hold stays."""
+        """Cancel the pending undos of the sender's intent. Its order may exist, so its hold stays."""
         pending = {undo.hook for undo in entry.pending_undos if undo.intent.id == self.intent.id}
         kept = replace(entry, pending_undos=_pending_for_others(entry, self.intent.id))
         kept = _with_suspicion(kept, self, now, outcome=self.outcome)
         if entry.ending is not None and entry.state is not KeyState.CREATED:
-            # The key was free. An undo that is no longer pending has run.
+            # The key was free, so an undo that is no longer pending has already run.
             return self._bound(kept, now, undone=set(self.hooks) - pending)
-        # The recorded attempts stay those of the intent that uses the key.
+        # The recorded attempts remain those of the intent that is using the key.
         attempts = () if entry.cause is None else entry.cause.attempts
         return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
 
     def _bound(self, entry: Entry, now: float, *, undone: Collection[str] = ()) -> Entry:
-        """Return the entry in doubt for the sender's intent; the wait before a refutation starts now."""
+        """Return the entry in doubt for the sender's intent. The wait before a refutation starts now."""
         is_same = entry.intent_id == self.intent.id
         return replace(
             entry,
@@ -670,14 +677,14 @@ class Suspect(Move, frozen=True, kw_only=True):
 class Quarantine(Move, frozen=True, kw_only=True):
     """Put a corrupt record into quarantine, unchanged, so that operators can resolve the key.
 
-    A key in use is in doubt after that: a worker may have sent its order, whatever the record's state is.
+    A key in use is then in doubt: a worker may have sent its order, whatever state the record gives.
 
     Args:
         by: the person who puts the record into quarantine.
-        reason: the reason that the history gives.
-        proposing: true if a proposal follows, which another person must approve; false if a decision follows.
-        order_may_exist: whether the key is put in doubt even if it is free according to the record. Its order
-            may exist, so it must not be paid again before a person has decided.
+        reason: the reason to record in the history.
+        proposing: whether a proposal follows, which another person must approve, and not a decision.
+        order_may_exist: whether to put the key in doubt even if the record says that it is free. Its order
+            may exist, so the key must not be used to pay again before a person has decided.
     """
 
     name: ClassVar[str] = "layaside"
@@ -699,7 +706,10 @@ class Quarantine(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if entry.state in AT_WORK and now < entry.lease_until else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Move the record to ``quarantined``; an unknown time of the last possible send counts as now."""
+        """Move the record to ``quarantined``.
+
+        If the time of the last possible send is unknown, assume now.
+        """
         assert entry.unread is not None  # noqa: S101 - otherwise it was rejected
         readable = replace(
             entry, unread=None, quarantined=(*entry.quarantined, entry.unread.kept), intent=None
@@ -716,13 +726,14 @@ class Quarantine(Move, frozen=True, kw_only=True):
 def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
     """Put a free entry in doubt, and remove the pending undos of its last intent.
 
-    Otherwise, recovery would run these undos, and release the hold of an order that may exist. If the doubt
+    Otherwise, recovery would run these undos and release the hold for an order that may exist. If the doubt
     is refuted, the undos become pending again.
     """
     intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
     own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)
     intent = own[0].intent if own else None
-    # A pending notification of the failure is dropped; the end of the new doubt is published instead.
+    # A pending notification of the failure is dropped. The final outcome of the new doubt is published
+    # instead.
     notifications = tuple(
         end for end in entry.pending_notifications if end.intent_id != intent_id or end.error == SUSPECTED
     )
@@ -742,7 +753,7 @@ def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
 
 
 class RequestNotification(Move, frozen=True, kw_only=True):
-    """Record that an outcome was published as unknown, so that the end of the doubt is published too."""
+    """Record that an outcome was published as unknown, so that the final outcome is published too."""
 
     name: ClassVar[str] = "promise"
 
@@ -756,7 +767,7 @@ class RequestNotification(Move, frozen=True, kw_only=True):
 
 
 class MarkNotified(Move, frozen=True, kw_only=True):
-    """Remove a pending notification, because it was published."""
+    """Remove a pending notification after it has been published."""
 
     name: ClassVar[str] = "told"
 
@@ -765,7 +776,7 @@ class MarkNotified(Move, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Remove the pending notification.
 
-        Its time is compared too, because an id that was amended and amended back must be published again.
+        The time is compared too: an id that was amended and then changed back must be published again.
         """
         since = self.notification.since
         left = (
@@ -780,20 +791,21 @@ class MarkNotified(Move, frozen=True, kw_only=True):
 
 
 class Claim(Move, frozen=True, kw_only=True):
-    """Take the key for a new intent, or take over the intent of a dead worker.
+    """Claim the key for a new intent, or take over a dead worker's intent.
 
-    If the dead worker's claim is too old, or does not fit this call (another beneficiary, another hold, or
-    other hooks), its hooks are undone and a new intent begins.
+    If the dead worker's claim is too old, or does not match this call (a different beneficiary, hold or set
+    of hooks), its hooks are undone and a new intent begins.
 
     Args:
-        intent: the intent, with a new id that is used only if a new intent begins.
+        intent: the intent. Its new id is used only if a new intent begins.
         fingerprint: the digest of the intent's order.
         client_made: whether the client generated the key.
-        lease: the lease in seconds.
-        max_claim_age: the seconds after which an abandoned claim is too old to continue.
-        hooks: the names of the hooks that may run now and can be undone, last first.
+        lease: the duration of the lease in seconds.
+        max_claim_age: the age, in seconds, from which an abandoned claim is too old to continue.
+        hooks: the names of the hooks that this call may run and can undo, last first.
         once: whether a recorded final refusal of the same order ends the call. If the bank passes the same
-            hold again, a refusal that is not final ends it too: the bank may have released that hold since.
+            hold again, a refusal that is not final also ends the call: the bank may have released that hold
+            since.
     """
 
     name: ClassVar[str] = "claim"
@@ -818,7 +830,7 @@ class Claim(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if now < entry.lease_until else None
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Decide the claim; without an entry, begin the key's first intent.
+        """Decide the claim. Without an entry, begin the key's first intent.
 
         If a dead worker may have sent the order, reject the claim and put the key in doubt.
         """
@@ -862,7 +874,7 @@ class Claim(Move, frozen=True, kw_only=True):
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
         The beneficiary and the bank's own hold must be the same, because the hooks acted on them. (`denial`
-        has compared the order.) This client must have all those hooks, so that it can undo them.
+        has already compared the order.) This client must have all those hooks, to be able to undo them.
         """
         if entry.intent is None or entry.intent.beneficiary != self.intent.beneficiary:
             return False
@@ -893,13 +905,13 @@ class Claim(Move, frozen=True, kw_only=True):
 
 
 def is_told(move: Move, verdict: TransitionResult) -> bool:
-    """Return whether the history records ``move``; a rejected one is recorded if it put the key in doubt."""
+    """Return whether the history records ``move``. A rejected one is recorded if it put the key in doubt."""
     return move.is_in_history and (verdict.denial is None or verdict.found_doubt)
 
 
 def history_step(entry: Entry, move: Move, *, now: float) -> HistoryEvent:
     """Return the history line for ``move``, which resulted in ``entry``."""
-    # A `Suspect` is about the sender's own order, which may differ from the key's order.
+    # A `Suspect` concerns the sender's own order, which may not be the key's order.
     known = None if isinstance(move, Suspect) else entry.order_id
     return HistoryEvent(
         at=now,
