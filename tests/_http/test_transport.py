@@ -19,7 +19,7 @@ import pytest
 from aioresponses import aioresponses
 from multidict import CIMultiDict
 
-from tests.faults.parties import KEY, Bank, Certificates, make_certificates
+from tests.faults.parties import KEY, Bank, Certificates
 from tests.faults.servers import (
     Connection,
     Server,
@@ -42,16 +42,6 @@ from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnkn
 ONCE = RetryPolicy(attempts=1)
 
 pytestmark = pytest.mark.usefixtures("http_path")
-
-
-@pytest.fixture(scope="session")
-def certificates() -> Certificates:
-    return make_certificates()
-
-
-@pytest.fixture
-def bank() -> Bank:
-    return Bank()
 
 
 @asynccontextmanager
