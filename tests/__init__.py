@@ -36,6 +36,7 @@ def _clean() -> None:
         del os.environ[name]
     os.environ.update(_SET)
     os.environ[_CLEAN] = "1"
+    os.environ.setdefault("LOGNAME", "tester")  # in a container the user may have no name
     sys.dont_write_bytecode = False  # or each of a hundred processes would compile all modules again
     time.tzset()
 

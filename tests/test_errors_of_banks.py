@@ -227,6 +227,10 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
+FEW_ERRORS = ("one whose text raises", "GeneratorExit", "a cancellation that nobody asked for")
+"""The errors that are tested by default, and with PostgreSQL: both stores share the code that encrypts."""
+
+
 async def in_time(call: Awaitable[T]) -> T:
     async with asyncio.timeout(HANG):
         return await call
@@ -245,12 +249,17 @@ async def ends(call: Awaitable[object]) -> TransferError:
 
 
 def each_error(test: Callable[..., Awaitable[None]]) -> Any:
-    """Run the test for each of `ERRORS`, each in its own world."""
+    """Run the test for a few of `ERRORS`, and in the trials for all, each in its own world."""
 
-    @each("make", ERRORS)
-    async def every(make: Make, **given: Any) -> None:
-        async with banks.world() as world:
-            await test(world=world, make=make, **given)
+    @pytest.mark.parametrize(
+        "names",
+        [pytest.param(FEW_ERRORS, id="few"), pytest.param((*ERRORS,), id="all", marks=ONLY_IN_TRIALS)],
+    )
+    async def every(names: Iterable[str]) -> None:
+        for name in names:
+            with told_of(name):
+                async with banks.world() as world:
+                    await test(world=world, make=ERRORS[name])
 
     every.__name__ = test.__name__
     return every
@@ -540,10 +549,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[OddSeal],
         return lambda seal: SQLiteJournal(tmp_path / "journal.db", seal=seal)
     database = request.getfixturevalue("database")
     return lambda seal: PostgresJournal(database, seal=seal)
-
-
-FEW_ERRORS = ("one whose text raises", "GeneratorExit", "a cancellation that nobody asked for")
-"""The errors for PostgreSQL: both stores share the code that encrypts."""
 
 
 @pytest.mark.parametrize(

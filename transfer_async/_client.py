@@ -171,7 +171,6 @@ class TransferClient:
             timeouts=Timeouts() if timeouts is None else timeouts,
             lease=lease,
             settle_after=settle_after,
-            abandoned_settle_after=abandoned_settle_after,
             recover_every=recover_every,
             clock=Clock() if clock is None else clock,
         )
@@ -213,7 +212,7 @@ class TransferClient:
             clock=times.clock,
             settle_after=times.settle_after,
             abandoned_settle_after=checked_abandoned_settle_after(
-                times.abandoned_settle_after, settle_after=times.settle_after
+                abandoned_settle_after, settle_after=times.settle_after
             ),
             lease=times.lease,
             recover_concurrency=recover_concurrency,

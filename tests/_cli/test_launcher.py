@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.commands import invoke
 from tests.support.journalling import SCOPE, claim, doubt, mark, of_key
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import SQLiteJournal
 from transfer_async._cli import launcher
 
@@ -90,6 +91,7 @@ def run_process(
     return subprocess.run(command, env=os.environ | environment, capture_output=True, check=False)
 
 
+@ONLY_IN_TRIALS
 def test_a_key_that_the_terminal_cannot_show_is_escaped(path: Path):
     words = ["journal", "list", "--journal", str(path), "--base-url", SCOPE]
     done = run_process(words, PYTHONIOENCODING="latin-1")

@@ -14,7 +14,7 @@ from aioresponses import aioresponses
 from multidict import CIMultiDict
 from yarl import URL
 
-from tests.faults.parties import KEY, Bank, Certificates, make_certificates
+from tests.faults.parties import KEY, Bank, Certificates
 from tests.faults.servers import Connection, answers, http, order_reply, serving
 from tests.support import samples
 from tests.support.cases import each
@@ -26,17 +26,6 @@ from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.errors import ConnectionFailed
 
 from .test_transport import proxies
-
-
-@pytest.fixture(scope="session")
-def certificates() -> Certificates:
-    return make_certificates()
-
-
-@pytest.fixture
-def bank() -> Bank:
-    return Bank()
-
 
 # --- which path is taken ------------------------------------------------------------------------
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import platform
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 from aioresponses import aioresponses
 from multidict import CIMultiDict
 
-from tests.faults.parties import KEY, Bank, Certificates, make_certificates
+from tests.faults.parties import KEY, Bank, Certificates
 from tests.faults.servers import (
     Connection,
     Server,
@@ -35,22 +37,12 @@ from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import RetryPolicy, Timeouts, TransferClient
 from transfer_async._http.transport import POOL_KEEPALIVE, ExchangeResult, Transport, _for_exchange
 from transfer_async._http.urls import CREATE_ORDER, WHO_AM_I
-from transfer_async._http.write_guard import AnsweredEarly, GuardedBody, SessionBody
+from transfer_async._http.write_guard import AnsweredEarly, ConnectionState, GuardedBody, SessionBody
 from transfer_async._models.errors import ConnectionFailed, Outcome, OutcomeUnknown, Refused, TransferError
 
 ONCE = RetryPolicy(attempts=1)
 
 pytestmark = pytest.mark.usefixtures("http_path")
-
-
-@pytest.fixture(scope="session")
-def certificates() -> Certificates:
-    return make_certificates()
-
-
-@pytest.fixture
-def bank() -> Bank:
-    return Bank()
 
 
 @asynccontextmanager
@@ -255,6 +247,26 @@ async def test_open_connections_never_exceed_the_pool_size(bank: Bank):
 
     assert most == 3
     assert len(server.requests) == 20
+
+
+async def test_a_closed_connection_is_not_kept_in_memory(bank: Bank, monkeypatch: pytest.MonkeyPatch):
+    """A worker that sends an order now and then opens a connection for each."""
+    protocols: list[weakref.ref[Any]] = []
+    take = ConnectionState.take
+
+    def note(state: ConnectionState, transport: Any, protocol: Any) -> None:
+        protocols.append(weakref.ref(protocol))
+        take(state, transport, protocol)
+
+    monkeypatch.setattr(ConnectionState, "take", note)
+    async with serving(answers) as server:
+        await bank.send_order(server.url)
+        async with bank.client(server.url) as client:
+            await client.who_am_i()
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert [protocol() for protocol in protocols] == [None, None]
 
 
 async def test_cookies_are_not_sent_back(bank: Bank):

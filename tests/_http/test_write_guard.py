@@ -28,7 +28,7 @@ from transfer_async._http.write_guard import (
 BODY = b'{"poster_amount": "1250.00"}'
 
 
-@define(eq=False)
+@define(eq=False, slots=False)
 class Protocol:
     """The part of aiohttp's protocol that the guards use."""
 

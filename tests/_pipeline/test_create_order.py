@@ -20,6 +20,7 @@ from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
     BeneficiaryNotVerified,
+    CauseKind,
     ConnectionFailed,
     Expired,
     HoldFailed,
@@ -29,6 +30,7 @@ from transfer_async import (
     KeyConflict,
     KeyState,
     MatchResult,
+    NewOrder,
     NotSent,
     Order,
     OrderInDoubt,
@@ -136,6 +138,30 @@ async def test_a_key_in_use_in_the_same_process_is_busy_at_once(world: World):
     assert busy.retry_after == 60.0
     assert busy.order_may_exist
     assert len(world.sandbox.orders) == len(world.bank.placed) == 1
+
+
+@pytest.mark.parametrize(("order", "kind"), [(new_order(), KeyBusy), (other_order(), KeyConflict)])
+async def test_a_call_that_never_held_the_key_says_that_its_order_may_exist(
+    world: World, order: NewOrder, kind: type[TransferError]
+):
+    """The caller knows nothing about the calls of others, even if the key is free by now."""
+    await world.crash(transitions.MarkSending)
+
+    async def others_end(_: object) -> None:
+        del world.journal.after[transitions.Claim]
+        ending = model.Ending(outcome=Outcome.NOT_SENT, error="Cancelled")
+        intent_id = (await world.entry()).intent_id
+        await world.move(
+            transitions.Release(
+                intent_id=intent_id, epoch=1, attempt=None, ending=ending, pending_undos=(), lease=0.0
+            )
+        )
+
+    world.journal.after[transitions.Claim] = others_end
+    error = await world.fails(kind, order)
+
+    assert (await world.entry()).state is KeyState.FREE
+    assert error.order_may_exist
 
 
 async def test_of_fifty_concurrent_calls_with_one_key_one_creates_the_order(world: World):
@@ -312,7 +338,10 @@ async def test_an_answer_with_a_lower_amount_is_refused_for_whole_units_too(worl
     whole = new_order(matcher_amount=100, poster_amount="155025")
     for key, less in (("a", {"matcher_amount": 99}), ("b", {"poster_amount": Decimal("155024.985")})):
         world.sandbox.faults.add(WrongTypes(less))
-        await world.fails(UnreadableOrder, whole, match="another order", key=key)
+        doubt = await world.fails(UnreadableOrder, whole, match="another order", key=key)
+
+        assert (doubt.status, doubt.kind) == (200, CauseKind.UNREADABLE_ANSWER)
+        assert b'"poster_amount"' in (doubt.raw or b"")
 
 
 @pytest.mark.parametrize("twin", [b'"id":"tx-other1"', b'"user":null'])
@@ -709,6 +738,24 @@ async def test_a_late_hold_of_an_intent_ended_by_others_is_undone(world: World):
     assert [*world.bank.open] == [(await world.entry()).intent_id]
 
 
+async def test_a_late_hold_whose_release_fails_is_released_by_a_recovery(world: World):
+    """Otherwise the customer's funds stay held for ever: the key has another intent by now."""
+
+    async def breaks(_: object) -> None:
+        world.bank.release_error = RuntimeError()
+
+    world.journal.before[transitions.AddPendingUndos] = breaks
+    await overtaken(world, "on_place", 900.1)
+    intent_id = (await world.entry()).intent_id
+    both = {*world.bank.open}
+    world.bank.release_error = None
+    report = await world.recover()
+
+    assert len(both) == 2
+    assert report.released == 1
+    assert [*world.bank.open] == [intent_id]
+
+
 async def test_a_worker_whose_lease_expired_between_two_hooks_skips_the_second(world: World):
     check = world.bank.step("check")
     check.act = world.passing(60.0)
@@ -757,6 +804,8 @@ async def test_an_unexpected_error_before_anything_is_sent_frees_the_key(
     failed = await world.fails(PreflightFailed)
 
     assert (failed.refused, failed.order_may_exist) == (False, False)
+    assert str(failed) == "the call failed unexpectedly (RuntimeError)"
+    assert type(failed.__cause__) is RuntimeError
     assert (await world.entry()).state is KeyState.FREE
 
 
@@ -770,9 +819,14 @@ async def test_an_unexpected_error_after_the_order_was_sent_is_a_doubt(
         raise RuntimeError("a slip of our own")
 
     monkeypatch.setattr(create_order, "attempt", breaks)
-    await world.fails(OutcomeUnknown)
+    doubt = await world.fails(OutcomeUnknown)
+    entry = await world.entry()
 
-    assert (await world.entry()).state is KeyState.IN_DOUBT
+    assert (str(doubt), doubt.kind) == ("the call failed unexpectedly (RuntimeError)", CauseKind.NO_ANSWER)
+    assert type(doubt.__cause__) is RuntimeError
+    assert entry.state is KeyState.IN_DOUBT
+    assert entry.cause is not None
+    assert (entry.cause.kind, entry.cause.error) == (CauseKind.NO_ANSWER, "RuntimeError")
     assert world.bank.open
 
 
@@ -845,6 +899,7 @@ async def test_a_key_is_not_paid_again_if_its_superseded_sender_may_have_sent(
     assert again.order_may_exist
     assert len(world.sandbox.orders) == 1
     assert (entry.state, entry.intent) == (KeyState.IN_DOUBT, intent)
+    assert entry.hooks == ("funds_hold",), "another refutation must release the hold"
     assert entry.receipts == {"funds_hold": f"hold-{intent.id}"} or set(entry.receipts) == {"funds_hold"}
     assert entry.sender_reported
 

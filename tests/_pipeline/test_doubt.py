@@ -16,6 +16,7 @@ from tests.support.loop_time import MUST_RUN_OUT
 from transfer_async import (
     NO_ORDER,
     AlreadyCreated,
+    DuplicateSuspected,
     JournalFailed,
     KeyState,
     Order,
@@ -296,6 +297,7 @@ async def test_an_id_that_is_bound_to_another_key_does_not_resolve_the_doubt(wor
     other = await world.create(key="other")
     world.sandbox.faults.add(CloseAfterProcessing())
     await world.fails(OutcomeUnknown, resolve=BackOffice(other.id))
+    await world.fails(OutcomeUnknown, resolve=BackOffice(f"tx-{other.id[3:].upper()}"))
 
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
@@ -306,8 +308,11 @@ async def test_a_doubt_resolved_by_an_operator_while_resolve_runs_returns_the_re
         return "tx-bank"
 
     created = await world.fails(AlreadyCreated, resolve=BackOffice(ask))
+    entry = await world.entry()
 
     assert created.order_id == "tx-operator"
+    assert (entry.order_id, entry.candidates) == ("tx-operator", ("tx-bank",))
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == ["tx-bank"]
 
 
 async def test_a_doubt_refuted_while_resolve_runs_stays_a_doubt_for_its_caller(world: World):
@@ -318,6 +323,73 @@ async def test_a_doubt_refuted_while_resolve_runs_stays_a_doubt_for_its_caller(w
     doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
 
     assert doubt.order_may_exist
+
+
+@pytest.mark.parametrize("by", ["the call", "recover"])
+async def test_an_order_that_resolve_found_too_late_binds_the_refuted_key_again(world: World, by: str):
+    """Otherwise the next call pays again, and the hold of an order that exists is released."""
+
+    async def ask() -> str:
+        await world.refute()
+        return "tx-bank"
+
+    if by == "the call":
+        await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
+    else:
+        await doubted(world)
+        await world.recover(resolve=BackOffice(ask))
+    await world.recover()
+    await world.fails(OutcomeUnknown)
+    (step,) = [step for step in await world.journal.history(world.scope, "k") if step.move == "suspect"]
+
+    assert (step.order_id, step.by) == ("tx-bank", "resolve")
+    assert (await world.entry()).candidates == ("tx-bank",)
+    assert len(world.sandbox.orders) == 1
+    assert world.bank.open
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == ["tx-bank"]
+
+
+@pytest.mark.parametrize("answer", ["tx-bank", "the later order"])
+async def test_a_refuted_doubt_never_ends_with_the_order_of_another_intent(world: World, answer: str):
+    async def ask() -> str:
+        await world.refute()
+        later = await world.create(banks.other_order())
+        return later.id if answer == "the later order" else answer
+
+    doubt = await world.fails(OutcomeUnknown, resolve=BackOffice(ask))
+
+    assert doubt.order_may_exist
+    assert [event.order_id for event in world.events_of(DuplicateSuspected)] == (
+        [] if answer == "the later order" else ["tx-bank"]
+    )
+    assert not world.events_of(Resolved)
+
+
+async def test_a_refuted_doubt_ends_with_the_same_order_that_a_later_call_created(world: World):
+    async def ask() -> str:
+        await world.refute()
+        return (await world.create()).id
+
+    order = await world.create(resolve=BackOffice(ask))
+
+    assert order.id == (await world.entry()).order_id
+    assert not world.events_of(DuplicateSuspected)
+
+
+async def test_an_order_that_resolve_found_too_late_is_recorded_after_the_journal_works_again(world: World):
+    async def ask() -> str:
+        await world.refute()
+        return "tx-bank"
+
+    world.journal.fail_on = transitions.Suspect
+    async with world.client(resolve=BackOffice(ask)) as client:
+        failed = await failure(client.create_order(new_order(), key="k"), JournalFailed)
+        world.journal.fail_on = None
+        await client.recover()
+
+    assert failed.order_may_exist
+    assert (await world.entry()).candidates == ("tx-bank",)
+    assert world.bank.open
 
 
 @pytest.mark.parametrize(

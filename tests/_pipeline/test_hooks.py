@@ -5,12 +5,16 @@ import pytest
 from attrs import frozen
 
 from tests.support.bank import Bank, World, new_order, refused_order
+from tests.support.bank import world as world_of_a_bank
 from tests.support.cases import each
 from transfer_async import (
+    BeneficiaryNotVerified,
     FundsHold,
     HoldFailed,
     HookPassed,
     KeyState,
+    MatchResult,
+    NotVerifiedReason,
     Outcome,
     PreflightFailed,
     PreflightHook,
@@ -194,7 +198,7 @@ async def test_a_hook_that_raises_stops_the_order_and_is_undone_unless_it_did_no
         assert str(failed) == str(row.error)
     else:
         assert type(failed.__cause__) is type(row.error)
-        assert "secret" not in str(failed)
+        assert str(failed) == f"the hook {failed.hook!r} failed ({type(row.error).__name__})"
 
 
 async def test_a_plain_function_that_raises_stops_the_order(world: World):
@@ -252,3 +256,51 @@ async def test_one_refusal_raised_for_many_calls_is_copied_for_each(world: World
 
     assert [error.key for error in errors] == ["k0", "k1", "k2"]
     assert no.key is None
+
+
+class Bare(BeneficiaryNotVerified):
+    """An error of a bank that does not call the constructor of its base class."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "not on the list")
+
+
+class NotCopied(BeneficiaryNotVerified):
+    def __copy__(self) -> Any:
+        raise RuntimeError
+
+
+def unverified(
+    kind: type[BeneficiaryNotVerified] = BeneficiaryNotVerified, **changes: Any
+) -> PreflightFailed:
+    error = kind("not on the list", result=MatchResult.NO_MATCH, reason=NotVerifiedReason.OTHER_NAME)
+    for name, value in changes.items():
+        setattr(error, name, value)
+    return error
+
+
+@each(
+    ("error", "kind", "result", "refused"),
+    [
+        (unverified(), BeneficiaryNotVerified, MatchResult.NO_MATCH, True),
+        (Bare(), Bare, MatchResult.NOT_POSSIBLE, False),
+        (unverified(NotCopied), BeneficiaryNotVerified, MatchResult.NOT_POSSIBLE, False),
+        (unverified(refused="yes"), BeneficiaryNotVerified, MatchResult.NOT_POSSIBLE, False),
+        (unverified(result="no match"), BeneficiaryNotVerified, MatchResult.NOT_POSSIBLE, False),
+        (unverified(reason="a list"), BeneficiaryNotVerified, MatchResult.NOT_POSSIBLE, False),
+    ],
+)
+async def test_a_banks_own_error_has_every_attribute_or_is_replaced(
+    error: PreflightFailed, kind: type, result: MatchResult, refused: bool
+):
+    """A worker decides by these attributes; without them, it would retry or acknowledge wrongly."""
+
+    async def check(intent: Any) -> None:
+        raise error
+
+    async with world_of_a_bank() as world:
+        failed = await world.fails(BeneficiaryNotVerified, hooks=[check, world.bank.hold])
+
+    assert type(failed) is kind
+    assert (failed.result, failed.refused, failed.hook) == (result, refused, "check")
+    assert (str(failed), failed.outcome, failed.key) == ("not on the list", Outcome.NOT_SENT, "k")

@@ -1,5 +1,6 @@
 """Operators on a journal: list doubts, resolve or refute them, read the history, prune; and the limits."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -178,10 +179,13 @@ async def test_two_identical_concurrent_resolutions_both_succeed(world: World, d
     assert world.events_of(Resolved) == []
 
 
-async def test_an_id_of_another_key_is_refused(world: World):
+@pytest.mark.parametrize("prefix", ["tx-", "TX-"])
+@pytest.mark.parametrize("typed", [str, str.upper], ids=["lower case", "upper case"])
+async def test_an_id_of_another_key_is_refused(world: World, prefix: str, typed: Callable[[str], str]):
     order = await world.create(key="other")
     await world.in_doubt()
-    why = await refusal(operators(world).resolve("k", order_id=order.id, **SAID))
+    order_id = prefix + typed(order.id.removeprefix("tx-"))
+    why = await refusal(operators(world).resolve("k", order_id=order_id, **SAID))
 
     assert why == "order_id: is the order of another key"
     assert (await world.entry()).state is KeyState.IN_DOUBT

@@ -99,6 +99,21 @@ async def test_an_order_that_runs_out_of_time_in_the_queue_ends_at_its_deadline(
     assert len(world.bank.placed) == 1
 
 
+async def test_a_pending_undo_of_the_key_does_not_wait_for_the_rate(world: World):
+    """An earlier hold is released at once, although the new order waits before it places another."""
+    await world.owing()
+    (old,) = world.bank.open
+    async with world.client(rate=ONE_IN_TEN) as client:
+        await client.create_order(new_order(), key="first")
+        await failure(
+            client.create_order(new_order(), key="k", deadline=NOON + timedelta(seconds=5)), Expired
+        )
+
+    assert [intent_id for intent_id, _ in world.bank.released] == [old]
+    assert world.bank.placed.count(old) == 1
+    assert not (await world.entry()).pending_undos
+
+
 async def test_a_created_key_returns_its_order_without_using_the_rate(world: World):
     async with world.client(rate=ONE_IN_TEN) as client:
         order = await client.create_order(new_order(), key="a")

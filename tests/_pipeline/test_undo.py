@@ -20,6 +20,20 @@ async def test_an_undo_gets_its_receipt_and_is_published(world: World):
     assert (await world.entry()).pending_undos == ()
 
 
+async def test_no_undo_runs_while_the_journal_cannot_be_read(world: World, monkeypatch: pytest.MonkeyPatch):
+    """A sender that reports late may have cancelled the undo: its order would be paid without a hold."""
+
+    async def broken(*_: object) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.journal, "read", broken)
+        await world.fails(Refused, refused_order())
+
+    assert world.bank.released == []
+    assert owed_hooks(await world.entry()) == ["funds_hold"]
+
+
 async def test_pending_undos_are_recorded_with_the_failure_before_any_undo_runs(world: World):
     seen: list[model.Entry] = []
 

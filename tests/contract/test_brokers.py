@@ -80,6 +80,7 @@ class TestRedis(OurContract):
         return stopping(redis)
 
 
+@ONLY_IN_TRIALS  # the base of the wrong brokers, of which some are tested by default
 class TestTable(OurContract):
     kills = 0  # the tests of wrong brokers kill workers that use a table
 

@@ -20,6 +20,7 @@ from tests.support.journalling import (
     release,
     resolve,
 )
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import JournalFailed, KeyState, MemoryJournal, SQLiteJournal
 from transfer_async.journal import (
     FOUR_EYES,
@@ -175,6 +176,7 @@ class TestSQLite(OurDurableContract):
         return SQLiteJournal(tmp_path / "journal.db", clock=journal_time.clock)
 
 
+@ONLY_IN_TRIALS  # the base of the wrong journals, of which some are tested by default
 class TestOwn(OurContract):
     stories = 3
 

@@ -380,6 +380,24 @@ async def test_decisions_leave_the_lists_and_sums_as_a_new_reading_would(monkeyp
         assert in_order[0] == in_order[1], choice
 
 
+async def test_a_decision_in_a_large_list_looks_at_few_rows():
+    snapshot = await board_of(Many(6_000)).shown()
+    choice = Choice.of({"sort": "amount", "currency": "NGN"}, snapshot)
+    listed, row = pending_keys._chosen(snapshot, choice), snapshot.rows[3_000]
+    place = listed.index(row)
+
+    with Calls() as calls:
+        following = next_after(snapshot, row.key, since=row.since, choice=choice)
+        changed = snapshot.changed(row.key, None, since=row.since)
+
+    assert calls.number < 600
+    assert following is listed[place + 1]
+    assert pending_keys._chosen(changed, choice) == [*listed[:place], *listed[place + 1 :]]
+    assert row not in changed.rows
+    elsewhere = snapshot.changed(row.key, None, since=row.since - 1)  # used again for another order since
+    assert row not in elsewhere.rows
+
+
 async def test_a_keys_page_does_not_wait_for_the_journal_to_be_read():
     many, time = Many(1_200), Time()
     made = board_of(many, time)

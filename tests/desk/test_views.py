@@ -17,6 +17,7 @@ from transfer_async.desk import Role, pending_keys, views
 from transfer_async.desk import desk as make_desk
 from transfer_async.desk.views import PageStyle, time_text
 from transfer_async.journal import Look, Unread, transitions
+from transfer_async.journal.model import BELIEVED
 from transfer_async.sandbox import CloseAfterProcessing, WrongTypes
 
 LAGOS = ZoneInfo("Africa/Lagos")
@@ -163,6 +164,19 @@ async def test_a_key_that_a_worker_is_processing_is_not_called_abandoned(world: 
 
     assert "Its worker never reported an end." not in busy.text
     assert "Its worker never reported an end." in abandoned.text
+
+
+async def test_a_lease_that_ends_too_late_hides_no_key(world: World, desk: Desk):
+    """A worker whose clock was wrong has died. Its key would not be listed for years."""
+    await world.crash(transitions.Create)
+    entries = world.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
+    dead = entries[world.scope, "k"]
+    entries[world.scope, "k"] = replace(dead, lease_until=world.time.seconds + BELIEVED + 60)
+
+    listed, page = await desk.visitor().get(), await desk.visitor().key()
+
+    assert "k abandoned 155,025.00 NGN" in listed.text
+    assert "Its worker never reported an end." in page.text
 
 
 async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: Desk):

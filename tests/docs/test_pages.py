@@ -88,7 +88,7 @@ async def _doubts(sandbox: Sandbox, where: Path) -> None:
 def _an_operators_day(story: Story, sandbox: Sandbox, where: Path) -> None:
     asyncio.run(_doubts(sandbox, where))
     story.write("our_bank.py", python_block(DOCS / "workers.md", "our_bank.py"))
-    story.command(f"export TRANSFER_JOURNAL={where / JOURNAL}")
+    story.command(f"export TRANSFER_JOURNAL={shlex.quote(str(where / JOURNAL))}")
 
 
 BEFORE: dict[str, Callable[[Story, Sandbox, Path], None]] = {

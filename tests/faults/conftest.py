@@ -23,8 +23,8 @@ def http_path(http_path: str) -> str:
     return http_path
 
 
-LONG = ("test_failure_table", "test_stale_connections")
-"""The modules with hundreds of failures. By default they use only the path of the tested versions."""
+LONG = ("test_failure_table", "test_stale_connections", "test_bounded_reading", "test_evidence")
+"""The modules that take long. By default they use only the path of the tested versions."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -16,6 +16,7 @@ from tests.faults.servers import Connection, Received, http, order_reply, servin
 from tests.integrations.tracing import Traced, ended, id_of
 from tests.support.bank import World, new_order
 from tests.support.cases import each
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import (
     AlreadyCreated,
     JournalFailed,
@@ -312,6 +313,7 @@ def test_a_broken_opentelemetry_api_is_not_reported_as_missing(monkeypatch, tmp_
         importlib.import_module(OURS)
 
 
+@ONLY_IN_TRIALS
 def test_only_the_opentelemetry_api_is_required():
     told = f"import sys, {OURS}; print(*(name for name in sys.modules if name.startswith('opentelemetry.')))"
     done = subprocess.run(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.journal.forking import _calls
+from tests.support.trials import ONLY_IN_TRIALS
 from transfer_async import MemoryJournal
 
 CALLS = tuple(_calls(MemoryJournal()))
@@ -13,6 +14,7 @@ REFUSED = dict.fromkeys(CALLS, "fork") | {"close": "done"}
 DONE = dict.fromkeys(CALLS, "done")
 
 
+@ONLY_IN_TRIALS
 def test_a_journal_that_was_open_at_a_fork_fails_in_the_child_and_works_in_the_parent(
     tmp_path: Path, database: str
 ):

@@ -9,7 +9,7 @@ from tests.mutation import generated
 
 @pytest.mark.trial(long=1)
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", generated.PARTS)
+@pytest.mark.parametrize("name", [name for name in generated.PARTS if name not in generated.OPEN])
 def test_a_generated_fault_is_caught_unless_it_changes_nothing(name: str, tmp_path: Path):
     pytest.importorskip("mutmut", reason="pip install mutmut")
 

@@ -39,7 +39,7 @@ def test_accounts_keep_their_order_and_name_their_bank():
 
 
 def test_a_username_is_registered_once():
-    with pytest.raises(ValueError, match="is registered already"):
+    with pytest.raises(ValueError, match="is already registered"):
         Accounts([BANK, ADA, Account(username="ada@EXAMPLE.com", firstname="A", lastname="E")])
 
 

@@ -204,7 +204,7 @@ async def test_there_is_no_base_url_before_and_after(sandbox: Sandbox):
 
 
 async def test_a_sandbox_is_entered_once(sandbox: Sandbox):
-    with pytest.raises(RuntimeError, match="cannot be entered again"):
+    with pytest.raises(RuntimeError, match="can be used only once"):
         await sandbox.__aenter__()
 
     assert sandbox.base_url

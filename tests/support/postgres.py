@@ -5,9 +5,11 @@ As with every `ServerProcess`, its methods block.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -28,6 +30,8 @@ SETTINGS: Mapping[str, str] = {
     "unix_socket_directories": "",
     "shared_buffers": "32MB",
     "max_connections": "100",
+    "autovacuum": "off",  # with a hundred databases it would run all the time
+    "jit": "off",
 }
 
 _STARTUP = b"user\0postgres\0database\0postgres\0\0"
@@ -35,8 +39,10 @@ _PROTOCOL = 3 << 16
 
 
 def is_installed() -> bool:
-    """Return whether PostgreSQL is installed."""
-    return importlib.util.find_spec(PACKAGE) is not None
+    """Return whether PostgreSQL is installed, and starts for this user: not for one without a name."""
+    with contextlib.suppress(KeyError):
+        return bool(pwd.getpwuid(os.getuid())) and importlib.util.find_spec(PACKAGE) is not None
+    return False
 
 
 class PostgresServer(ServerProcess):

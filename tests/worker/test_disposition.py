@@ -44,6 +44,7 @@ EXPECTED: list[tuple[BaseException, Action, dict[str, Any]]] = [
     (e.BeneficiaryNotVerified(result=MatchResult.CLOSE_MATCH), ACK, {}),
     (e.BeneficiaryNotVerified(result=MatchResult.NOT_POSSIBLE), RETRY, {"counts": True}),
     (INACTIVE_BENEFICIARY, ACK, {}),
+    (e.BeneficiaryNotVerified(result=MatchResult.NO_MATCH, refused=False), RETRY, {"counts": True}),
     (e.HoldRequired(), DEAD_LETTER, {}),
     (e.HoldFailed(refused=True), ACK, {}),
     (e.HoldFailed(refused=False), RETRY, {"counts": True}),

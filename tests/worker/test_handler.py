@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import bank as banks
 from tests.support.bank import World, new_order, refused_order
-from transfer_async import MemoryJournal, RetryPolicy, TransferClient
+from transfer_async import MemoryJournal, Rate, RetryPolicy, TransferClient
 from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
 from transfer_async._models.errors import (
     AlreadyCreated,
@@ -91,6 +91,28 @@ async def test_a_redelivered_refusal_is_answered_from_the_record(world: World, h
     assert (first.outcome.order_may_exist, first.outcome.status) == (False, 422)
     assert len(world.sandbox.requests) == 1
     assert len(world.bank.placed) == len(world.bank.released) == 1
+
+
+@pytest.mark.parametrize("limit", ["send_before", "deadline"])
+async def test_expiry_that_a_rate_limit_predicts_is_published_only_when_the_time_has_passed(
+    world: World, limit: str
+):
+    """Otherwise the sender releases its hold, and a redelivery still sends the order."""
+    at_limit = world.time.clock.utc() + timedelta(seconds=30)
+    late = command(held="bank-1", **{limit: at_limit})
+    async with world.client(rate=Rate(0.01)) as client:
+        handler = Handler(client)
+        await handler.handle(command(key="first", held="bank-0"))
+        early = await handler.handle(late)
+        again = await handler.handle(late, deliveries=3)
+        world.time.pass_(30.0)
+        last = await handler.handle(late, deliveries=4)
+
+    assert said(early) == said(again) == (Action.RETRY, None)
+    assert (early.disposition.after, again.disposition.after) == (1.0, 4.0)
+    assert early.disposition.counts is again.disposition.counts is False
+    assert said(last) == (Action.ACK, Outcome.NOT_SENT)
+    assert len(world.sandbox.orders) == 1
 
 
 @pytest.mark.parametrize("no", ["hook", "late"])

@@ -77,6 +77,17 @@ def ended(**changes: Any) -> EndOfDoubt:
     return EndOfDoubt(**{**OUTCOME, "order_id": "tx-1", "ended_at": 1.0, **changes})
 
 
+def in_doubt() -> OrderOutcome:
+    """Return the outcome published for a doubt."""
+    return OrderOutcome(**{**OUTCOME, "outcome": Outcome.UNKNOWN}, error="OutcomeUnknown")
+
+
+def suspected(**changes: Any) -> EndOfDoubt:
+    """Return the outcome published for a suspected duplicate whose sender does not know its own outcome."""
+    unknown = {"outcome": Outcome.UNKNOWN, "order_id": None, "error": "DuplicateSuspected"}
+    return ended(**{**unknown, **changes})
+
+
 async def published(broker: Broker, headers: dict[str, str], outcome: OrderOutcome | None = None) -> None:
     line = JetStreamBroker(broker, WorkerSettings())
     line._streams[line.settings.outcomes] = "OUTCOMES"
@@ -109,6 +120,12 @@ async def test_an_outcome_is_correlated_by_its_intent_or_by_the_commands_header(
         (given_back(), given_back(), False),  # amended, and back, between two deliveries of the command
         (given_back(state=NEW), given_back(state=NEW), True),  # the service confirmed it: it is never amended
         (ended(state=NEW), given_back(state=NEW), True),
+        (in_doubt(), in_doubt(), True),
+        (in_doubt(), suspected(), False),  # the doubt ended between the two
+        (suspected(), suspected(), True),
+        (suspected(), suspected(ended_at=2.0), False),
+        (suspected(ended_at=None), suspected(ended_at=None), False),
+        (ended(), suspected(outcome=Outcome.CREATED, order_id="tx-1"), False),
     ],
 )
 async def test_outcomes_share_a_message_id_only_if_no_other_can_lie_between(first, second, is_the_same):

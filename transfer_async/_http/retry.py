@@ -36,6 +36,8 @@ CAPACITY = 500
 """The default maximum number of tokens of a `RetryBudget`."""
 
 _SECONDS = re.compile(r"[0-9]+")
+_LONGEST = 1e11
+"""The maximum of a ``Retry-After`` header in seconds. Thousands of digits would become an infinite number."""
 
 
 def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozenset[int]) -> None:
@@ -240,7 +242,7 @@ def retry_after(header: str | None, *, now: datetime) -> float | None:
         return None
     text = header.strip()
     if _SECONDS.fullmatch(text):
-        return float(text)
+        return min(float(text), _LONGEST)
     try:
         date = parsedate_to_datetime(text)
         return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds())

@@ -15,7 +15,6 @@ import re
 import select
 import socket
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -76,8 +75,8 @@ class GuardedBody:
         if not self._in_time():
             self.late = True
             raise TooLate
-        self.spent = self.handed_over = True
         self.connection.take(transport, protocol)
+        self.spent = self.handed_over = True
 
 
 class SessionBody(aiohttp.BytesPayload):
@@ -205,14 +204,17 @@ def _is_readable(socket: Any) -> bool:
 _PLAIN_TURNS = 4  # the iterations of the event loop in which waiting TLS bytes are decrypted
 _LONGEST_ALERT = 100  # the maximum bytes of a TLS alert; an order is longer
 
-_LAST: weakref.WeakKeyDictionary[Any, ConnectionState] = weakref.WeakKeyDictionary()
-"""The state of the last exchange on each connection."""
+_LAST = "_last_exchange_of_transfer_async"
+"""The attribute of a protocol that holds the state of the connection's last exchange.
+
+The state refers to the protocol. In a ``WeakKeyDictionary``, it would keep each closed connection in memory.
+"""
 
 
 class ConnectionState:
     """The state of an exchange's connection. It is empty until the exchange takes a connection."""
 
-    __slots__ = ("__weakref__", "_parser", "_protocol", "_size", "_transport", "trusted")
+    __slots__ = ("_parser", "_protocol", "_size", "_transport", "trusted")
 
     def __init__(self) -> None:
         self._parser: Any = None
@@ -224,7 +226,7 @@ class ConnectionState:
     @staticmethod
     def may_take(protocol: Any) -> bool:
         """Return whether a connection is new, or its last response was trusted and nothing followed it."""
-        last = None if protocol is None else _LAST.get(protocol)
+        last = getattr(protocol, _LAST, None)
         return last is None or (last.trusted and not _has_begun(last._parser))
 
     def take(self, transport: Any, protocol: Any) -> None:
@@ -232,9 +234,9 @@ class ConnectionState:
 
         It must be trusted again before it can be reused.
         """
-        self._transport, self._protocol = transport, protocol
         if protocol is not None:
-            _LAST[protocol] = self
+            setattr(protocol, _LAST, self)
+        self._transport, self._protocol = transport, protocol
 
     def sent(self, size: int) -> None:
         """Record that the request, of at least ``size`` bytes, was written."""
@@ -254,7 +256,7 @@ class ConnectionState:
 
     @property
     def _is_last(self) -> bool:
-        return self._protocol is not None and _LAST.get(self._protocol) is self
+        return self._protocol is not None and getattr(self._protocol, _LAST) is self
 
     async def is_alone(self, *, whole: bool) -> bool:
         """Return whether the response is the only one that arrived, and arrived after its request.

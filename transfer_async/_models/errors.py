@@ -150,7 +150,7 @@ class CauseKind(enum.Enum):
     """An operator recorded that the order exists, and later withdrew this decision."""
 
     SUPERSEDED = "superseded"
-    """After the key was freed, its sender reported an order or a doubt. See `DuplicateSuspected`."""
+    """After the doubt had ended, its sender or ``resolve`` contradicted its end. See `DuplicateSuspected`."""
 
 
 @frozen(kw_only=True)
@@ -841,7 +841,7 @@ _CAUSE_TEXTS = {
     "it may still send",
     CauseKind.CLOSED: "the client was closed before the response arrived",
     CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
-    CauseKind.SUPERSEDED: "after the key was freed, its sender reported that an order exists or may exist",
+    CauseKind.SUPERSEDED: "after the doubt had ended, it was reported that an order exists or may exist",
 }
 
 

@@ -164,8 +164,9 @@ class Resolved(Event):
 class DuplicateSuspected(Event):
     """Two orders may exist for one key. An operator must check this immediately.
 
-    A sender reported a different result after its doubt had already ended. ``order_id`` is the id of the
-    order that the sender created, the id in an unreadable response, or None if no id is known.
+    A sender reported, or ``resolve`` returned, a different result after a doubt had already ended.
+    ``order_id`` is the id of the order that the sender created or ``resolve`` found, the id in an unreadable
+    response, or None if no id is known.
     """
 
     order_id: str | None

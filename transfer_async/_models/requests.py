@@ -257,7 +257,7 @@ def _text_problem(pattern: re.Pattern[str] | None, rule: str, value: object) -> 
     if not isinstance(value, str):
         return "is not a string"
     if not is_clean(value):
-        return "holds a control character"
+        return "contains a control character"
     if not value.strip() or len(value) > 254 or (pattern is not None and not pattern.fullmatch(value)):
         return f"is not {rule}"
     return None
@@ -540,7 +540,7 @@ def _name_problems(name: Any) -> Iterator[Problem]:
     for part in ("first", "last", "middle"):
         value: str = getattr(name, part) or ""
         if not is_clean(value):
-            yield f"beneficiary.{part}", "holds a control character"
+            yield f"beneficiary.{part}", "contains a control character"
         elif len(value) > LONGEST_NAME:
             yield f"beneficiary.{part}", f"is longer than {LONGEST_NAME:,} characters"
 

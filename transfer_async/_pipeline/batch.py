@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from attrs import fields, frozen
 
@@ -22,13 +22,8 @@ from transfer_async._models.responses import Order
 from transfer_async._support.util import must_propagate, retrieve_exception
 
 Create = Callable[[OrderRequest], Awaitable[Order]]
+Check = Callable[..., Awaitable[None]]
 Requests = Iterable[OrderRequest] | AsyncIterable[OrderRequest]
-
-
-class Check(Protocol):
-    """An async function that sets ``order_may_exist`` on an error just before the error is delivered."""
-
-    def __call__(self, error: TransferError, /, *, client_made: bool) -> Awaitable[None]: ...
 
 
 @frozen(kw_only=True)

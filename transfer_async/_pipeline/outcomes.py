@@ -164,7 +164,6 @@ async def _record_suspicion(
     *,
     order: Order | None = None,
     order_id: str | None = None,
-    is_reported: bool = False,
 ) -> None:
     """Record and publish that the key's record contradicts the sender's result.
 
@@ -172,16 +171,12 @@ async def _record_suspicion(
     already have been released.
 
     ``order`` and ``order_id`` come from the service's response. An unreadable response may contain only an
-    id. ``is_reported`` is true when this write is a retry: the contradiction has already been logged and
-    published.
+    id.
 
     Raises:
         JournalFailed: the journal could not be written. The write will be retried.
     """
     work, intent = call.work, call.work.intent
-    outcome = Outcome.UNKNOWN if order is None else Outcome.CREATED
-    if not is_reported:
-        _report_suspicion(context, work, why, order_id)
     suspect = Suspect(
         order_id=order_id,
         reason=why,
@@ -193,16 +188,29 @@ async def _record_suspicion(
         cause=Cause(
             kind=CauseKind.SUPERSEDED, candidate=order_id, attempts=tuple(work.attempts[-KEPT_ATTEMPTS:])
         ),
-        outcome=outcome,
+        outcome=Outcome.UNKNOWN if order is None else Outcome.CREATED,
         publish=call.is_published,
     )
+    await _write_suspicion(context, work, suspect, order=order)
+
+
+async def _write_suspicion(
+    context: ClientCore,
+    work: OrderProgress,
+    suspect: Suspect,
+    *,
+    order: Order | None = None,
+    is_reported: bool = False,
+) -> None:
+    if not is_reported:
+        _report_suspicion(context, work, suspect.reason, suspect.order_id)
     try:
-        await context.journal.write(intent.key, suspect, certain=outcome, order=order)
+        await context.journal.write(work.intent.key, suspect, certain=suspect.outcome, order=order)
     except JournalFailed as error:
-        again = partial(
-            _record_suspicion, context, call, claimed, why, order=order, order_id=order_id, is_reported=True
+        again = partial(_write_suspicion, context, work, suspect, order=order, is_reported=True)
+        could_not_record(
+            context, work, again, outcome=suspect.outcome, order_id=suspect.order_id, is_reported=True
         )
-        could_not_record(context, work, again, outcome=outcome, order_id=order_id, is_reported=True)
         raise annotate_error(error, work, order_may_exist=True) from error.__cause__
 
 
@@ -575,8 +583,12 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 
 
 def order_id_of(text: object) -> str | None:
-    """Return ``text`` without surrounding whitespace if it looks like an order id, else None."""
-    given = requests.to_text(text).strip() if isinstance(text, str) else ""
+    """Return ``text`` in lower case, without surrounding whitespace, if it looks like an order id, else None.
+
+    The service's ids are in lower case (specification 1). Otherwise, an id in upper case, for example from a
+    printed statement, would count as a different id, and two keys could be recorded with the same order.
+    """
+    given = requests.ascii_lower(requests.to_text(text).strip()) if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
 
 
@@ -601,20 +613,56 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
 async def _resolved(
     context: ClientCore, work: OrderProgress, entry: Entry, doubt: OutcomeUnknown, answer: Order | str
 ) -> Order:
-    order = answer if isinstance(answer, Order) else None
+    order, order_id = (answer, answer.id) if isinstance(answer, Order) else (None, answer)
     transition = Resolve(
         attempt=entry.attempt or "",
-        order_id=answer.id if isinstance(answer, Order) else answer,
+        order_id=order_id,
         reply=None if order is None else order.to_json(),
         by="resolve",
         reason="the client's resolve function found the order",
         by_program=True,
     )
     verdict = await _write(context, work, transition, Outcome.CREATED, order)
-    if verdict.denial is not None and verdict.entry.state is not KeyState.CREATED:
-        raise doubt  # The order belongs to another key, or the doubt belongs to another attempt.
+    if verdict.denial is not None:
+        now = verdict.entry
+        is_created, is_superseded = now.state is KeyState.CREATED, _ended_by_others(work.intent, now)
+        if (is_created or is_superseded) and now.order_id != order_id:
+            await _suspect_resolved(context, work, entry, order_id, found_in=now)
+        if is_superseded and (now.order_id, now.fingerprint) != (order_id, entry.fingerprint):
+            raise doubt  # The key belongs to another intent, maybe with another order.
+        if not is_created:
+            raise doubt  # The order belongs to another key.
     context.publish(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)
     return replay_created(verdict.entry, work)
+
+
+async def _suspect_resolved(
+    context: ClientCore, work: OrderProgress, entry: Entry, order_id: str, *, found_in: Entry
+) -> None:
+    """Record that ``resolve`` found an order for ``entry``, whose doubt had already ended differently.
+
+    Raises:
+        JournalFailed: the journal could not be written. The write will be retried.
+    """
+    why = f"the client's resolve found {order_id} after the doubt had been refuted: a duplicate is suspected"
+    if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):
+        why = f"the key is recorded with order {found_in.order_id}, but the client's resolve found {order_id}"
+    suspect = Suspect(
+        order_id=order_id,
+        reason=why,
+        intent=work.intent,
+        fingerprint=entry.fingerprint,
+        attempt=entry.attempt or "",
+        hooks=entry.hooks,
+        receipts=dict(entry.receipts),
+        cause=Cause(
+            kind=CauseKind.SUPERSEDED,
+            candidate=order_id,
+            attempts=() if entry.cause is None else entry.cause.attempts,
+        ),
+        by="resolve",
+    )
+    await _write_suspicion(context, work, suspect)
 
 
 async def _refuted(

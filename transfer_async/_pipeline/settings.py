@@ -69,7 +69,6 @@ class Times:
     clock: Clock = field(validator=instance_of(Clock))
     lease: float = field(converter=in_seconds, validator=a_duration)
     settle_after: float = field(converter=checked_settle_after)
-    abandoned_settle_after: Duration | None
     recover_every: float | None = field(
         converter=optional(in_seconds),
         validator=validators.optional([a_duration, _OFTEN_OR_NEVER]),

@@ -1,10 +1,9 @@
 """The list of keys that need attention. It is read in the background, filtered, sorted and paginated.
 
-The journal returns the full record of each key. A row contains only what the list shows: a few hundred bytes,
-and nothing about the parties. The list is kept in memory, so a request does not have to read the journal. The
-larger the journal, the less often it is read; a list that is too old is not shown. A decision made on the
-desk replaces one row without reading the journal again. A key's own page always reads the journal. `COLUMNS`
-defines the list's columns.
+The list is kept in memory, and a row contains only what the list shows: a few hundred bytes, and nothing
+about the parties. The larger the journal, the less often it is read; a list that is too old is not shown. A
+decision made on the desk replaces one row without reading the journal again. A key's own page always reads
+the journal.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ class KeyRow:
     watched_by: str | None  # the name of the person who is looking at the key
     watched_at: float  # when this person began, in seconds since 1970; minus infinity if unknown
     has_candidate: bool  # whether a response named an order
-    # The ids by which the key can be found, in lower case, one per line. They are not in the ``repr``,
-    # because the bank's own references may be personal data.
+    # The ids by which the key can be found, in lower case, one per line. They may be personal data.
     ids: str = field(repr=False)
 
     @property
@@ -161,12 +159,18 @@ class PendingKeysSnapshot:
     def __attrs_post_init__(self) -> None:
         self.totals = Totals(self.rows)
 
-    def changed(self, key: str, row: KeyRow | None) -> PendingKeysSnapshot:
+    def row_of(self, key: str, since: float) -> KeyRow | None:
+        """Return a key's row if work on the key began at ``since``."""
+        begin, end = (find(self.rows, since, key=_SINCE) for find in (bisect_left, bisect_right))
+        return next((row for row in self.rows[begin:end] if row.key == key), None)
+
+    def changed(self, key: str, row: KeyRow | None, *, since: float = 0.0) -> PendingKeysSnapshot:
         """Return a copy in which ``row`` replaces the row of ``key``, or removes it if None.
 
-        Cached lists are not filtered or sorted again.
+        Cached lists are not filtered or sorted again. The row is found faster if work on the key began at
+        ``since``.
         """
-        old = next((item for item in self.rows if item.key == key), None)
+        old = self.row_of(key, since) or next((item for item in self.rows if item.key == key), None)
         made = copy.copy(self)
         made.__dict__.pop("search_texts", None)
         made.totals = copy.deepcopy(self.totals)
@@ -243,7 +247,7 @@ class PendingKeysCache:
         row = pending_row(view)
         if self._reading is not None:
             self._changed[view.key] = row
-        self._snapshot = self._snapshot.changed(view.key, row)
+        self._snapshot = self._snapshot.changed(view.key, row, since=began_at(view))
 
     async def close(self) -> None:
         """Stop reading the journal."""
@@ -410,14 +414,12 @@ class Column:
 
     name: str  # the column's name in addresses and templates
     heading: str
-    # Returns the cell's text for a row at the current time, or an empty string if the value is unknown. The
-    # template adds links and badges to some cells.
-    cell: Callable[[KeyRow, float], str]
-    # Returns the value by which rows are sorted: a float or a string, which sort fast. None if the list
-    # cannot be sorted by this column.
+    # Returns the cell's text for a row at the current time, empty if unknown. The template renders other
+    # cells.
+    cell: Callable[[KeyRow, float], str] = lambda *_: ""
+    # Returns the value by which rows are sorted: a float or a string, which sort fast. None if not sortable.
     sort: Callable[[KeyRow], Any] | None = None
     sort_labels: tuple[str, str] = ("", "")  # the labels of the default and the reversed order in the form
-    largest_first: bool = False  # whether the default order is descending
     is_number: bool = False  # whether the cells are aligned like numbers
 
 
@@ -425,18 +427,16 @@ COLUMNS = (
     Column(
         name="key",
         heading="Key",
-        cell=lambda row, _: row.key,
         sort=attrgetter("key"),
         sort_labels=("by key", "by key, reversed"),
     ),
-    Column(name="kinds", heading="Reason", cell=lambda row, _: ", ".join(row.kinds)),
+    Column(name="kinds", heading="Reason"),
     Column(
         name="amount",
         heading="Amount",
         cell=lambda row, _: "" if row.amount is None else money(row.amount, row.currency),
         sort=attrgetter("weight"),
         sort_labels=("largest first", "smallest first"),
-        largest_first=True,
         is_number=True,
     ),
     Column(
@@ -459,9 +459,6 @@ COLUMNS = (
 
 SORTS = {column.name: column for column in COLUMNS if column.sort is not None}
 """The columns by which the list can be sorted, by name."""
-
-_DEFAULT = "age"
-_GREATEST_FIRST = ("age", "amount")
 
 PROPOSALS = {
     "yes": "proposed",
@@ -492,7 +489,7 @@ class Choice:
     proposal: str = ""
     older: str = ""
     least: str = ""
-    sort: str = _DEFAULT
+    sort: str = "age"
     turned: bool = False
     page: int = 1
     live: bool = False  # whether the page refreshes itself and has no form fields
@@ -526,7 +523,7 @@ class Choice:
             proposal=proposal,
             older=older,
             least=_among(query.get("least"), AMOUNTS),
-            sort=_among(sort.removeprefix("-"), SORTS) or _DEFAULT,
+            sort=_among(sort.removeprefix("-"), SORTS) or "age",
             turned=sort.startswith("-") or query.get("turned") == "1",
             page=int(page) if page.isascii() and page.isdigit() and len(page) < 7 else 1,
             live="1" in (query.get("live"), query.get("wall")),
@@ -572,12 +569,12 @@ class Choice:
     @property
     def is_reversed(self) -> bool:
         """Whether rows are sorted by descending value."""
-        return self.turned != SORTS[self.sort].largest_first
+        return self.turned != (self.sort == "amount")
 
     @property
     def is_descending(self) -> bool:
         """Whether the sorted column shows descending values. "Oldest first" shows descending ages."""
-        return self.turned != (self.sort in _GREATEST_FIRST)
+        return self.turned != (self.sort in ("age", "amount"))
 
     def sorted_by(self, sort: str) -> str:
         """Return the URL of this choice sorted by ``sort``, or reversed if that is its order already."""
@@ -661,7 +658,8 @@ def csv_of(name: str, header: Sequence[str], pages: AsyncIterable[Iterable[Seque
 
 def _csv_text(rows: Iterable[Sequence[str]]) -> str:
     file = io.StringIO()
-    csv.writer(file).writerows([_inert(cell) for cell in row] for row in rows)
+    inert = ([f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in row] for row in rows)
+    csv.writer(file).writerows(inert)
     return file.getvalue()
 
 
@@ -669,11 +667,6 @@ def utc_text(time: float) -> str:
     """Return seconds since 1970 as a UTC time, or an empty string if the time is invalid."""
     when = time_after(moment(0), time)  # None for example for infinity
     return "" if when is None else when.isoformat(timespec="seconds")
-
-
-def _inert(cell: str) -> str:
-    """Return ``cell`` in a form that spreadsheets show as text and never run as a formula."""
-    return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def next_after(
@@ -684,16 +677,17 @@ def next_after(
     A decision may remove the key from the list. In the default list, the key's start time, ``since``,
     determines its former place. In any other list, ``noted`` is the key that was next before the decision.
     """
-    listed = _chosen(snapshot, choice or Choice())
-    if choice is None or not choice.for_a_key:
-        begin = bisect_left(listed, since, key=_SINCE)
-        at_once = listed[begin : bisect_right(listed, since, key=_SINCE)]
-        begin += next((number + 1 for number, row in enumerate(at_once) if row.key == key), 0)
-    else:
-        keys = [row.key for row in listed]
+    choice = choice or Choice()
+    listed, row = _chosen(snapshot, choice), snapshot.row_of(key, since)
+    if row is not None and (place := _place(listed, row, choice)) is not None:
+        begin = place + 1
+    elif choice.for_a_key:
+        keys = [item.key for item in listed]
         begin = keys.index(key) + 1 if key in keys else keys.index(noted) if noted in keys else 0
+    else:
+        begin = bisect_left(listed, since, key=_SINCE)
     there = listed[begin : begin + 1] + listed[:1]
-    return next((row for row in there if row.key != key), None)
+    return next((item for item in there if item.key != key), None)
 
 
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
@@ -738,23 +732,33 @@ def _exchanged(
 ) -> list[KeyRow]:
     """Return a copy of the sorted ``rows`` without ``old`` and with ``new``, still sorted."""
     left = rows.copy()
-    if old is not None:
-        with contextlib.suppress(ValueError):  # The filters may have excluded it.
-            left.remove(old)
-    if new is None:
-        return left
-    begin, end = 0, len(left)
+    if old is not None and (place := _place(left, old, choice)) is not None:
+        del left[place]
+    if new is not None:
+        left.insert(_edge(left, new, choice, after=True), new)
+    return left
+
+
+def _place(rows: list[KeyRow], row: KeyRow, choice: Choice) -> int | None:
+    """Return the index of ``row`` in the sorted ``rows``; None if the filters have excluded it."""
+    begin, end = (_edge(rows, row, choice, after=after) for after in (False, True))
+    return next((place for place in range(begin, end) if rows[place] is row), None)
+
+
+def _edge(rows: list[KeyRow], row: KeyRow, choice: Choice, *, after: bool) -> int:
+    """Return where the rows with the same sort value as ``row`` begin or, if ``after`` is true, end."""
+    begin, end, value = 0, len(rows), choice.value
     if choice.sort == "amount":
-        begin, end = (find(left, new.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))
-    value, wanted = choice.value, choice.value(new)
-    while begin < end:  # like bisect_right, which does not support descending order
+        begin, end = (find(rows, row.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))
+    wanted = value(row)
+    while begin < end:  # like bisect, which does not support descending order
         middle = (begin + end) // 2
-        if value(left[middle]) >= wanted if choice.is_reversed else value(left[middle]) <= wanted:
+        found = value(rows[middle])
+        if (found > wanted if choice.is_reversed else found < wanted) or (after and found == wanted):
             begin = middle + 1
         else:
             end = middle
-    left.insert(begin, new)
-    return left
+    return begin
 
 
 def _wanted(rows: list[KeyRow], totals: Totals, choice: Choice) -> list[KeyRow]:

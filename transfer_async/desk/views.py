@@ -371,7 +371,6 @@ class Shared:
     clock: Clock  # the clock for ages
     holds: frozenset[str]  # the names of hooks that place a hold
     style: PageStyle  # the environment's label, colour, link and time zone
-
     signs_out: bool = False  # whether the pages have a sign-out button
 
     def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:

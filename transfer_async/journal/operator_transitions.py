@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from transfer_async._models.errors import Cause, CauseKind, Outcome
 from transfer_async.journal.model import (
+    BLANK,
     Decision,
     Entry,
     HistoryEvent,
@@ -128,17 +129,15 @@ class Demand(Move, frozen=True, kw_only=True):
             # The record is an order's, not the rule's.
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
         if entry is None or entry.unread is not None:
-            damaged = () if entry is None or entry.unread is None else (entry.unread.kept,)
-            made = Entry(
-                state=KeyState.FREE,
-                fingerprint="",
-                intent_id="",
-                intent=None,
+            before = entry or BLANK
+            damaged = () if before.unread is None else (before.unread.kept,)
+            made = replace(
+                BLANK,
                 claimed_at=now,
-                version=1 if entry is None else entry.version + 1,
-                quarantined=damaged if entry is None else (*entry.quarantined, *damaged),
+                version=before.version + 1,
+                quarantined=before.quarantined + damaged,
                 four_eyes=True,
-                unknown_members=None if entry is None else entry.unknown_members,
+                unknown_members=before.unknown_members,
             )
             return TransitionResult(now=now, entry=made)
         if entry.four_eyes is None:

@@ -37,6 +37,7 @@ from transfer_async.journal.encryption import (
     sealed_reply,
 )
 from transfer_async.journal.model import (
+    BLANK,
     ENDED,
     Ending,
     Entry,
@@ -371,28 +372,6 @@ def _undo_of(stored: _StoredUndo, seal: Seal | None, place: RecordId | None) -> 
 
 # --- corrupt records ----------------------------------------------------------------------------
 
-_SUBSTITUTES: dict[str, Any] = {
-    "intent_id": "",
-    "client_made": False,
-    "epoch": 1,
-    "hooks": (),
-    "claimed_at": 0.0,
-    "receipts": {},
-    "held": None,
-    "attempt": None,
-    "sent_until": 0.0,
-    "ending": None,
-    "notification_requested": False,
-    "pending_notifications": (),
-    "candidates": (),
-    "cause": None,
-    "quarantined": (),
-    "version": 0,
-    "four_eyes": None,
-    "watcher": None,
-}
-"""The values used for unreadable fields. The lease and the fingerprint are read from other columns."""
-
 
 def _readable_part(
     row: EntryRow, why: str, seal: Seal | None, place: RecordId | None, *, is_sealed: bool = False
@@ -402,7 +381,8 @@ def _readable_part(
     A key whose state cannot be read counts as in doubt, unless its pending undos show that it is free.
     """
     parts = _read_as(dict[str, msgspec.Raw], row.body, {})
-    substitutes = _SUBSTITUTES | {
+    # An unreadable field has the value of a blank entry, or one from another column.
+    substitutes = {name: getattr(BLANK, name) for name in _SAME_FIELDS if name != "proposal"} | {
         "lease_until": row.due_at or 0.0,
         "fingerprint": _stored_fingerprint(row.intent, seal, place),
     }

@@ -17,6 +17,7 @@ from transfer_async._models.requests import OrderIntent, fingerprint
 from transfer_async.journal.model import (
     ABANDONED_CAUSE,
     AT_WORK,
+    BLANK,
     REFUTED,
     SUSPECTED,
     Decision,
@@ -633,9 +634,7 @@ class Suspect(Move, frozen=True, kw_only=True):
 
     def begin(self, now: float) -> Entry:
         """Return a new entry in doubt, for a key that the journal has deleted."""
-        forgotten = Entry(
-            state=KeyState.IN_DOUBT, fingerprint="", intent_id="", intent=None, claimed_at=now, version=1
-        )
+        forgotten = replace(BLANK, state=KeyState.IN_DOUBT, claimed_at=now, version=1)
         return self._bound(_with_suspicion(forgotten, self, now, outcome=self.outcome), now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
@@ -836,7 +835,7 @@ class Claim(Move, frozen=True, kw_only=True):
         If a dead worker may have sent the order, reject the claim and put the key in doubt.
         """
         if entry is None:
-            return TransitionResult(now=now, entry=self._begin(_BEGUN, now))
+            return TransitionResult(now=now, entry=self._begin(BLANK, now))
         denial = self.denial(entry, now)
         if denial is not None:
             return TransitionResult(now=now, entry=entry, denial=denial)
@@ -883,7 +882,8 @@ class Claim(Move, frozen=True, kw_only=True):
 
     def _begin(self, before: Entry, now: float, *, undos: tuple[PendingUndo, ...] = ()) -> Entry:
         return replace(
-            _BEGUN,
+            BLANK,
+            state=KeyState.CLAIMED,
             fingerprint=self.fingerprint,
             intent_id=self.intent.id,
             intent=self.intent,
@@ -899,10 +899,6 @@ class Claim(Move, frozen=True, kw_only=True):
             version=before.version + 1,
             unknown_members=before.unknown_members,
         )
-
-
-_BEGUN = Entry(state=KeyState.CLAIMED, fingerprint="", intent_id="", intent=None, claimed_at=0.0)
-"""The template for entries that a claim creates. Copying it takes half as long as creating a new entry."""
 
 
 # --- the history --------------------------------------------------------------------------------

@@ -145,7 +145,8 @@ RULES: tuple[Rule, ...] = (
         RETRY,
         "the beneficiary could not be looked up",
     ),
-    Rule(_is(BeneficiaryNotVerified), ACK, "the beneficiary check refused the order"),
+    # An outcome that is published must stay true for a redelivery with the same hold: see `Claim.once`.
+    Rule(_is(BeneficiaryNotVerified, refused=True), ACK, "the beneficiary check refused the order"),
     Rule(
         _is(HoldRequired),
         DEAD_LETTER,
@@ -153,7 +154,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(_is(PreflightFailed, refused=True), ACK, "a hook refused"),
     Rule(_is(PreflightFailed), RETRY, "a hook failed"),
-    Rule(_is(Expired), ACK, "send_before passed before the order could be sent"),
+    Rule(_is(Expired), ACK, "a time limit passed, or would pass, before the order could be sent"),
     Rule(_is(KeyBusy), RETRY, "another worker is processing the key", at_least="retry_after"),
     Rule(_is(TokenUnavailable), RETRY, "the token is not available", ready=False),
     Rule(_is(ConnectionFailed), RETRY, "the service cannot be reached", ready=False),

@@ -21,9 +21,17 @@ from attrs import frozen
 
 from transfer_async._client import TransferClient, context_of, run_call, worker_call
 from transfer_async._converters.messages import EndOfDoubt, OrderCommand, OrderOutcome
-from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome, OutcomeUnknown, TransferError
+from transfer_async._models.errors import (
+    Expired,
+    JournalFailed,
+    KeyConflict,
+    Outcome,
+    OutcomeUnknown,
+    TransferError,
+)
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
+from transfer_async._pipeline.attempt import limit_passed
 from transfer_async._pipeline.call import ClientCore, OrderProgress
 from transfer_async._support.util import check_count, log, must_propagate
 from transfer_async.journal.model import SUSPECTED, Entry, KeyState, OutboxEntry
@@ -123,6 +131,11 @@ class Handler:
         outcome = None
         if decided.action in (Action.ACK, Action.DEAD_LETTER) and _is_anothers(result):
             why = "another worker has used the key: the next delivery reads the result from the journal"
+            decided = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
+        elif isinstance(result, Expired) and limit_passed(self._context.clock, work) is None:
+            # Once this outcome is published, the sender may release its hold. But a redelivery could still
+            # send the order until the limit has passed.
+            why = "the rate limit would delay the order beyond its time limit, but that has not passed yet"
             decided = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
         elif decided.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, work)

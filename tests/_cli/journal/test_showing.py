@@ -117,6 +117,8 @@ async def test_more_keys_than_a_page_are_all_listed(world: World, monkeypatch: p
 OF_A_SCOPE = {
     "list": [],
     "show": ["doubt"],
+    "note": ["doubt", "seen", "--by", "ada"],
+    "audit": [],
     "resolve": ["doubt", "--order-id", "tx-1", *ADA],
     "refute": ["doubt", "--yes", *ADA],
     "amend": ["doubt", "--order-id", "tx-1", *ADA],

@@ -437,7 +437,7 @@ def test_a_missing_column_is_reported_once_with_the_option_that_helps(empty: Pat
     output = output_of(empty / name, code=1)
 
     assert output.count("order_id (looked for as order_id or id)") == 1
-    assert "give --column order_id=COLUMN" in output
+    assert "pass --column order_id=COLUMN" in output
 
 
 def test_only_the_first_faults_are_printed(empty: Path):

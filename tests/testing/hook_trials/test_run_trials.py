@@ -46,9 +46,7 @@ async def test_the_ledger_for_tests_keeps_the_rules():
 @pytest.mark.usefixtures("blocking_bank")
 @pytest.mark.parametrize(
     "right",
-    mostly_in_trials(
-        right_banks.RIGHT, often=(right_banks.SimpleBank, right_banks.HookBank, right_banks.LockingBank)
-    ),
+    mostly_in_trials(right_banks.RIGHT, often=(right_banks.SimpleBank,)),
     ids=lambda kind: kind.__name__,
 )
 async def test_right_hooks_of_every_style_pass_on_an_account_with_room_for_six_holds(right):

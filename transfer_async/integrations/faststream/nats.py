@@ -45,6 +45,7 @@ from transfer_async.integrations.faststream.broker import (
     WorkerSettings,
     reason_header,
 )
+from transfer_async.journal.model import SUSPECTED
 
 _SERVER_PREFIX = "nats-"  # the prefix of headers that control the server
 _MESSAGE_ID = "Nats-Msg-Id"  # the header by which the server detects duplicates
@@ -260,7 +261,8 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 
     A person may change a recorded order id, and later change it back. Then the same outcome is published
     again, and the server must not drop it as a duplicate. Only the time at which the id was recorded
-    distinguishes the two, so an outcome without that time gets no header.
+    distinguishes the two, so an outcome without that time gets no header. Neither does a suspected duplicate,
+    which may equal the outcome that was published when its doubt began.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -268,11 +270,14 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
         outcome.order_id,
         outcome.order_may_exist,
     ]
-    if outcome.outcome is Outcome.CREATED and outcome.state is None:
+    is_suspicion = outcome.error == SUSPECTED
+    if is_suspicion or (outcome.outcome is Outcome.CREATED and outcome.state is None):
         ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
         if ended_at is None:
             return {}
         parts.append(ended_at)
+    if is_suspicion:
+        parts.append(outcome.error)
     return {_MESSAGE_ID: ":".join(map(str, parts))}
 
 
