@@ -438,7 +438,7 @@ async def test_a_read_only_operator_sees_no_form_that_changes_anything(
     shown = await desk.visitor("eve", roles).key()
 
     assert set(shown.page.forms) <= {"find", "parties"}
-    assert "Decisions need the role “change”" in shown.text
+    assert "Decisions require the role “change”" in shown.text
 
 
 @pytest.mark.parametrize("four_eyes", [False, True], ids=["decided", "proposed"])

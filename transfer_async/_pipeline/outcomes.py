@@ -108,7 +108,7 @@ async def settle(
     try:
         verdict = await context.journal.write(work.intent.key, create, certain=Outcome.CREATED, order=order)
     except KeyForgotten as error:
-        why = "the order was created after the journal had lost its key: a duplicate is suspected"
+        why = "the order was created after the journal had lost the key: a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
         raise annotate_error(error, work, order_may_exist=True) from None
     except JournalFailed as error:

@@ -166,7 +166,7 @@ class PostgresJournal(DurableJournal):
         is_safe, is_standby, process, has_safe_defaults, now = await connection.fetchrow(self._sql.server)
         if not is_safe:
             raise JournalFailed(
-                "the database server runs with fsync=off, so commits may be lost: switch fsync on"
+                "the database server runs with fsync=off, so commits may be lost: turn fsync on"
             )
         if is_standby:
             raise JournalFailed(

@@ -429,7 +429,7 @@ async def _read(
 def _without_record(verdict: TransitionResult | None) -> JournalFailed:
     """Return the error for a key whose record is missing or cannot be read."""
     if verdict is None:
-        return KeyForgotten("the journal has no record of the key any more")
+        return KeyForgotten("the journal no longer has a record of the key")
     unread = verdict.entry.unread
     why = "the journal's record of the key cannot be read: an operator must first resolve the key"
     if unread is not None and unread.is_sealed:
