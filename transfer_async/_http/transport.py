@@ -371,10 +371,10 @@ class Transport:
         try:
             while chunk := await response.content.readany():
                 body.take(chunk)
-                if response.content.at_eof():  # Most bodies arrive in one part.
+                if response.content.at_eof():  # Most bodies arrive in one piece.
                     break
             body.end()
-        except BaseException as error:  # A cut response still has its status.
+        except BaseException as error:  # A truncated response still has its status.
             response.close()
             if is_end(error):
                 raise

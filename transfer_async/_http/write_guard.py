@@ -53,7 +53,7 @@ class GuardedBody:
     stale: bool = False  # whether the last connection was stale
     late: bool = False  # whether the time limit had passed
     handed_over: bool = False  # whether bytes of the request may have been sent; if not, none were
-    spent: bool = False  # whether the request must not be sent any more
+    spent: bool = False  # whether the request must no longer be sent
 
     def __init__(self, content: bytes | None, *, in_time: Callable[[], bool]) -> None:
         self.content = content
@@ -65,12 +65,12 @@ class GuardedBody:
 
         The caller must then write the request immediately.
         """
-        if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself.
+        if self.spent:  # aiohttp itself retries GET, PUT and DELETE.
             raise NeverTwice
         if not ConnectionState.may_take(protocol) or await _is_stale(transport, protocol):
             self.stale = True
             raise ConnectionStale
-        if self.spent:  # The request was given up during the check.
+        if self.spent:  # The request was cancelled during the check.
             raise NeverTwice
         if not self._in_time():
             self.late = True
@@ -102,7 +102,7 @@ class SessionBody(aiohttp.BytesPayload):
         """Check the connection, and write the body to it."""
         trace = getattr(writer, "_on_chunk_sent", None)  # This calls `on_request_chunk_sent` of all traces.
         if trace is not None:
-            writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp has no public way
+            writer._on_chunk_sent = None  # type: ignore[attr-defined] # aiohttp has no public API for this
             await trace(self._value)
         await self._guard.take(writer.transport, getattr(writer, "protocol", None))
         await super().write_with_length(writer, content_length)

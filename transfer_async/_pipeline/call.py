@@ -147,7 +147,7 @@ class Cancellation(MutableStruct, kw_only=True):
         self.abandoned = True
         waiting = self.on_the_way is not None and not self.on_the_way.handed_over
         if self.on_the_way is not None and waiting:
-            self.on_the_way.spent = True  # The body waits for a connection and must not be sent.
+            self.on_the_way.spent = True  # The body is waiting for a connection and must not be sent.
         if self.task is not None and (self.is_stoppable or waiting):
             self.is_stoppable = False
             self.task.cancel()
@@ -233,7 +233,7 @@ def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist
     error.attempt_id = work.attempt_id
     error.receipts = dict(work.receipts)
     if work.intent.held is not None:
-        error.receipts.setdefault("held", work.intent.held)  # A reference on record takes precedence.
+        error.receipts.setdefault("held", work.intent.held)  # A recorded reference takes precedence.
     error.order_may_exist = order_may_exist
     return error
 

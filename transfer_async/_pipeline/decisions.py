@@ -117,7 +117,7 @@ def _of_resolving(
     view: KeyView, verb: str, holds: AbstractSet[str], order_id: str | None
 ) -> Iterator[Sentence]:
     named = "{}" if order_id else "that order"
-    if view.state is KeyState.CREATED:  # The record is corrupt; else there is nothing to resolve.
+    if view.state is KeyState.CREATED:  # The record is corrupt; otherwise there is nothing to resolve.
         known = view.order_id or "no id"
         yield Sentence(
             f"{verb} puts the corrupt record into quarantine. The order on record stays: {{}}.", (known,)

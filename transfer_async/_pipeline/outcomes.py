@@ -137,7 +137,7 @@ async def settle(
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
         why = f"the key is recorded with order {entry.order_id}, because it was resolved with another id"
-    if verdict.denial is None:  # The key was free, and has the order now.
+    if verdict.denial is None:  # The key was free, and is now bound to the order.
         _report_suspicion(context, work, why, order.id)
     else:
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
@@ -364,7 +364,7 @@ async def _undo_late(
         add = AddPendingUndos(pending_undos=undos, lease=context.lease)
         verdict = await context.journal.write(work.intent.key, add, certain=Outcome.NOT_SENT)
         undos = tuple(recorded(verdict.entry, undos))
-    except JournalFailed:  # The traceback is not logged, because it contains texts of the store.
+    except JournalFailed:  # The traceback is not logged, because it contains texts from the store.
         log.warning("a late undo could not be recorded as pending, so it is tried only once")
         is_recorded = False
     await undo(context, work, cancellation, undos, is_recorded=is_recorded)
@@ -629,7 +629,7 @@ async def _resolved(
         if (is_created or is_superseded) and now.order_id != order_id:
             await _suspect_resolved(context, work, entry, order_id, found_in=now)
         if is_superseded and (now.order_id, now.fingerprint) != (order_id, entry.fingerprint):
-            raise doubt  # The key belongs to another intent, maybe with another order.
+            raise doubt  # The key belongs to another intent, perhaps with another order.
         if not is_created:
             raise doubt  # The order belongs to another key.
     context.publish(Resolved, work, outcome=Outcome.CREATED, order_id=verdict.entry.order_id)

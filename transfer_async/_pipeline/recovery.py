@@ -260,7 +260,7 @@ class Recovery:
         due = {(pending.intent.id, pending.hook) for pending in undos}
         entry = attended.entry
         await self._undo(tuple(item for item in entry.pending_undos if (item.intent.id, item.hook) in due))
-        if entry.state is KeyState.IN_DOUBT:  # The lease covers the doubt, too.
+        if entry.state is KeyState.IN_DOUBT:  # The lease also covers the doubt.
             await self._leave(key, attended)
 
     async def _attend(self, key: str, certain: Outcome) -> TransitionResult | None:

@@ -384,7 +384,7 @@ class DurableJournal(abc.ABC):
                     await self._commit_all(taken)
                 finally:
                     for pending in taken:
-                        if not pending.result.done():  # No caller may wait for ever.
+                        if not pending.result.done():  # No caller may wait forever.
                             why = "the journal failed: read the key to find out its state"
                             pending.result.set_exception(JournalFailed(why))
                 self._commit_seconds = _loop_time() - began
@@ -419,7 +419,7 @@ class DurableJournal(abc.ABC):
         except BaseException as error:  # noqa: BLE001 - as above
             left = [pending for pending in wanted if not pending.is_settled]
             if len(wanted) > 1 and isinstance(error, Exception) and not self._is_store_error(error):
-                for pending in left:  # Commit each one alone, so that a faulty transition fails alone.
+                for pending in left:  # Commit each one separately, so that only a faulty transition fails.
                     await self._commit_all([pending])
                 return
             _fail(left, error)
@@ -457,7 +457,7 @@ def _loop_time() -> float:
 def _fail(wanted: list[PendingMove], error: BaseException) -> None:
     is_safe_to_show = is_ours(error) and is_a(error, (JournalFailed, SealFailed))
     why = str(error) if is_safe_to_show else f"the journal failed ({name_of(error)})"
-    cause = bare_alone(error)  # Its frames hold rows with personal data.
+    cause = bare_alone(error)  # Its frames contain rows with personal data.
     for pending in wanted:
         if not pending.result.done():
             own = JournalFailed(why)  # Each call sets its own outcome on it.

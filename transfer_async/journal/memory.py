@@ -58,7 +58,7 @@ class MemoryJournal:
         self._clock = clock or Clock()
         self._lock = Lock()
         self._entries: dict[_Place, Entry] = {}
-        self._steps: dict[_Place, list[HistoryEvent]] = {}  # their times are the clock's
+        self._steps: dict[_Place, list[HistoryEvent]] = {}  # their times come from the clock
         self._ended: OrderedDict[_Place, float] = OrderedDict()  # ended keys, oldest first
         self._ids: OrderedDict[_Place, str] = OrderedDict()  # scope and order id -> key
         # the history lines that name a person, numbered
@@ -238,7 +238,7 @@ class MemoryJournal:
                 if place[0] != scope or by not in (None, step.by) or not begin <= line.at < end:
                     continue
                 earlier = self._until(place, step)
-                if not earlier:  # the key was deleted since
+                if not earlier:  # the key has been deleted since
                     continue
                 changes = [item for item in earlier[:-1] if item.move not in WITHOUT_CHANGE]
                 proposal = changes[-1] if changes and changes[-1].move == Propose.name else None
@@ -277,5 +277,5 @@ def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
     if before is not None and before.state is KeyState.IN_DOUBT:
         return True
     if entry.epoch > 1 or (entry.ending is not None and entry.ending.error == REFUTED):
-        return True  # The sender may not know yet that someone else has ended its intent.
+        return True  # The sender may be unaware that its intent was ended elsewhere.
     return isinstance(move, Create) and move.retried

@@ -153,7 +153,7 @@ class PostgresJournal(DurableJournal):
                 command_timeout=one_statement or self._timeout,
             )
         except BaseException as error:
-            without_frames(error)  # The frames' variables contain the password.
+            without_frames(error)  # The variables of its frames contain the password.
             raise
         try:
             return await self._checked(connection)  # A later connection may lead to another server.

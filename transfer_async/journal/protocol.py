@@ -48,7 +48,7 @@ class Journal(Protocol):
     transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-            async with self.transaction(scope, key) as stored:  # no other writer of the key
+            async with self.transaction(scope, key) as stored:  # no other writer holds the key
                 taken = move.order_bound is not None and await stored.is_of_another_key(move.order_bound)
                 rule = await stored.locked(FOUR_EYES) if move.is_by_one_person else None
                 verdict = decide(stored.entry, move, now=stored.now, id_taken=taken, four_eyes=rule)
@@ -258,7 +258,7 @@ def order_on_record(entry: Entry) -> Order | None:
         return None
     try:
         return Order.from_json(entry.reply)
-    except UnreadableOrder:  # The order exists anyway, so this is no doubt.
+    except UnreadableOrder:  # The order exists anyway, so the key is not in doubt.
         return None
 
 

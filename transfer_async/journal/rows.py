@@ -257,7 +257,7 @@ def entries_of(
 def _listed(row: EntryRow, seal: Seal | None, place: RecordId) -> Entry:
     try:
         return entry_of(row, seal, place=place)
-    except SealFailed as error:  # The seal may fail on this record only.
+    except SealFailed as error:  # The seal may fail only for this record.
         return _readable_part(row, str(error), None, place, is_sealed=True)
 
 
@@ -398,7 +398,7 @@ def _readable_part(
     state, intent_id = _state_of(row), values["intent_id"]
     is_pending = any(undo is not None and undo.intent.id == intent_id for undo in undos.values())
     if is_pending and row.order_id is None and row.state not in _STATES:
-        state = KeyState.FREE  # Only a definite failure makes the undos of the last intent pending.
+        state = KeyState.FREE  # Only a definite failure makes the last intent's undos pending.
     corrupt = [raw for raw, undo in undos.items() if undo is None]
     # If a free key's order exists after all, the corrupt undos of its last intent concern that order's hold.
     own = [raw for raw in corrupt if state is KeyState.FREE and _is_undo_of(intent_id, raw)]

@@ -102,7 +102,7 @@ class Move(HidesStored, frozen=True):
         if to is KeyState.FREE and entry.is_suspected and not is_refuted_by_person:
             kept = _kept_in_doubt(entry, self, now)
             return TransitionResult(now=now, entry=kept, denial=Rejection.LOST, found_doubt=True)
-        if self.is_a_change:  # A pending proposal was about the earlier version, so it is void.
+        if self.is_a_change:  # A pending proposal applied to the earlier version, so it is void.
             moved = replace(entry, state=to, version=entry.version + 1, proposal=None)
         else:
             moved = replace(entry, state=to)
