@@ -147,7 +147,7 @@ async def exchange(
 ) -> Response:
     """Write a request once, to a connection that passes ``guard``'s checks, and wait for the response's head.
 
-    After any error, ``guard`` shows whether the request was written.
+    After an error, ``guard`` shows whether the request was written.
 
     Args:
         origin: any request to the same host, from which the connector takes the address.

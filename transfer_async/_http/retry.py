@@ -91,8 +91,8 @@ class RetryPolicy:
         max_delay: the limit up to which the bound doubles, in seconds.
         deadline: the time limit for all attempts together, in seconds. It starts after the hooks, just before
             the first attempt.
-        not_processed: the statuses after which an order is sent again. Your contract with the service must
-            guarantee that it has not processed an order that received such a response.
+        not_processed: the statuses after which an order may be sent again. Your contract with the service
+            must guarantee that it has not processed an order that received such a response.
         refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
 

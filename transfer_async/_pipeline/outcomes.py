@@ -332,7 +332,7 @@ async def definite_failure(
 
 
 def _beneficiary_reason(failure: BaseException) -> str | None:
-    """Return the reason for the key's history if the beneficiary is not verified, else None."""
+    """Return the reason to record in the history if the beneficiary is not verified, else None."""
     if not isinstance(failure, BeneficiaryNotVerified) or failure.reason is None:
         return None
     result, reason = (item.value.replace("_", " ") for item in (failure.result, failure.reason))
