@@ -127,7 +127,10 @@ async def test_headers_in_the_environment_are_those_of_a_client_unless_it_has_it
             b"Authorization: s3cret",
             "Authorization is set by the client or by HTTP itself; choose another header",
         ),
-        (b"X-Tenant:", "the value of X-Tenant must be printable ASCII, not empty, with no blank at its ends"),
+        (
+            b"X-Tenant:",
+            "the value of X-Tenant must be non-empty printable ASCII without spaces at either end",
+        ),
         (b"X: s3cret\xff", "cannot be read (it is not UTF-8); it must be a text file of headers"),
         (None, "cannot be read (No such file or directory); it must be a text file of headers"),
     ],

@@ -70,7 +70,7 @@ def test_durations_may_be_timedeltas():
 
 WHOLE = "must be a whole number, {} or more"
 SECONDS = "must be a finite number of seconds, {} or more"
-STATUSES = "must hold HTTP statuses, 100 to 599"
+STATUSES = "must contain only HTTP statuses from 100 to 599"
 
 
 @each(
@@ -88,7 +88,7 @@ STATUSES = "must hold HTTP statuses, 100 to 599"
             for name in ("not_processed", "refused")
             for value in ({99}, {600}, {"429"}, {429.0}, {True}, 429, None, [[429]])
         ],
-        *[({name: {200}}, "must not hold a 2xx") for name in ("not_processed", "refused")],
+        *[({name: {200}}, "must not contain a 2xx") for name in ("not_processed", "refused")],
         *[({"budget": value}, "must be a RetryBudget") for value in (None, 500, {"capacity": 500})],
         ({"first_delay": 2, "max_delay": 1}, None),
     ],

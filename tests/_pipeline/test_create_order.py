@@ -1239,7 +1239,7 @@ async def test_a_journal_that_lost_the_key_raises_journal_failed(world: World):
         world.journal.journal._entries.clear()
 
     world.journal.before[transitions.MarkSending] = forget
-    await world.fails(JournalFailed, match="no record of the key any more")
+    await world.fails(JournalFailed, match="no longer has a record of the key")
 
     assert not world.sandbox.requests
 

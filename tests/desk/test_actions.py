@@ -350,7 +350,7 @@ async def test_another_operators_form_is_not_reported_as_a_change_of_the_key(dou
 
     answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
 
-    assert "This page is out of date, or was made for another operator." in answer.text
+    assert "This page is out of date, or was rendered for another operator." in answer.text
     assert "changed meanwhile" not in answer.text
 
 
@@ -438,7 +438,7 @@ async def test_a_read_only_operator_sees_no_form_that_changes_anything(
     shown = await desk.visitor("eve", roles).key()
 
     assert set(shown.page.forms) <= {"find", "parties"}
-    assert "Decisions need the role “change”" in shown.text
+    assert "Decisions require the role “change”" in shown.text
 
 
 @pytest.mark.parametrize("four_eyes", [False, True], ids=["decided", "proposed"])

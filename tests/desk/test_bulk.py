@@ -102,7 +102,7 @@ async def test_a_key_that_changed_meanwhile_is_refused_and_the_others_are_propos
 
     assert answer.status == 422
     assert "Proposed: 1 key. The other keys are below. payment-1 : the order exists, tx-1" in answer.text
-    assert "payment-2 (Has changed since this page was made, so nothing was proposed)" in answer.text
+    assert "payment-2 (Has changed since this page was rendered, so nothing was proposed)" in answer.text
     assert "Order id: must look like" in answer.text
     assert 'value="no id"' in answer.html
     two, three = [(await world.entry(key)).proposal for key in KEYS[1:]]
@@ -141,7 +141,7 @@ async def test_an_id_for_two_keys_or_a_missing_reason_is_refused_at_its_field(wo
     twice = await proposed(ada, page, k1="tx-1", k2="tx-1", k3="tx-3")
     silent = await proposed(ada, page, reason=" ", k2="tx-2")
 
-    assert twice.text.count("Order id: is given for several keys") == 2
+    assert twice.text.count("Order id: is the same for several keys") == 2
     assert "Proposed: 1 key." in twice.text
     assert "Reason: must be a non-empty line" in silent.text
     assert 'value="tx-2"' in silent.html

@@ -180,7 +180,7 @@ async def test_quarantining_the_damaged_record_of_a_known_order_is_confirmed(
 async def test_a_decision_that_fails_after_a_quarantine_reports_both(
     stored: World, desk: Desk, damage: Damage
 ):
-    """ "Nothing was changed: the key has changed meanwhile" blamed others for this form's own write."""
+    """ "Nothing was changed: the key has changed in the meantime" blamed others for this form's own write."""
     await damage(NO_FINGERPRINT.replace("fingerprint", "sent_until"))
 
     answer = await desk.visitor().does("refute", certain="1", undone="1")

@@ -68,7 +68,7 @@ async def test_each_person_finds_the_proposals_that_wait_for_them(
     assert "for me to approve 1" in for_ben.text
     assert "proposed by me 1" in adas.text
     assert (keys(for_ben), keys(bens), keys(adas)) == ({"key?key=k"}, set(), {"key?key=k"})
-    assert "No key matches this choice." in bens.text
+    assert "No key matches these filters." in bens.text
     assert "No key needs attention" not in bens.text
     assert (keys(unproposed), keys(await both.get(proposal="approve"))) == ({"key?key=other"}, set())
     assert "for me to approve" not in adas.text
@@ -153,7 +153,7 @@ async def test_an_operator_without_the_approve_role_sees_which_role_is_needed(de
 
     shown = await desk.visitor("eve", [Role.CHANGE]).key()
 
-    assert "Approving it needs the role “approve”." in shown.text
+    assert "Approving it requires the role “approve”." in shown.text
     assert "approve" not in shown.page.forms
 
 

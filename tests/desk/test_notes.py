@@ -17,7 +17,7 @@ async def test_a_note_is_in_the_history_and_changes_nothing(doubted: World, desk
     done = await ada.get(path, **query)
     after = await doubted.entry()
 
-    assert "Saved: the history has your note." in done.text
+    assert "Saved: your note is in the history." in done.text
     assert "a note was written by ada the service calls back at four" in done.text
     assert (after.state, after.version, after.proposal) == (KeyState.IN_DOUBT, before.version, None)
     assert (await ben.sends(page, "note", reason="thanks")).status == 303  # its page is still current

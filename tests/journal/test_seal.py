@@ -70,7 +70,7 @@ def test_a_changed_text_cannot_be_decrypted(change: Any):
         ({"a": OLD}, "b", "current: must be the id"),
         ({"a": OLD[:31]}, "a", "the key 'a' must be 32 bytes"),
         ({"a": OLD.hex()}, "a", "the key 'a' must be 32 bytes"),
-        ({"a:b": OLD}, "a:b", "an id has 1 to 32 letters"),
+        ({"a:b": OLD}, "a:b", "an id must consist of 1 to 32 letters"),
     ],
 )
 def test_invalid_encryption_keys_are_named_but_not_shown(keys: dict[str, Any], current: str, why: str):

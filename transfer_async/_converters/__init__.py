@@ -1,1 +1,1 @@
-"""Exact conversion between JSON bytes and models. This package may import the models."""
+"""Exact conversion between JSON bytes and models. This package may import `_models`."""

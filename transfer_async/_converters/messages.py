@@ -1,7 +1,7 @@
-"""The two messages in brokers and files: a command to create an order, and the order's outcome.
+"""The two message formats that brokers and files use: a command to create an order, and the order's outcome.
 
-Both messages are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers, and are
-read exactly::
+Both are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers, and are read
+exactly::
 
     {"version": 1, "key": "payment-8731", "order": {"poster_username": ..., ...},
      "beneficiary": {"first": "Ben", "last": "Okri"}, "held": "hold-17",
@@ -10,8 +10,8 @@ read exactly::
     {"version": 1, "key": "payment-8731", "intent_id": "9f0c...", "outcome": "created",
      "order_may_exist": true, "order_id": "tx-...", "state": "unknown", "poster_amount": "150000.00", ...}
 
-A command with an unknown field is refused, because the field may be a misspelt ``held``. A command with a
-duplicate field is also refused, because some JSON readers use the first of two duplicates, and some the last.
+A command with an unknown field is rejected, because the field may be a misspelt ``held``. A command with a
+duplicate field is also rejected, because some JSON readers use the first of two duplicates and some the last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from transfer_async._models.requests import (
 from transfer_async._models.responses import Order, OrderState
 
 VERSION = 1
-"""The supported version of both messages. A message with another version is refused."""
+"""The supported version of both messages. A message with another version is rejected."""
 
 ORDER_FIELDS = (
     "poster_amount",
@@ -60,19 +60,19 @@ _encode = msgspec.json.Encoder().encode
 
 @frozen(kw_only=True)
 class OrderCommand:
-    """A command to create one order: the fields of `OrderRequest`, with a required key.
+    """A command to create one order. Its fields are those of `OrderRequest`, but the key is required.
 
     Args:
-        key: the sender's own id for the payment; see `TransferClient.create_order`.
+        key: the command sender's own id for the payment; see `TransferClient.create_order`.
         order: the order to create (specification 4.1).
         beneficiary: the beneficiary's name as the customer typed it.
-        held: the reference of a hold that the bank has placed itself.
+        held: the reference of a hold that the bank itself has placed.
         send_before: an aware time after which the order must not be sent.
         deadline: an aware time after which the command's sender no longer waits for the outcome; see
             `TransferClient.create_order`.
 
     Raises:
-        InvalidOrder: a field is invalid; ``.problems`` lists all of them.
+        InvalidOrder: a field is invalid. ``.problems`` lists all invalid fields.
     """
 
     key: str = field(converter=requests.to_text)
@@ -99,8 +99,8 @@ class OrderCommand:
 
         Raises:
             InvalidOrder: the command is unreadable or invalid. ``.problems`` lists every problem with its
-                JSON path. ``order_may_exist`` is false only if the command certainly has no key; otherwise
-                an earlier command may have the same key.
+                JSON path. ``order_may_exist`` is false only if the command certainly contains no key.
+                Otherwise, an earlier command may have used the same key.
         """
         return cls.from_tree(tree_of(data))
 
@@ -148,7 +148,7 @@ def tree_of(data: bytes | str) -> Any:
     """Return decoded JSON, with numbers as `Decimal` or ``int``.
 
     Raises:
-        InvalidOrder: the text is not JSON, or has a duplicate field.
+        InvalidOrder: the text is not JSON, or contains a duplicate field.
     """
     data = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     try:
@@ -162,7 +162,8 @@ def tree_of(data: bytes | str) -> Any:
 
 
 def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[Problem]:
-    # The unknown name may be personal data, so the message gives its position and a similar known name.
+    # The unknown name may be personal data, so the message contains its position and a similar known name
+    # instead.
     place = next((number for number, name in enumerate(tree, 1) if name not in known), None)
     if place is None:
         return []
@@ -182,7 +183,10 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """Return the key if a journal may contain it, else None. Add the key's problem to ``problems``."""
+    """Return the key if a journal may contain it.
+
+    Otherwise, return None and add the reason to ``problems``.
+    """
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
     return value if requests.may_be_on_record(value) else None
@@ -230,7 +234,7 @@ OPTIONAL_FIELDS = {
     for item in wire_format.fields_of(OrderRequest)
     if item.name not in ("order", "key")
 }
-"""The reader and the writer of each field of a command other than the order and the key."""
+"""The reader and the writer for each field of a command, except the order and the key."""
 
 
 # --- outcome -----------------------------------------------------------------------------------------
@@ -238,25 +242,26 @@ OPTIONAL_FIELDS = {
 
 @frozen(kw_only=True)
 class OrderOutcome:
-    """The outcome of a command. It is published at least once, so it may arrive more than once.
+    """The outcome of a command.
 
-    For one ``intent_id``, another outcome may follow ``unknown`` when the doubt ends. If ``unknown`` arrives
-    after the other outcome, ignore it.
+    It is published at least once, so it may arrive more than once. After ``unknown``, a final outcome with
+    the same ``intent_id`` may follow once the order is resolved or refuted. Ignore an ``unknown`` that
+    arrives after the final outcome.
 
     Args:
         key: the command's key.
         intent_id: the intent's id, which the bank's hooks received.
-        outcome: what is certain about the order.
+        outcome: whether the order was created, refused or never sent, or is in doubt.
         order_may_exist: whether an order for the key may exist. Release the hold only if this is false.
         order_id: the order's id, if it exists.
         error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur
-            with any outcome and means that two orders may exist: a doubt had ended with one result, and then
-            its sender reported a different result.
+            with any outcome. It means that two orders may exist, because the sender's result contradicts the
+            recorded one.
         status: the HTTP status of a refusal.
-        fields: the request's fields that a refusal named.
-        receipts: the hooks' receipts by hook name. The command's ``held`` has the name ``"held"``.
+        fields: the names of request fields that a refusal lists.
+        receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: the exact value in the service's order, like the next five fields.
+        poster_amount: the exact value from the service's order, as in the next five fields.
     """
 
     key: str
@@ -314,7 +319,7 @@ class OrderOutcome:
         """Read an outcome. Unknown fields are ignored.
 
         Raises:
-            ValueError: ``data`` is not an outcome, or has another version.
+            ValueError: ``data`` is not an outcome, or its version is not supported.
         """
         try:
             if (version := _read_version(data).version) != VERSION:
@@ -339,12 +344,13 @@ class OrderOutcome:
 
 @frozen(kw_only=True)
 class EndOfDoubt(OrderOutcome):
-    """The outcome with which a doubt ended. It is written and compared like any other outcome.
+    """The final outcome of an order that was in doubt. It is written and compared like any other outcome.
 
-    If an operator amends the order's id and then restores it, two outcomes differ only in ``ended_at``.
+    If an operator amends the order id and then restores it, the two outcomes differ only in ``ended_at``.
 
     Args:
-        ended_at: the time on the journal's clock when the doubt ended; None in records of earlier versions.
+        ended_at: when the order was resolved, refuted or amended, on the journal's clock. None in records of
+            earlier versions.
     """
 
     ended_at: float | None = field(default=None, repr=False)

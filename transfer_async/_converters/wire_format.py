@@ -1,4 +1,4 @@
-"""Exact decoding of JSON, the names of fields in the JSON, and readers for single values."""
+"""Exact decoding of JSON, the JSON names of fields, and readers for single values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Reader = Callable[[Any], Any]
 
 
 class Unreadable(ValueError):
-    """The JSON at ``path`` does not follow the specification. The reason ``why`` never shows the value."""
+    """The JSON at ``path`` does not follow the specification. The reason ``why`` never contains the value."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -58,12 +58,15 @@ def exactly(text: str) -> Decimal:
 
 
 def plain(value: Decimal) -> str:
-    """Return ``value`` as text, without an exponent unless the text would then have too many zeros."""
+    """Return ``value`` as text.
+
+    An exponent is used only if the text would otherwise contain too many zeros.
+    """
     return format(value, "f") if abs(value.adjusted()) <= DIGITS else str(value)
 
 
 def decode(raw: bytes | msgspec.Raw) -> Any:
-    """Decode JSON of any shape: whole numbers as ``int``, all other numbers as exact `Decimal`.
+    """Decode JSON of any shape, with integers as ``int`` and all other numbers as exact `Decimal`.
 
     Raises:
         Unreadable: the bytes are not JSON, are nested too deeply, or contain a number that is too large.
@@ -88,9 +91,9 @@ class Number(str):
 
 
 class Fields(list[tuple[str, Any]]):
-    """The fields of a JSON object in order, including duplicate fields.
+    """The fields of a JSON object in order, including duplicates.
 
-    Some JSON readers use the first of two duplicates, and some the last. So a duplicate required field is an
+    Some JSON readers use the first of two duplicates and some the last, so a duplicate required field is an
     error.
     """
 
@@ -107,7 +110,7 @@ class Fields(list[tuple[str, Any]]):
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
     """Parse JSON without converting its values. `as_decoded` converts each value separately.
 
-    This is far slower than `decode`, but other values can be read even if one is invalid. Invalid UTF-8
+    This is much slower than `decode`, but an invalid value does not prevent reading the others. Invalid UTF-8
     becomes a string for which `is_sendable` is false.
 
     Args:
@@ -134,10 +137,10 @@ def _no_constant(name: str) -> None:
 
 
 def as_decoded(written: Any, *, levels: int = MAX_DEPTH) -> Any:
-    """Convert a part of the result of `as_written` in the way in which `decode` converts values.
+    """Convert part of the result of `as_written` in the same way as `decode` converts values.
 
     Raises:
-        ValueError: `decode` would refuse the part.
+        ValueError: `decode` would reject this part.
     """
     if type(written) is Number:
         return _whole(written) if written.lstrip("-").isdigit() else exactly(written)
@@ -160,17 +163,17 @@ def _whole(text: str) -> int:
 
 
 def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
-    """Return whether any object in ``raw`` has two fields with the same name.
+    """Return whether any object in ``raw`` contains two fields with the same name.
 
     Args:
         raw: JSON that `decode` accepts.
-        decoded: the result of `decode`, if available. It usually makes a second parse unnecessary.
+        decoded: the result of `decode`, if available. With it, a second parse is usually unnecessary.
 
     Raises:
         Unreadable: see `as_written`.
     """
-    # A colon follows each name in the JSON, and the decoded result has only one of two equal names. Colons in
-    # strings only cause an unnecessary parse.
+    # A colon follows each name in the JSON, and the decoded result contains only one of two equal names.
+    # Colons in strings merely cause an unnecessary parse.
     if raw.count(b":") == _count_fields(decoded):
         return False
     found: list[bool] = []
@@ -215,7 +218,7 @@ class WireField(FrozenStruct, frozen=True):
         name: the field's name in the model.
         wire_name: the field's name in the JSON.
         kind: the field's type, without ``None``.
-        part: the model that the field contains, alone or in a tuple; None if it contains no model.
+        part: the model that the field contains, alone or in a tuple, or None.
         is_flag: whether the service writes the field as 0 or 1.
         is_strict: whether the field is required.
     """
@@ -230,7 +233,7 @@ class WireField(FrozenStruct, frozen=True):
 
 @functools.cache
 def fields_of(cls: type) -> tuple[WireField, ...]:
-    """Return the fields of a model that its JSON contains."""
+    """Return those fields of a model that occur in its JSON."""
     hints = typing.get_type_hints(cls)
     return tuple(
         WireField(
@@ -258,7 +261,7 @@ def _part(kind: Any) -> type | None:
 
 
 # --- single values -----------------------------------------------------------------------------------
-# There is one reader for each type. A reader raises `ValueError` for a value of another type.
+# There is one reader for each type. It raises `ValueError` for a value of any other type.
 
 
 def _read_text(value: Any) -> str:

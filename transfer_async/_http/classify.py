@@ -1,7 +1,7 @@
-"""Classification of responses: whether a request may have had an effect, and whether it may be sent again.
+"""Classifies responses: whether a request may have had an effect, and whether it may be sent again.
 
-The functions have no side effects. One table is for orders and other unsafe requests, and one is for reads.
-The first row that matches a response determines its classification.
+The functions have no side effects. There is one table for orders and other unsafe requests, and one for
+reads. The first row that matches a response determines its classification.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from transfer_async._models.requests import NewExternalOrder, NewOrder, ascii_lo
 from transfer_async._support.util import FrozenStruct
 
 WRONG_TOKEN = {"message": "Unauthorized"}
-"""The only error body that the specification shows (section 7)."""
+"""The only error body that the specification defines (section 7)."""
 
 
 class Classification(enum.Enum):
-    """The conclusion from one exchange about the effect of its request."""
+    """What an exchange shows about the effect of its request."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"
@@ -61,7 +61,7 @@ SERVICE_REFUSALS = frozenset(
 
 
 class Rule(FrozenStruct, frozen=True):
-    """One row of a classification table: a condition, the classification if it holds, and the reason."""
+    """One row of a classification table: a condition, the resulting classification, and the reason."""
 
     fits: Callable[[ExchangeResult, RetryPolicy], bool]
     classification: Classification
@@ -80,7 +80,7 @@ def _json(body: bytes) -> object:
 
 
 def _says_wrong_token(result: ExchangeResult) -> bool:
-    # A long body cannot be equal to `WRONG_TOKEN`, so it is not parsed.
+    # A long body cannot equal `WRONG_TOKEN`, so it is not parsed.
     short = len(result.body) < SHORT and result.intact
     return short and _json(result.body) == WRONG_TOKEN and not has_duplicate_fields(result.body)
 
@@ -127,7 +127,7 @@ ORDER_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, policy: _status(e) in policy.refused,
         Classification.REFUSED,
-        "the service refused the request; a cut or unexpected body does not change that",
+        "the service refused the request; a truncated or unexpected body does not change that",
     ),
     Rule(
         lambda _, __: True,
@@ -181,7 +181,7 @@ _compared = attrgetter("poster_currency", "matcher_currency", "poster_amount", "
 
 
 def other_order(sent: NewOrder, answer: Answer) -> str | None:
-    """Return the name of the first field in which ``answer`` differs from the sent order, or None."""
+    """Return the name of the first field in which ``answer`` differs from the order sent, or None."""
     order = answer.order
     people = (sent.poster_username, sent.poster_recipient_username)
     if (
@@ -210,7 +210,7 @@ def _is_other(shown: str | None, sent: str) -> bool:
 def error_of(
     classification: Classification, result: ExchangeResult, *, now: datetime, reading: bool
 ) -> TransferError:
-    """Create the error for a classification. ``reading`` is true for a safe request, which only reads."""
+    """Create the error for a classification. ``reading`` is true if the request only reads data."""
     common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
     wait = retry_after(result.headers.get("Retry-After"), now=now)
     if classification is Classification.NOT_SENT:
@@ -250,7 +250,7 @@ _FIELDS = (
 
 
 def fields_named(body: bytes) -> tuple[str, ...]:
-    """Return the specification's fields that a refusal names in its ``errors``."""
+    """Return the fields defined in the specification that a refusal lists in ``errors``."""
     said = _json(body)
     errors = said.get("errors") if isinstance(said, dict) else None
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()

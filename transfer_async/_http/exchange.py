@@ -1,9 +1,9 @@
-"""Sends one request on a connection from aiohttp's pool, and parses the response with aiohttp's parser.
+"""Sends a request on a connection from aiohttp's pool, and parses the response with aiohttp's parser.
 
 ``ClientSession.request`` creates several objects and two timers for each request. It writes the head and the
-body separately, and in Python 3.11 it even starts a task for this. This module needs half as many
-instructions, and writes the whole request in one statement. It uses aiohttp's connector for the pool, DNS
-and TLS.
+body separately, and on Python 3.11 it even starts a task to do so. This module executes half as many
+instructions, and writes the whole request in a single statement. aiohttp's connector still provides the pool,
+DNS and TLS.
 
 `GuardedBody` and `ConnectionState` record the state of an exchange:
 
@@ -21,7 +21,7 @@ trusted       the response was read and is the only  the connection may carry an
               one, and it belongs to the request
 ============  =====================================  ===================================================
 
-An error, a timeout or a cancellation never changes the state. It only closes the connection.
+Errors, timeouts and cancellations never change the state. They only close the connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _METHODS = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
 
 @cache
 def _is_tried() -> bool:
-    """Return whether the installed aiohttp is a tested version with the private members used here."""
+    """Return whether the installed aiohttp is a tested version that has the private members used here."""
     version = tuple(int(part) for part in aiohttp.__version__.split(".")[:2] if part.isdecimal())
     connect = signature(aiohttp.BaseConnector.connect).parameters
     options = signature(ResponseHandler.set_response_params).parameters
@@ -64,9 +64,9 @@ def _is_tried() -> bool:
 def is_possible(session: aiohttp.ClientSession) -> bool:
     """Return whether `exchange` can replace ``session.request``.
 
-    It cannot if this module was never tested with the installed version of aiohttp. It also cannot if a
-    library has replaced methods of aiohttp (for example a mock of the service), or has added traces to all
-    sessions (for example instrumentation).
+    It cannot if this module has not been tested with the installed version of aiohttp, or if a library has
+    patched aiohttp's methods (for example to mock the service) or traces all sessions (for example for
+    instrumentation).
     """
     methods = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
     return methods == _METHODS and not session.trace_configs and _is_tried()
@@ -75,8 +75,9 @@ def is_possible(session: aiohttp.ClientSession) -> bool:
 class Response:
     """A response with the attributes and methods of ``aiohttp.ClientResponse`` that the transport uses.
 
-    The wait for a response ends at the deadline. It also ends after ``sock_read`` seconds without the whole
-    head, or without a further part of the body. Until the head arrives, one timer enforces both limits.
+    Waiting for a response ends at the deadline. It also ends if the complete head, or the next part of the
+    body, does not arrive within ``sock_read`` seconds. Until the head arrives, a single timer enforces both
+    limits.
     """
 
     def __init__(self, connection: Any, method: str, *, deadline: float, sock_read: float) -> None:
@@ -144,14 +145,14 @@ async def exchange(
     headers: CIMultiDict[str],
     limits: aiohttp.ClientTimeout,
 ) -> Response:
-    """Write a request once to a connection that passes ``guard``, and wait for the head of its response.
+    """Write a request once, to a connection that passes ``guard``'s checks, and wait for the response's head.
 
     After any error, ``guard`` shows whether the request was written.
 
     Args:
-        origin: any request to the same host. The connector takes the address from it.
+        origin: any request to the same host, from which the connector takes the address.
         headers: all headers, except ``Host`` and ``Content-Length``.
-        limits: the time limits. ``total`` and ``sock_read`` must be set.
+        limits: the time limits, of which ``total`` and ``sock_read`` must be set.
     """
     assert limits.total is not None and limits.sock_read is not None  # noqa: S101, PT018
     deadline = asyncio.get_running_loop().time() + limits.total
@@ -163,7 +164,7 @@ async def exchange(
     response = Response(connection, method, deadline=deadline, sock_read=limits.sock_read)
     try:
         await guard.take(connection.transport, connection.protocol)
-        # From the check to the write, nothing is awaited.
+        # Nothing is awaited between the check and the write.
         connection.protocol.set_response_params(
             skip_payload=method == "HEAD", read_until_eof=True, auto_decompress=False
         )

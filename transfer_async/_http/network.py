@@ -1,4 +1,4 @@
-"""Settings of the connection to the service: the proxy, the certificates, and the bank's own headers."""
+"""Network settings for the connection to the service: the proxy, the certificates, and your own headers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from transfer_async._http.urls import proxy_and_authorization
 
 @frozen
 class NetworkSettings:
-    """Network settings given as text, to commands or to `TransferClient.from_env`.
+    """Network settings passed as text to commands or to `TransferClient.from_env`.
 
     Args:
-        proxy: the address of an HTTP proxy.
-        ca: a PEM file with the certificates to trust in place of the system's.
-        client_cert: a PEM file with the client's certificate. It may also contain the key.
+        proxy: the URL of an HTTP proxy.
+        ca: a PEM file with the certificates to trust instead of the system's.
+        client_cert: a PEM file with the client's certificate, and optionally its key.
         client_key: a PEM file with the key of ``client_cert``.
-        headers: a text file with a header on each line, as in ``X-Gateway-Key: 7f3a``.
+        headers: a text file with one header per line, for example ``X-Gateway-Key: 7f3a``.
     """
 
     proxy: str | None = field(default=None, repr=False)
@@ -35,14 +35,14 @@ class NetworkSettings:
 
     @classmethod
     def from_env(cls) -> NetworkSettings:
-        """Return the settings in the environment; an empty variable counts as not set."""
+        """Return the settings from the environment. An empty variable counts as unset."""
         return cls(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
 
     def client_settings(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return these settings as arguments of `TransferClient`: ``proxy``, ``ssl`` and ``headers``, if set.
 
-        An error begins with the setting's name from ``names``, which is its option or variable. The error
-        shows no password and no value of a header.
+        Error messages start with the name that ``names`` maps the setting to: its option or environment
+        variable. They never contain a password or a header's value.
         """
         problem = self._proxy_problem()
         if problem is not None:
@@ -63,7 +63,7 @@ class NetworkSettings:
 
     def _context(self, names: Mapping[str, str]) -> ssl.SSLContext:
         if self.client_cert is None and self.client_key is not None:
-            raise ValueError(f"{names['client_key']}: needs {names['client_cert']} as well")
+            raise ValueError(f"{names['client_key']}: also requires {names['client_cert']}")
         doing = names["ca"]
         try:
             context = ssl.create_default_context(cafile=self.ca)
@@ -71,7 +71,7 @@ class NetworkSettings:
                 doing = ", ".join(
                     names[name] for name in ("client_cert", "client_key") if getattr(self, name)
                 )
-                # Without a password, OpenSSL would ask for one on the terminal.
+                # If no password were passed, OpenSSL would prompt for one on the terminal.
                 context.load_cert_chain(self.client_cert, self.client_key, password="")
         except OSError as error:
             why = error.strerror or str(error)
@@ -80,7 +80,7 @@ class NetworkSettings:
 
 
 def _headers_in(path: str, setting: str) -> dict[str, str]:
-    """Read the headers from the file ``path``. An error begins with ``setting``."""
+    """Read the headers from the file ``path``. Error messages start with ``setting``."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:

@@ -1,4 +1,7 @@
-"""Requests other than create-order. They have the same retries, but no key, no hold and no journal."""
+"""Requests other than create-order.
+
+They are retried in the same way, but without a key, a hold or a journal.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class ServiceRequest(MutableStruct, kw_only=True):
-    """A caller's request other than create-order."""
+    """A request that a caller makes, other than create-order."""
 
     method: str
     path: str
@@ -56,7 +59,7 @@ class ServiceRequest(MutableStruct, kw_only=True):
 
 
 class _RequestState(MutableStruct, kw_only=True):
-    """The progress of one request over all its attempts."""
+    """The progress of one request across all its attempts."""
 
     headers: CIMultiDict[str]
     deadline: float = NEVER
@@ -67,7 +70,7 @@ class _RequestState(MutableStruct, kw_only=True):
 
 
 def checked_method(method: str, *, safe: bool) -> str:
-    """Return ``method`` in upper case. It must be an HTTP method; with ``safe``, GET or HEAD."""
+    """Return ``method`` in upper case. It must be an HTTP method, and GET or HEAD if ``safe`` is true."""
     name = method.upper() if isinstance(method, str) else ""
     if name not in _METHODS:
         raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
@@ -94,7 +97,7 @@ def encoded(json: Any) -> bytes | None:
 
 
 def _holds_no_number(json: Any) -> bool:
-    """Return whether ``json`` holds a NaN or infinity, which would silently become null."""
+    """Return whether ``json`` contains NaN or infinity, which would silently become null."""
     if isinstance(json, float):
         return not math.isfinite(json)
     inner = json.values() if isinstance(json, dict) else json if isinstance(json, (list, tuple)) else ()
@@ -102,7 +105,7 @@ def _holds_no_number(json: Any) -> bool:
 
 
 class OtherRequests:
-    """Sends all of a client's requests except create-order, and counts those in progress."""
+    """Sends a client's requests other than create-order, and counts those in progress."""
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class OtherRequests:
                 self._none_left.set()
 
     async def finish(self, *, wait: float) -> None:
-        """Wait at most ``wait`` seconds for the requests in progress, then allow no further attempts."""
+        """Wait at most ``wait`` seconds for the requests in progress, then stop further attempts."""
         if self._count:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -140,12 +143,13 @@ class OtherRequests:
         self.cut_off()
 
     def cut_off(self) -> None:
-        """Allow no further attempts. The client no longer waits for requests."""
+        """Stop further attempts, because the client no longer waits for requests."""
         self._is_cut = True
 
     async def _send(self, request: ServiceRequest) -> Any:
         try:
-            # The token is in no local variable, because error trackers record the variables of each frame.
+            # The token is not stored in a local variable, because error trackers record the variables of each
+            # frame.
             state = _RequestState(headers=self._tokens.current or await self._headers(request))
         except (TokenUnavailable, Expired) as error:
             error.order_may_exist = False
@@ -218,7 +222,10 @@ class OtherRequests:
         return headers
 
     async def _headers(self, request: ServiceRequest, state: _RequestState | None = None) -> CIMultiDict[str]:
-        """Return the headers with the token. If the service refused the token in ``state``, get a new one."""
+        """Return the headers with the token.
+
+        If the service rejected the token in ``state``, request a new one.
+        """
         try:
             async with asyncio.timeout(seconds_left(self._clock, request.deadline)):
                 return await self._tokens.headers(instead_of=state.headers if state else None)
@@ -249,7 +256,7 @@ def _read(request: ServiceRequest, state: _RequestState, result: ExchangeResult)
     try:
         if result.error is not None:
             state.classification = Classification.FAILED if request.safe else Classification.UNKNOWN
-            raise Unreadable("$", f"the body was cut ({name_of(result.error)})")  # noqa: TRY301
+            raise Unreadable("$", f"the body was truncated ({name_of(result.error)})")  # noqa: TRY301
         return converter.read_into(request.into, result.body)
     except Unreadable as error:
         problem = str(error)
@@ -270,7 +277,7 @@ def _expired(state: _RequestState | None) -> TransferError:
 
 
 # --- header names and values -------------------------------------------------------------------------
-# A bank may add its own headers to requests, but not headers that the client or HTTP itself sets.
+# Callers may add their own headers to requests, but not headers that the client or HTTP itself sets.
 
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -283,11 +290,11 @@ _RESERVED = frozenset(
 
 
 _OF_ONE_REQUEST = re.compile(r"(?i).*idempoten.*|(x-)?request-id")
-"""The names of headers whose value must be different for each order."""
+"""The names of headers whose value must differ for each order."""
 
 
 def checked_name(setting: str, name: object) -> str:
-    """Return ``name`` if it is a valid header name. An error begins with ``setting``."""
+    """Return ``name``, which must be a valid header name. Error messages start with ``setting``."""
     if not _is_header_name(name):
         raise ValueError(f"{setting}: must be 1 to 100 letters, digits or hyphens, for example X-Request-Id")
     return name
@@ -302,7 +309,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def checked_header_name(setting: str, name: object) -> str:
-    """Return ``name`` if a bank may add a header with this name. An error begins with ``setting``."""
+    """Return ``name`` if callers may add a header with this name. Error messages start with ``setting``."""
     if _is_reserved(checked := checked_name(setting, name)):
         raise ValueError(
             f"{setting}: {checked} is set by the client or by HTTP itself; choose another header"
@@ -311,10 +318,10 @@ def checked_header_name(setting: str, name: object) -> str:
 
 
 def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str | None) -> dict[str, str]:
-    """Return a copy of the bank's own ``headers``, which must not contain ``request_id_header``.
+    """Return a copy of the caller's own ``headers``, which must not contain ``request_id_header``.
 
-    A header is refused if it cannot be sent, if its value must be different for each order, or if the client
-    sets it. The error's text shows no value.
+    A header is rejected if it cannot be sent, if its value must differ for each order, or if the client sets
+    it. The error message contains no header value.
     """
     names = set()
     if request_id_header is not None:
@@ -333,14 +340,14 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
             )
         if not _is_header_value(value):
             raise ValueError(
-                f"headers: the value of {name} must be printable ASCII, not empty, with no blank at its ends"
+                f"headers: the value of {name} must be non-empty printable ASCII without spaces at either end"
             )
         names.add(name.lower())
     return checked
 
 
 def with_added(headers: CIMultiDict[str], added: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return a copy of ``headers`` plus each header of ``added`` that is allowed and not yet set."""
+    """Return a copy of ``headers`` with those headers from ``added`` that are allowed and not yet set."""
     merged = headers.copy()
     for name, value in added.items():
         if _is_header_name(name) and not _is_reserved(name) and _is_header_value(value):
@@ -354,18 +361,18 @@ def _is_header_value(value: object) -> bool:
 
 
 # --- bearer token ------------------------------------------------------------------------------------
-# The bearer token (specification section 5) is a fixed string, or comes from the bank's callable.
+# The bearer token (specification section 5) is a fixed string, or is returned by the bank's callable.
 
 
 Token = str | Callable[[], Awaitable[str]]
 
 
 def checked(token: object) -> str:
-    """Return ``token`` if it can be sent in a header. The error's text does not show the token."""
+    """Return ``token`` if it can be sent in a header. The error message does not contain the token."""
     if not isinstance(token, str) or not token:
         why = "token: must be a non-empty string"
     elif not token.isascii() or not token.isprintable() or " " in token:
-        why = "token: must not contain a space, a control character or a character beyond ASCII"
+        why = "token: must not contain spaces, control characters or non-ASCII characters"
     else:
         return token
     del token  # Error trackers record the variables of each frame.
@@ -389,18 +396,18 @@ class TokenSource:
         self.current: CIMultiDict[str] | None = (
             self._headers_for(checked(token)) if isinstance(token, str) else None
         )
-        """The headers of every request, or None while the token is not known."""
+        """The headers to send with every request, or None until the token has been obtained."""
 
     @property
     def renewable(self) -> bool:
-        """Whether the token is a callable, so that a new token can be requested."""
+        """Whether a new token can be requested, because the token is a callable."""
         return self._ask is not None
 
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
-        """Return the headers of every request. They stay the same object until the token changes.
+        """Return the headers to send with every request.
 
-        If the current headers are ``instead_of``, a new token is requested. After a 401, pass the headers of
-        the refused request as ``instead_of``.
+        The same object is returned until the token changes. After a 401, pass the headers of the rejected
+        request as ``instead_of``: a new token is then requested, unless the headers have already changed.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current
@@ -412,7 +419,7 @@ class TokenSource:
         try:
             return await asyncio.shield(asking)  # Other callers may be waiting for the same task.
         except TokenUnavailable as error:
-            # Each call needs a copy, because it sets its own key on the error.
+            # Each call needs its own copy, because it sets its key on the error.
             raise copy.copy(error) from error.__cause__
         except asyncio.CancelledError as error:
             caller = asyncio.current_task()
@@ -421,17 +428,17 @@ class TokenSource:
             raise TokenUnavailable("the token callable was cancelled") from error
 
     def distrust(self, headers: CIMultiDict[str] | None) -> None:
-        """Discard the token of ``headers`` after a 401, so that the next caller requests a new one."""
+        """Discard the token in ``headers`` after a 401, so that the next caller requests a new one."""
         if self.renewable and self.current is headers:
             self.current = None
 
     def close(self) -> None:
-        """Cancel a running call of the token callable. The requests that wait for the token get an error."""
+        """Cancel a running call to the token callable. Requests that are waiting for the token then fail."""
         if self._asking is not None:
             self._asking.cancel()
 
     async def _renew(self) -> CIMultiDict[str]:
-        """Request a token and set the headers. No traceback contains the token."""
+        """Request a token and set the headers. Tracebacks never contain the token."""
         try:
             if self._ask is None:
                 raise ValueError("the token is not a callable")  # noqa: TRY301 - handled below

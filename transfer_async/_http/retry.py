@@ -1,4 +1,4 @@
-"""Retries and the rate limiter: their settings, the delays, and the retry loop on top of tenacity.
+"""Retries and the rate limiter: their settings, the delays, and the retry loop, which uses tenacity.
 
 `classify` decides *whether* a request may be retried. This module decides when, and how often.
 """
@@ -44,9 +44,9 @@ def _statuses(_: Any, attribute: attrs.Attribute[frozenset[int]], value: frozens
     if not isinstance(value, frozenset) or not all(
         type(item) is int and 100 <= item <= 599 for item in value
     ):
-        raise ValueError(f"{attribute.name}: must hold HTTP statuses, 100 to 599")
+        raise ValueError(f"{attribute.name}: must contain only HTTP statuses from 100 to 599")
     if any(200 <= status <= 299 for status in value):
-        raise ValueError(f"{attribute.name}: must not hold a 2xx, which is never a refusal")
+        raise ValueError(f"{attribute.name}: must not contain a 2xx status, which is never a refusal")
 
 
 def _as_a_set(value: Iterable[int]) -> frozenset[int]:
@@ -60,17 +60,17 @@ def _as_a_set(value: Iterable[int]) -> frozenset[int]:
 class RetryBudget:
     """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
-    A new client has tokens for the retries of one order (``attempts - 1``), and for at least three retries.
-    It may spend only a third of these tokens after a 429, which allows two retries by default. Successful
-    exchanges add tokens. A new client gets few tokens, because thousands of new clients could overload the
-    service.
+    A new client has enough tokens for the retries of one order (``attempts - 1``), and for at least three
+    retries. It may spend only a third of these tokens on retries after a 429, which allows two retries by
+    default. Successful exchanges add tokens. A new client starts with few tokens, because thousands of new
+    clients could overload the service.
 
     Args:
-        capacity: the maximum number of tokens, also for a new client. The default grows to the number that
-            one order may need; a value that you set does not.
+        capacity: the maximum number of tokens, even for a new client. The default increases to the number
+            that one order may need; a value that you set does not.
         cost: the tokens that a retry costs.
-        throttle_cost: the tokens that a retry after a 429 costs. It costs less than other retries, because
-            a 429 shows that the service responds.
+        throttle_cost: the tokens that a retry after a 429 costs. This is less than for other retries, because
+            a 429 shows that the service is responding.
         refund: the tokens that a successful exchange adds.
     """
 
@@ -86,18 +86,18 @@ class RetryPolicy:
 
     Args:
         attempts: the maximum number of HTTP attempts of one call, including the first.
-        first_delay: the upper bound of the first pause in seconds. Each pause is a random part of its bound.
-            The bound doubles with each pause, up to ``max_delay``.
-        max_delay: the upper bound of the longest pause, in seconds.
-        deadline: the maximum seconds for all attempts together. The time starts after the hooks, just before
+        first_delay: the upper bound of the first pause, in seconds. Each pause is random, between zero and
+            its bound. The bound doubles with each pause, up to ``max_delay``.
+        max_delay: the limit up to which the bound doubles, in seconds.
+        deadline: the time limit for all attempts together, in seconds. It starts after the hooks, just before
             the first attempt.
         not_processed: the statuses after which an order is sent again. Your contract with the service must
-            guarantee that an order with such a response was not processed.
+            guarantee that it has not processed an order that received such a response.
         refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
 
     Raises:
-        ValueError: a setting is invalid; the text names the setting and the rule.
+        ValueError: a setting is invalid. The message names the setting and the rule.
     """
 
     attempts: int = field(default=4, validator=count(1))
@@ -117,31 +117,31 @@ class RetryPolicy:
             raise ValueError("max_delay: must not be less than first_delay")
 
     def delay(self, failures: int, *, chance: float, retry_after: float | None = None) -> float:
-        """Return the seconds to wait after ``failures`` failures: exponential, with full jitter.
+        """Return the delay in seconds after ``failures`` failures, with exponential backoff and full jitter.
 
         Args:
             failures: the number of failed attempts, 1 or more.
             chance: a random number from 0 to 1.
-            retry_after: the seconds in the service's ``Retry-After`` header. The result is never less.
+            retry_after: the seconds from the service's ``Retry-After`` header. The delay is never shorter.
         """
         bound = min(self.max_delay, self.first_delay * 2.0 ** min(failures - 1, 60))
         return max(chance * bound, retry_after or 0.0)
 
 
 class TokenBucket:
-    """The tokens left in a client's retry budget. A call of the client has at most ``attempts`` attempts."""
+    """The tokens left in a client's retry budget. Each call makes at most ``attempts`` attempts."""
 
     def __init__(self, settings: RetryBudget, *, attempts: int = AT_START + 1) -> None:
         self._settings = settings
         start = max(AT_START, attempts - 1) * settings.cost
-        # A capacity that the bank chose is a strict limit; the default one may grow.
+        # A capacity that the caller set is a strict limit. Only the default may increase.
         self._capacity = max(start, CAPACITY) if settings.capacity == CAPACITY else settings.capacity
         self.left: int = min(start, self._capacity)
-        # These tokens are reserved for lost connections: retries after a 429 cannot spend them.
+        # These tokens are reserved for retries after lost connections. Retries after a 429 cannot spend them.
         self._kept = max(0, self.left - max(settings.cost, self.left // AT_START))
 
     def take(self, error: BaseException) -> bool:
-        """Take the tokens for a retry after ``error``. Return false and take none if too few are left."""
+        """Take the tokens for a retry after ``error``. If too few are left, take none and return False."""
         if isinstance(error, Unauthorized):  # Each call retries it only once, with a new token.
             return True
         throttled = isinstance(error, RateLimited)
@@ -152,12 +152,12 @@ class TokenBucket:
         return True
 
     def refund(self) -> None:
-        """Add the tokens that a successful exchange earns, up to the capacity."""
+        """Add the tokens for a successful exchange, up to the capacity."""
         self.left = min(self._capacity, self.left + self._settings.refund)
 
 
 class Pause(FrozenStruct, frozen=True):
-    """A pause before a retry, and the error that is the reason for the retry."""
+    """A pause before a retry, and the error that caused the retry."""
 
     error: TransferError
     seconds: float
@@ -174,14 +174,14 @@ async def run_retries(
     may: Callable[[TransferError], bool],
     pause: Callable[[Pause], Awaitable[None]],
 ) -> T:
-    """Retry after the ``first`` failure, as often as the policy allows, and return the result.
+    """After the failure ``first``, retry as often as the policy allows, and return the result.
 
-    Call this only after a failure, because starting tenacity takes an eighth of a request's time.
+    Call this only after a failure, because tenacity's start-up takes an eighth of the time of a request.
 
     Args:
-        until: returns whether an attempt may still begin in a given number of seconds.
-        may: returns whether an error allows a retry.
-        pause: waits for the length of a `Pause`.
+        until: a function that returns whether an attempt may still begin in a given number of seconds.
+        may: a function that returns whether an error allows a retry.
+        pause: an async function that waits for the duration of a `Pause`.
     """
     import tenacity
 
@@ -218,11 +218,14 @@ async def run_retries(
 
 
 async def _slept(_: float) -> None:
-    """Do nothing: the pause has taken place in ``before_sleep``, the callback that receives the error."""
+    """Do nothing.
+
+    The pause has already taken place in ``before_sleep``, the callback that receives the error.
+    """
 
 
 def prepare() -> None:
-    """Import tenacity in advance, so that the first retry of an order does not wait 9 ms for the import."""
+    """Import tenacity in advance, so that an order's first retry does not wait 9 ms for the import."""
     import tenacity  # noqa: F401
 
 
@@ -234,7 +237,7 @@ def _error(state: tenacity.RetryCallState) -> TransferError:
 
 
 def retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Return the seconds to wait according to a ``Retry-After`` header; None if it is missing or invalid."""
+    """Return the number of seconds that a ``Retry-After`` header gives; None if it is missing or invalid."""
     if header is None:
         return None
     text = header.strip()
@@ -248,10 +251,10 @@ def retry_after(header: str | None, *, now: datetime) -> float | None:
 
 
 # --- rate limiter ------------------------------------------------------------------------------------
-# A client may limit its requests per second; further orders wait in a queue.
+# A client may limit its requests per second. Orders beyond the limit wait in a queue.
 #
-# The library aiolimiter does not suffice. It cannot predict the length of a wait, so no order could be
-# refused early. It lets new orders overtake waiting orders. It always uses the event loop's clock.
+# The aiolimiter library is not sufficient. It cannot predict how long a wait will be, so orders could not be
+# rejected early. It lets new orders overtake waiting ones. It always uses the event loop's clock.
 
 
 def _as_float(value: Any) -> Any:
@@ -263,11 +266,11 @@ class Rate:
     """The maximum rate of a client's create-order requests. Every attempt counts.
 
     In any ``w`` seconds the client sends at most ``burst + per_second * w`` requests. The limit applies to
-    one client: divide the service's limit among your clients, processes and machines.
+    one client. Divide the service's limit among your clients, processes and machines.
 
     Args:
-        per_second: the requests per second on average; 0.2 is one in five seconds.
-        burst: the number of requests that may be sent at once after a pause.
+        per_second: the average number of requests per second; 0.2 means one every five seconds.
+        burst: how many requests may be sent at once after a period without requests.
     """
 
     per_second: float = field(
@@ -285,26 +288,26 @@ class Rate:
 
 
 class RateLimitQueue:
-    """A queue that lets orders continue in their order of arrival, no faster than a given rate."""
+    """A queue that lets orders proceed in order of arrival, at no more than a given rate."""
 
     def __init__(self, rate: Rate, clock: Clock) -> None:
         self._clock = clock
         self._interval = 1.0 / rate.per_second
         self._slack = (rate.burst - 1) * self._interval
         self._due = float("-inf")  # the time when the next request is due at an even rate
-        # An ordered dictionary lets any waiter leave in O(1).
+        # With an ordered dictionary, any waiter can leave the queue in O(1).
         self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
     @property
     def ahead(self) -> float:
-        """The seconds that a new order would have to wait if no waiting order gives up."""
+        """How many seconds a new order would have to wait if no waiting order gives up."""
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
-        """Wait in the queue for a slot, take the slot, and return the seconds waited.
+        """Wait in the queue for a slot, take it, and return how many seconds this took.
 
         Raises:
-            TimeoutError: the wait would take, or has taken, longer than ``within`` seconds.
+            TimeoutError: the wait would take, or took, longer than ``within`` seconds.
         """
         began, ahead = self._clock.now(), self.ahead
         if not self._waiters and ahead == 0.0:
@@ -345,10 +348,10 @@ class RateLimitQueue:
 
 
 class RateLimiter:
-    """A client's rate limiter: one queue before the hooks, and one after them.
+    """A client's rate limiter, with one queue before the hooks and one after them.
 
-    Orders wait in ``before_hooks``, before any funds are held. Slow hooks of many orders may finish at the
-    same time, so ``before_request`` limits the requests again; most orders do not wait there.
+    Orders wait in ``before_hooks``, before any funds are held. The slow hooks of many orders may finish at
+    the same time, so ``before_request`` limits the rate again. Most orders do not wait there.
     """
 
     def __init__(self, rate: Rate, clock: Clock) -> None:

@@ -1,8 +1,8 @@
-"""Sends one request with aiohttp, and records evidence of how far the request got.
+"""Sends a request with aiohttp, and records evidence of how far it got.
 
-The type of an exception never proves whether a POST was processed: the same ``TimeoutError`` is raised for a
-host name that did not resolve and for an order that was processed. The evidence is whether the body was
-handed over to the connection:
+The type of an exception never proves whether a POST was processed. The same ``TimeoutError`` may mean that a
+host name could not be resolved, or that the order was processed. The evidence is whether the body was handed
+to the connection:
 
 ========================  ===================  ==================================================
 body handed over          response             conclusion
@@ -12,8 +12,8 @@ yes                       none                 unknown: the order may have been 
 yes                       a response object    that of its status, even if its body is cut
 ========================  ===================  ==================================================
 
-A pooled connection may have received unsolicited bytes. So each connection is checked just before the first
-byte is sent. If the connection is closing or has bytes to read, nothing is written to it, and another
+A pooled connection may have received unsolicited bytes. Therefore each connection is checked just before the
+first byte is sent. If it is closing or there are bytes to read, nothing is written to it, and another
 connection is used.
 """
 
@@ -48,34 +48,34 @@ from transfer_async._support.clock import NEVER, in_seconds
 from transfer_async._support.util import is_end, must_propagate, positive
 
 POOL_KEEPALIVE = 4.0
-"""The maximum idle seconds of a pooled connection. Common servers close idle connections after 5 s."""
+"""How long a pooled connection may be idle, in seconds. Common servers close idle connections after 5 s."""
 
 SHORT = 200
-"""The size in bytes from which a body is too long to be the specification's error body.
-
-That body means a refusal even with a 2xx status.
+"""The size in bytes from which a body is too long to be the specification's error body, which means a refusal
+even with a 2xx status.
 """
 
 RESPONSE_ID_HEADER = "X-Request-Id"
-"""The default name of the response header with the service's request id. The specification has none."""
+"""The default name of the response header that contains the service's request id. The specification defines
+none."""
 
 _STALE_IN_A_ROW = 16  # the number of consecutive stale connections after which the exchange fails
 
 
 @frozen(kw_only=True)
 class Timeouts:
-    """The timeouts of the parts of a call, in seconds or as ``timedelta``.
+    """The timeouts for the parts of a call, in seconds or as a ``timedelta``.
 
     Args:
-        connect: the limit for getting a connection: the wait for the pool, DNS, TCP and TLS.
+        connect: the limit for obtaining a connection, including the wait for the pool, DNS, TCP and TLS.
         sock_connect: the limit for TCP and TLS alone.
-        sock_read: the limit for the wait between two parts of a response, after the request is written.
-        total: the limit for one whole exchange.
-        hook: the limit for ``before`` or ``undo`` of one hook. It also limits one call of ``resolve`` or of
-            the token callable.
+        sock_read: the limit for each wait for the next part of the response, once the request is written.
+        total: the limit for a complete exchange.
+        hook: the limit for each call to a hook's ``before`` or ``undo``, to ``resolve``, or to the token
+            callable.
 
     Raises:
-        ValueError: a timeout is not finite, or is not more than 0.
+        ValueError: a timeout is not finite, or not greater than 0.
     """
 
     connect: float = field(default=5.0, converter=in_seconds, validator=positive())
@@ -86,9 +86,9 @@ class Timeouts:
 
 
 def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
-    """Return ``timeouts`` for aiohttp, each limited to the remaining ``left`` seconds."""
+    """Return ``timeouts`` for aiohttp, each limited to the ``left`` seconds that remain."""
     total = min(timeouts.total, max(left, 0.001))
-    # `sock_connect` is a part of `connect`. If it is longer, it has no effect; omitting it saves a timer.
+    # `sock_connect` is part of `connect`. A longer value has no effect, so omitting it saves a timer.
     sock_connect = None if timeouts.sock_connect >= timeouts.connect else min(timeouts.sock_connect, total)
     return aiohttp.ClientTimeout(
         total=total,
@@ -101,29 +101,29 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
 
 @cache
 def _default_context() -> tls.SSLContext:
-    """Return the TLS context that all clients share. It is created on first use, which takes 10 ms."""
+    """Return the TLS context that all clients share. The first use creates it, which takes 10 ms."""
     context = tls.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def _without_secrets(error: BaseException | None) -> BaseException | None:
-    """Return ``error`` sanitized, without the frames whose variables hold the token."""
+    """Return ``error``, sanitized and without the frames whose variables contain the token."""
     return None if error is None else without_frames(bare_alone(error))
 
 
 @frozen(kw_only=True, slots=False)  # With a dict, creating an instance takes a quarter less time.
 class ExchangeResult:
-    """The result of one exchange, with the evidence of its progress.
+    """The result of an exchange, with evidence of how far it got.
 
     Args:
-        sent: whether the body (or a request without one) was handed over to the connection.
-        status: the HTTP status of a response object. It is never taken from an exception.
-        body: the part of the response's body that was read, cut at the limit.
-        intact: whether the body was read to its end without an error.
-        alone: whether the response is the only one that arrived, and arrived after its request. This is not
-            checked for a 2xx response to an order, which is recognised by its contents.
-        error: the underlying error after sanitizing; None if there was no error.
+        sent: whether the body (or the request, if it has none) was handed to the connection.
+        status: the HTTP status from a response object, never from an exception.
+        body: the part of the response's body that was read, truncated at the limit.
+        intact: whether the body was read to the end without an error.
+        alone: whether this is the only response that arrived, and it arrived after its request. This is not
+            checked for a 2xx response to an order, because its contents identify it.
+        error: the underlying error, sanitized, or None.
     """
 
     sent: bool
@@ -137,20 +137,20 @@ class ExchangeResult:
 
     @property
     def request_id(self) -> str | None:
-        """The service's id of the request, if it is safe to log: at most 100 printable ASCII characters."""
+        """The service's request id, if it is safe to log: at most 100 printable ASCII characters."""
         given = self.headers.get(self.id_header, "")
         return given if 0 < len(given) <= 100 and given.isascii() and given.isprintable() else None
 
 
 class TransportClosed(aiohttp.ClientConnectionError):
-    """The client was closed before the request; nothing was sent."""
+    """The client was closed before the request was sent."""
 
 
 class Transport:
-    """The HTTP sessions of one client: the caller's session, which is never closed, or two own sessions.
+    """The HTTP sessions of one client: the caller's session, which is never closed, or two of its own.
 
     Orders have a separate connection pool. aiohttp reuses the connection that was idle longest. In a shared
-    pool, other requests would keep old connections open, and orders would be sent on them.
+    pool, other requests would keep old connections open, and orders would then be sent on these.
     """
 
     def __init__(
@@ -196,11 +196,11 @@ class Transport:
 
     @property
     def is_open(self) -> bool:
-        """Whether the transport was opened and is not closed."""
+        """Whether the transport has been opened and not yet closed."""
         return self._opened and not self._closed
 
     def open(self) -> None:
-        """Create the sessions. This needs a running event loop.
+        """Create the sessions. Requires a running event loop.
 
         Raises:
             TransportClosed: the transport was closed.
@@ -212,8 +212,8 @@ class Transport:
             self._orders, self._others = self._session(), self._session()
 
     def _session(self) -> aiohttp.ClientSession:
-        # asyncio allocates 256 KiB for every read. glibc maps such a block anew each time, which takes 17 µs,
-        # until a larger block has been freed. So a larger block is created and freed here.
+        # asyncio allocates 256 KiB for every read. Until a larger block has been freed, glibc maps such a
+        # block anew each time, which takes 17 µs. Therefore a larger block is created and freed here.
         bytes(1 << 20)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=POOL_KEEPALIVE),
@@ -221,7 +221,7 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the transport's own sessions. Nothing is sent after that."""
+        """Close the transport's own sessions. Nothing can be sent afterwards."""
         self._closed = True
         if not self._borrowed:
             orders, others, self._orders, self._others = self._orders, self._others, None, None
@@ -238,7 +238,7 @@ class Transport:
         return await self._carry_out("POST", url, body, headers=headers, left=left, is_order=True)
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
-        """Return whether no more bytes have arrived on ``connection`` since its response was read."""
+        """Return whether ``connection`` has received no more bytes since its response was read."""
         if self._borrowed or not connection.trusted:  # Other requests may use it, or it is closed.
             return True
         return connection.is_quiet()
@@ -270,7 +270,10 @@ class Transport:
         left: float,
         is_order: bool,
     ) -> ExchangeResult:
-        """Run one exchange. If the connection is stale before the first byte, use another connection."""
+        """Run one exchange.
+
+        Carry out the exchange. If a connection turns out to be stale before the first byte, use another one.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + left
         try:
@@ -285,12 +288,12 @@ class Transport:
                     if is_end(error):
                         raise
                     result = ExchangeResult(sent=guard.handed_over, error=error)
-                    # A read timeout starts after the write. An earlier one belongs to another request.
+                    # A read timeout starts after the write, so an earlier one belongs to another request.
                     guard.stale = guard.stale or is_a(error, aiohttp.SocketTimeoutError)
                 else:
                     if guard.handed_over or not guard.adopted:
                         return await self._heard(response, guard.connection, is_order=is_order)
-                    # A connection that delivers a response before the request is stale.
+                    # A connection that delivers a response before the request is sent is stale.
                     response.close()
                     guard.stale = True
                     result = ExchangeResult(sent=False, error=AnsweredEarly())
@@ -311,7 +314,7 @@ class Transport:
         left: float,
         is_order: bool,
     ) -> Response | aiohttp.ClientResponse:
-        """Send a request with `exchange` if possible, otherwise with the session."""
+        """Send a request with `exchange` if possible, or else with the session."""
         self.open()
         session = self._orders if is_order else self._others
         assert session is not None  # noqa: S101 - open() has made both
@@ -336,9 +339,9 @@ class Transport:
     async def _heard(
         self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``. Check whether it belongs to the request if its contents cannot show that."""
+        """Read ``response``. Check that it belongs to the request, unless its contents show that."""
         content, error = await self._read(response)
-        # After HEAD, an older aiohttp waits for a body that never comes, so the check would fail.
+        # After HEAD, older versions of aiohttp wait for a body that never arrives, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD
         alone = True
         if not is_order or response.status // 100 != 2 or len(content) < SHORT:
@@ -363,7 +366,7 @@ class Transport:
         )
 
     async def _read(self, response: Response | aiohttp.ClientResponse) -> tuple[bytes, BaseException | None]:
-        """Return the body up to the limit, and the error that cut it off, or None."""
+        """Return the body up to the limit, and the error that truncated it, or None."""
         body = BoundedBody(self._max_response_bytes, encoding=response.headers.get("Content-Encoding"))
         try:
             while chunk := await response.content.readany():
@@ -384,7 +387,7 @@ class Transport:
 # The body of a response is decompressed here, up to the limit.
 #
 # Older versions of aiohttp decompress a whole chunk at once, even if the result is a thousand times larger.
-# aiohttp also does not distinguish a cut compressed body from a complete one.
+# Nor does aiohttp distinguish a truncated compressed body from a complete one.
 
 
 ACCEPTED = "gzip, deflate"
@@ -396,15 +399,15 @@ _BARE = -zlib.MAX_WBITS  # "deflate" without its header
 
 
 class BodyTooLarge(aiohttp.ClientPayloadError):
-    """The response's body is larger than the client's limit. The rest was not read."""
+    """The response's body is larger than the client's limit, and the rest was not read."""
 
 
 class BodyCut(aiohttp.ClientPayloadError):
-    """The response's compressed body is incomplete, or does not match its encoding."""
+    """The response's compressed body is incomplete, or is not valid for its encoding."""
 
 
 class BoundedBody:
-    """A response's body as received so far: decompressed, and at most ``limit`` bytes."""
+    """The part of a response's body received so far, decompressed, at most ``limit`` bytes."""
 
     def __init__(self, limit: int, *, encoding: str | None) -> None:
         self._room = limit
@@ -415,11 +418,11 @@ class BoundedBody:
 
     @property
     def content(self) -> bytes:
-        """The contents received so far."""
+        """The data received so far."""
         return b"".join(self._chunks)
 
     def take(self, chunk: bytes) -> None:
-        """Add a received chunk, or the part of it within the limit. After an error, add no more chunks."""
+        """Add a received chunk, or the part of it within the limit. Do not call this again after an error."""
         if self._encoding != "identity":
             chunk = self._unpacked(chunk)
         self._chunks.append(chunk[: self._room])
@@ -439,7 +442,7 @@ class BoundedBody:
             raise BodyCut
         self._packed_room -= len(chunk)
         try:
-            # One byte more than the limit shows that the body is too large.
+            # One byte beyond the limit shows that the body is too large.
             unpacked = self._unpack.decompress(chunk, self._room + 1)
         except zlib.error as error:
             raise BodyCut from error

@@ -1,4 +1,4 @@
-"""Checks of the addresses that the client uses: the base URL, the paths below it, the proxy, and origins."""
+"""Checks of the URLs that the client uses: the base URL, the paths below it, the proxy, and origins."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _BEHIND = re.compile(r"[?#].*")
 
 
 def normalised(base_url: str) -> str:
-    """Return ``base_url`` in its normal form: lower case, without a default port or a final slash.
+    """Return ``base_url`` in normalised form: in lower case, without a default port or a trailing slash.
 
-    The scheme must be https, or http if the host is this machine's loopback. The address must have no user,
+    The scheme must be https, or http if the host is this machine's loopback. The URL must not contain a user,
     password, query or fragment.
     """
     if isinstance(base_url, str) and (not base_url.isprintable() or " " in base_url):
@@ -34,7 +34,7 @@ def normalised(base_url: str) -> str:
         raise ValueError("base_url: is not an https address")
     if url.scheme == "http" and not _is_loopback(host.removesuffix(".")):
         raise ValueError("base_url: must be https, unless the host is this machine's loopback")
-    # A "/" in a password ends the host, so that only the "@" shows that there is a password.
+    # A "/" in a password ends the host, so only the "@" shows that there is a password.
     if url.user is not None or url.password is not None or "@" in base_url:
         raise ValueError("base_url: must not contain a user or a password")
     if url.query_string or url.fragment:
@@ -54,7 +54,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def is_odd_host(host: str) -> bool:
-    """Return whether ``host`` is an unusual spelling of an IPv4 address, such as 127.1 or 0x7f000001."""
+    """Return whether ``host`` is an unusual form of an IPv4 address, such as 127.1 or 0x7f000001."""
     if ":" in host:
         return False  # `yarl` normalises IPv6 addresses.
     if "%" in host:
@@ -69,10 +69,10 @@ def is_odd_host(host: str) -> bool:
 
 
 def _refuse_second_spelling(path: str) -> None:
-    """Refuse a path prefix that a server may treat like another prefix.
+    """Reject a path prefix that a server may treat as equal to another prefix.
 
-    The same service would have separate keys under the two prefixes. The prefix is not rewritten, because
-    that would change the requests.
+    Otherwise, one service would have separate sets of keys under the two prefixes. The prefix is not
+    rewritten, because that would change the requests.
     """
     for stage in _stages(path, "base_url"):
         segments = stage.split("/")[1:]
@@ -85,7 +85,7 @@ def _refuse_second_spelling(path: str) -> None:
 
 
 def _url(text: object) -> URL | None:
-    """Return ``text`` as a URL, or None if it is not a URL. No error shows the text."""
+    """Return ``text`` as a URL, or None if it is not one. Errors never contain the text."""
     try:
         url = URL(text)  # type: ignore[arg-type] # any object may be given
         _ = url.raw_host, url.explicit_port
@@ -95,10 +95,10 @@ def _url(text: object) -> URL | None:
 
 
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
-    """Return a proxy's address without user and password, and the header value that contains these two.
+    """Return a proxy's URL without user and password, and a header value with both.
 
-    aiohttp shows the address in its errors and logs, so the address must contain neither. The errors of
-    this function show no part of the address.
+    aiohttp includes the URL in its errors and logs, so the URL must not contain credentials. This function's
+    errors contain no part of the URL.
     """
     if proxy is None:
         return None, None
@@ -117,7 +117,7 @@ def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
 
 
 def checked_path(path: str, *, below: str = "") -> str:
-    """Return ``path`` if it stays below the base address ``below`` and is not that of create-order."""
+    """Return ``path``, which must stay below the base URL ``below`` and must not be create-order's path."""
     if not isinstance(path, str) or not _PLAIN_PATH.fullmatch(path) or "#" in path or "\\" in path:
         raise ValueError("path: must begin with one '/' and be percent-encoded ASCII without '#'")
     stages = _stages(path.partition("?")[0])
@@ -136,7 +136,7 @@ def checked_path(path: str, *, below: str = "") -> str:
 
 
 def _stages(path: str, name: str = "path") -> list[str]:
-    """Return ``path`` and each result of percent-decoding it once more, until decoding changes nothing."""
+    """Return ``path`` and the result of each further percent-decoding, until decoding changes nothing."""
     stages = [path]
     for _ in range(10):  # Proxies may decode a path once more than expected.
         further = unquote(stages[-1])
@@ -147,7 +147,7 @@ def _stages(path: str, name: str = "path") -> list[str]:
 
 
 def _bare(path: str) -> str:
-    """Return ``path`` as the most lenient server would read it: decoded, without parameters and query."""
+    """Return ``path`` as the most lenient server would read it: decoded, without parameters or query."""
     path, before = _PARAMETERS.sub("", _BEHIND.sub("", path)), path
     while path != before:
         path, before = _PARAMETERS.sub("", _BEHIND.sub("", unquote(path))), path
@@ -169,7 +169,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def checked_origin(origin: str | None) -> str | None:
-    """Return ``origin`` in the form that browsers send, or None if it is None.
+    """Return ``origin`` in the form that browsers send; None stays None.
 
     Raises:
         ValueError: ``origin`` is not an origin, such as ``https://desk.bank.example``.

@@ -1,11 +1,11 @@
-"""The check just before a request's first byte: nothing is sent twice, too late, or on a stale connection.
+"""Checks, just before a request's first byte, that it is not sent twice, too late, or on a stale connection.
 
-A pooled connection may be about to close, or may have received unsolicited bytes, which would be taken for
-the response to the next request. `exchange` checks the connection and immediately writes to it. An
-``aiohttp.ClientSession`` has no public hook at this point. So an order's body (`SessionBody`) makes the check
-when the session writes it. For other requests, a middleware (`SessionRequest`) makes the check. aiohttp
-awaits some traces of a session (``aiohttp.TraceConfig``) while it writes. So these traces are awaited before
-the check.
+A pooled connection may be about to close, or may have received unsolicited bytes, which would be mistaken for
+the response to the next request. `exchange` checks the connection and immediately writes to it.
+``aiohttp.ClientSession`` has no public hook at this point. Therefore an order's body (`SessionBody`) performs
+the check when the session writes it. For other requests, a middleware (`SessionRequest`) performs the check.
+aiohttp awaits some of a session's traces (``aiohttp.TraceConfig``) while it writes, so these traces are
+awaited before the check.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TLS_TURNS = 4  # the iterations of the event loop in which a TLS session ticket
 
 
 class ConnectionStale(aiohttp.ClientConnectionError):
-    """Nothing was written, because the pooled connection was closing or had unsolicited bytes."""
+    """Nothing was written, because the pooled connection was closing or had received unsolicited bytes."""
 
 
 class AnsweredEarly(aiohttp.ClientConnectionError):
-    """A response came before the request's body was sent, so it does not belong to the request."""
+    """A response arrived before the request's body was sent, so it does not belong to the request."""
 
 
 class TooLate(aiohttp.ClientConnectionError):
@@ -38,15 +38,15 @@ class TooLate(aiohttp.ClientConnectionError):
 
 
 class NeverTwice(aiohttp.ClientConnectionError):
-    """aiohttp was about to send a request a second time by itself."""
+    """aiohttp was about to send a request a second time of its own accord."""
 
 
 class GuardedBody:
-    """One request's content, which is sent at most once, in time, and on a clean connection.
+    """The content of one request, which is sent at most once, in time, and on a clean connection.
 
     Args:
         content: the body, or None for a request without one.
-        in_time: returns whether the request may still be sent. It is called at the last moment.
+        in_time: a function, called at the last moment, that returns whether the request may still be sent.
     """
 
     adopted: bool = False  # whether a session has created a real request with this body
@@ -61,7 +61,10 @@ class GuardedBody:
         self.connection: ConnectionState = ConnectionState()
 
     async def take(self, transport: Any, protocol: Any) -> None:
-        """Check a connection and take it, or raise an error. The caller then writes the request at once."""
+        """Check a connection and take it, or raise an error.
+
+        The caller must then write the request immediately.
+        """
         if self.spent:  # aiohttp sends GET, PUT and DELETE again by itself.
             raise NeverTwice
         if not ConnectionState.may_take(protocol) or await _is_stale(transport, protocol):
@@ -77,7 +80,7 @@ class GuardedBody:
 
 
 class SessionBody(aiohttp.BytesPayload):
-    """An order's body for a session. The session only buffers the headers until it writes this body."""
+    """An order's body for a session, which only buffers the headers until it writes this body."""
 
     def __init__(self, guard: GuardedBody) -> None:
         super().__init__(guard.content or b"", content_type="application/json")
@@ -86,8 +89,8 @@ class SessionBody(aiohttp.BytesPayload):
     @property
     def size(self) -> int:
         """The length in bytes. aiohttp reads it when it creates a real request with this body."""
-        # A test library that replaces aiohttp's responses (for example aioresponses) never reads the size.
-        # Then its response is the only evidence. Before a real response, aiohttp always reads the size.
+        # A test library that replaces aiohttp's responses (for example aioresponses) never reads the size, so
+        # its response is the only evidence. Before a real response, aiohttp always reads the size.
         self._guard.adopted = True
         return len(self._value)
 
@@ -107,7 +110,7 @@ class SessionBody(aiohttp.BytesPayload):
 
 
 class SessionRequest:
-    """A middleware for requests other than create-order. Each is sent at most once, on a clean connection."""
+    """A middleware that sends each request other than create-order at most once, on a clean connection."""
 
     def __init__(self, guard: GuardedBody) -> None:
         self._guard = guard
@@ -115,7 +118,7 @@ class SessionRequest:
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Send ``request`` after the check of its connection."""
+        """Check the connection, then send ``request``."""
         self._guard.adopted = True
         send = request.send
 
@@ -129,7 +132,7 @@ class SessionRequest:
 
 
 async def _trace_first(request: Any) -> None:
-    """Await the traces of a request's headers and body now, before aiohttp awaits them while it writes."""
+    """Await a request's header and body traces now, so that aiohttp does not await them while it writes."""
     if not getattr(request, "_traces", None):
         return
     trace_headers, trace_chunk = request._on_headers_request_sent, request._on_chunk_request_sent
@@ -140,11 +143,11 @@ async def _trace_first(request: Any) -> None:
 
 
 async def _no_trace(*_: object) -> None:
-    """Do nothing. aiohttp calls this in place of a trace that was awaited already."""
+    """Do nothing. aiohttp calls this instead of a trace that has already been awaited."""
 
 
 async def _is_stale(transport: Any, protocol: Any) -> bool:
-    """Return whether a connection is closing, or has received bytes before the request."""
+    """Return whether a connection is closing, or received bytes before the request."""
     if transport is None or _is_spoiled(transport, protocol):
         return True
     socket = transport.get_extra_info("socket")
@@ -152,7 +155,7 @@ async def _is_stale(transport: Any, protocol: Any) -> bool:
         return False
     if transport.get_extra_info("sslcontext") is None:
         return True
-    # Over TLS the waiting bytes may be a session ticket: let the loop process it, then check again.
+    # Over TLS, the waiting bytes may be a session ticket. Let the loop process it, then check again.
     for _ in range(_TLS_TURNS):
         await asyncio.sleep(0)
         if _is_spoiled(transport, protocol):
@@ -163,10 +166,11 @@ async def _is_stale(transport: Any, protocol: Any) -> bool:
 
 
 def _is_spoiled(transport: Any, protocol: Any) -> bool:
-    """Return whether a connection is closing, or its parser has read a response or a part of one."""
+    """Return whether a connection is closing, or its parser has read all or part of a response."""
     if transport.is_closing() or protocol is None:
         return bool(transport.is_closing())
-    # A whole response sets `should_close`. The response to the request would complete a part of one.
+    # A complete unsolicited response sets `should_close`. A partial one would be completed by the response to
+    # the request.
     return bool(protocol.should_close) or _has_begun(getattr(protocol, "_parser", None))
 
 
@@ -179,20 +183,21 @@ def _is_readable(socket: Any) -> bool:
 
 
 # --- unsolicited responses ---------------------------------------------------------------------------
-# This part decides whether a response belongs to the request, and whether its connection may be reused.
+# Decides whether a response belongs to the request, and whether its connection may be reused.
 #
 # A reused connection may deliver an unsolicited response that was still in transit during the check before
-# the first byte. The real response arrives after it. If the unsolicited response is a refusal and is taken
-# for the real one, an existing order counts as refused. So a refusal is accepted only under three conditions:
+# the first byte. The real response then arrives after it. If the unsolicited response is a refusal that is
+# mistaken for the real one, an existing order counts as refused. Therefore a refusal is accepted only under
+# three conditions:
 #
 # * Nothing arrived after it: no further message in aiohttp's buffers and no byte in the socket. This is
-#   checked at once, and again just before a retry of the order.
-# * It is not made of two: a part of another response, completed by the real one.
-# * It did not arrive before the request was received. A peer that responds has received the request, and its
-#   TCP segments acknowledge that. Without an acknowledged byte, the response is to another request.
+# checked immediately, and again just before the order is retried. * It does not consist of part of another
+# response, completed by the real one. * It did not arrive before the request was received. A peer that
+# responds has received the request, and its TCP segments acknowledge that. If no byte was acknowledged, the
+# response belongs to another request.
 #
 # One case is not detected: an unsolicited refusal that arrives after the acknowledgement. If the real
-# response arrives after the last check, or over TLS behind a refusal that closes the connection, the refusal
+# response arrives after the last check, or over TLS after a refusal that closes the connection, the refusal
 # is accepted. After a final refusal, the immediate check is the last one.
 
 
@@ -207,7 +212,7 @@ The state refers to the protocol. In a ``WeakKeyDictionary``, it would keep each
 
 
 class ConnectionState:
-    """The state of the connection of one exchange. It is empty until the exchange takes a connection."""
+    """The state of an exchange's connection. It is empty until the exchange takes a connection."""
 
     __slots__ = ("_parser", "_protocol", "_size", "_transport", "trusted")
 
@@ -220,24 +225,27 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether a connection is new, or its last response is trusted and nothing followed it."""
+        """Return whether a connection is new, or its last response was trusted and nothing followed it."""
         last = getattr(protocol, _LAST, None)
         return last is None or (last.trusted and not _has_begun(last._parser))
 
     def take(self, transport: Any, protocol: Any) -> None:
-        """Record that this connection carries the request. It must be trusted again before it is reused."""
+        """Record that this connection carries the request.
+
+        It must be trusted again before it can be reused.
+        """
         if protocol is not None:
             setattr(protocol, _LAST, self)
         self._transport, self._protocol = transport, protocol
 
     def sent(self, size: int) -> None:
-        """Record that the request was written, with at least ``size`` bytes."""
+        """Record that the request, of at least ``size`` bytes, was written."""
         self._size = size
 
     def trust(self) -> None:
         """Record that the response belonged to the request, so the connection may be reused."""
         self.trusted = True
-        # This parser reads what arrives while the connection is idle. The next request gets a new parser.
+        # This parser reads whatever arrives while the connection is idle. The next request gets a new parser.
         self._parser = getattr(self._protocol, "_parser", None)
 
     def distrust(self) -> None:
@@ -253,7 +261,8 @@ class ConnectionState:
     async def is_alone(self, *, whole: bool) -> bool:
         """Return whether the response is the only one that arrived, and arrived after its request.
 
-        If ``whole`` is false, the response was not read to its end, and waiting bytes may belong to it.
+        If ``whole`` is false, the response was not read to the end, and the bytes that are waiting may belong
+        to it.
         """
         if not self._is_last:
             return True
@@ -270,7 +279,7 @@ class ConnectionState:
         return False
 
     def is_quiet(self) -> bool:
-        """Return whether no further bytes are known to have arrived after the response."""
+        """Return whether nothing is known to have arrived after the response."""
         if not self._is_last:
             return True
         if _is_amid_another(self._protocol):
@@ -285,14 +294,14 @@ _HEAD = re.compile(rb"HTTP/\d(\.\d)? \d{3}[^\r\n]*\r?\n[\w-]+:")
 
 
 def is_of_two(response: Any, content: bytes) -> bool:
-    """Return whether a response contains the head of another one, so it was joined from two responses."""
+    """Return whether a response contains the head of another one, and so was joined from two responses."""
     if any(map(_STATUS_LINE.search, (response.reason or "", *response.headers.values()))):
         return True
     return _HEAD.search(content) is not None
 
 
 def _holds_another(protocol: Any) -> bool:
-    """Return whether aiohttp has buffered another head, or unreadable bytes, after the response."""
+    """Return whether aiohttp has buffered another head or unreadable bytes after the response."""
     try:
         return bool(protocol._buffer or protocol._tail)
     except AttributeError:  # An unknown version of aiohttp is not trusted.
@@ -313,11 +322,11 @@ def _is_amid_another(protocol: Any) -> bool:
 
 
 def _has_begun(parser: Any) -> bool:
-    """Return whether a parser has read a part of a message. Do not use the parser after this call."""
+    """Return whether a parser has read part of a message. Do not use the parser after this call."""
     if parser is None:
         return False
     try:
-        # Between two messages this does nothing. Within a message it returns, or keeps, the part received.
+        # Between two messages, this does nothing. Within a message, it returns or keeps the part received.
         return parser.feed_eof() is not None or bool(getattr(parser, "_lines", ()))
     except Exception:  # noqa: BLE001 - within a body, or with an unknown version of aiohttp
         return True

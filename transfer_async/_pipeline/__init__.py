@@ -1,4 +1,4 @@
-"""Create one order from the claim of its key to the outcome, and recover interrupted orders.
+"""Take an order from the claim of its key to its outcome, and recover interrupted orders.
 
-This package may import the packages of the journal and of the HTTP exchange.
+This package may import `journal` and `_http`.
 """

@@ -45,16 +45,16 @@ class SendState(MutableStruct, kw_only=True):
     Args:
         intent: the intent whose order is sent.
         body: the intent's order as JSON.
-        headers: the headers of the request, with the token once it was requested.
+        headers: the headers of the request, including the token once it has been obtained.
         clock: the client's clock.
-        deadline: the latest time for an attempt to begin, in seconds on the client's clock. It is the earlier
-            of the caller's deadline and the end of the policy's retry time. The retry time starts just before
-            `MarkSending` is written to the journal.
+        deadline: the latest time at which an attempt may begin, in seconds on the client's clock. This is the
+            caller's deadline or the end of the policy's retry time, whichever is earlier. The retry time
+            starts just before `MarkSending` is written to the journal.
         classification: the classification of the last HTTP exchange.
-        last_failure: the error of the last HTTP attempt that ended in a definite failure.
-        last_connection: the connection to which the last request body was handed over. A reference to the
-            body itself would make a reference cycle.
-        token_renewed: whether this call has already renewed the token. It does so at most once.
+        last_failure: the error of the most recent HTTP attempt that ended in a definite failure.
+        last_connection: the connection that received the last request body. A reference to the body itself
+            would create a reference cycle.
+        token_renewed: whether this call has already renewed the token. A call renews it at most once.
     """
 
     intent: OrderIntent
@@ -68,7 +68,7 @@ class SendState(MutableStruct, kw_only=True):
     token_renewed: bool = False
 
     def is_time(self, ahead: float = 0.0) -> bool:
-        """Return whether a request may still be sent ``ahead`` seconds from now."""
+        """Return whether a request may still be sent in ``ahead`` seconds."""
         return self.clock.now() + ahead < self.deadline and not is_expired(self.clock, self.intent, ahead)
 
 
@@ -78,7 +78,7 @@ class OrderResponse(MutableStruct, kw_only=True):
     Args:
         order: the order in the response.
         result: the response itself.
-        took: the duration of the attempt in seconds.
+        took: how long the attempt took, in seconds.
         connection: the connection on which the response arrived.
     """
 
@@ -93,8 +93,8 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
     Raises:
         OutcomeUnknown: the service may have processed the request.
-        TransferError: the attempt ended in a definite failure. This includes all other errors.
-        asyncio.CancelledError: the call was abandoned before anything was sent.
+        TransferError: any other error. The attempt ended in a definite failure.
+        asyncio.CancelledError: the call was cancelled before anything was sent.
     """
     body = _next_body(context, call, sending)
     work, began = call.work, context.clock.now()
@@ -127,7 +127,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
 
 def _order_headers(context: ClientCore, work: OrderProgress, sending: SendState) -> CIMultiDict[str]:
-    """Return the headers of one attempt, with the attempt id if the client sends attempt ids."""
+    """Return the headers of one attempt, including an attempt id if the client sends attempt ids."""
     name, observers = context.request_id_header, context.observers
     if name is None and not observers.header_sources:
         return sending.headers
@@ -141,8 +141,8 @@ def _next_body(context: ClientCore, call: OrderCall, sending: SendState) -> Guar
     """Return the request body for the next attempt.
 
     Raises:
-        TransferError: a time limit has passed, or more bytes arrived after the last refusal.
-        asyncio.CancelledError: the call was abandoned.
+        TransferError: a time limit has passed, or unexpected bytes arrived after the last refusal.
+        asyncio.CancelledError: the call was cancelled.
     """
     if call.cancellation.abandoned:
         raise sending.last_failure or asyncio.CancelledError
@@ -242,10 +242,10 @@ def _note(
 
 
 def check_quiet(context: ClientCore, sending: SendState) -> None:
-    """Check that no more bytes arrived on the connection after the last definite failure.
+    """Check that no unexpected bytes arrived on the connection after the last definite failure.
 
     Raises:
-        OutcomeUnknown: more bytes arrived, which may be the real response to the order.
+        OutcomeUnknown: more bytes arrived, and they may be the real response to the order.
     """
     if sending.last_connection is not None and sending.last_failure is not None:
         if context.transport.stays_quiet(sending.last_connection):
@@ -271,11 +271,12 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
 async def send_again(
     context: ClientCore, call: OrderCall, sending: SendState, first: TransferError
 ) -> OrderResponse:
-    """Retry the order after the first attempt failed with ``first``, if a retry is allowed.
+    """If a retry is allowed, send the order again after the first attempt failed with ``first``.
 
     Raises:
         OutcomeUnknown: the service may have processed a request.
-        TransferError: the last attempt ended in a definite failure; if no retry is allowed, ``first``.
+        TransferError: the last attempt ended in a definite failure. If no retry is allowed, this is
+            ``first``.
     """
     if not _may_retry(context, call.cancellation, sending, first):
         raise first
@@ -291,7 +292,7 @@ async def send_again(
             pause=partial(_pause, context, call),
         )
     except TransferError as error:
-        # More bytes may have arrived in the time since the refusal.
+        # More bytes may have arrived since the refusal.
         if error is sending.last_failure:
             check_quiet(context, sending)
         raise
@@ -324,7 +325,7 @@ async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> 
 async def _wait_again(
     context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
 ) -> None:
-    """Wait for the rate limiter before a retry. New orders, which have no hold yet, then wait longer."""
+    """Wait for the rate limiter before a retry. The retry delays new orders, which have no hold yet."""
     rate_limiter.before_hooks.take_slot()
     try:
         await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
@@ -344,7 +345,7 @@ async def _renew_token(context: ClientCore, cancellation: Cancellation, sending:
                 sending.headers = await context.tokens.headers(instead_of=sending.headers)
     except (TokenUnavailable, TimeoutError, asyncio.CancelledError) as error:
         cancellation.swallow()
-        # The service's refusal ends the call; the failed renewal is only its cause.
+        # The call ends with the service's refusal. The failed renewal is only chained to it.
         raise sending.last_failure or error from error
 
 
@@ -359,17 +360,17 @@ async def _pause(context: ClientCore, call: OrderCall, pause: retry.Pause) -> No
 
 
 # --- time limits -------------------------------------------------------------------------------------
-# Three limits apply to sending: the retry deadline, and the caller's ``send_before`` and ``deadline``.
+# Sending is subject to three limits: the retry deadline, and the caller's ``send_before`` and ``deadline``.
 #
 # The caller's limits can only shorten the time for sending. After ``send_before``, no byte of the order is
-# sent. At ``deadline``, hooks and HTTP exchanges in progress end, because the caller stops waiting.
+# sent. At ``deadline``, hooks and HTTP exchanges in progress are stopped, because the caller stops waiting.
 
 
 LIMIT_NAMES: dict[Limit, str] = {"send_before": "send_before", "deadline": "the call's deadline"}
 
 
 def is_expired(clock: Clock, intent: OrderIntent, ahead: float = 0.0) -> bool:
-    """Return whether ``send_before`` has passed, or will have passed in ``ahead`` seconds."""
+    """Return whether ``send_before`` has passed, or will pass within ``ahead`` seconds."""
     limit = intent.send_before
     return limit is not None and (limit - clock.utc()).total_seconds() <= ahead
 
@@ -385,14 +386,14 @@ def too_late(clock: Clock, work: OrderProgress) -> Expired | None:
 
 
 def limit_passed(clock: Clock, work: OrderProgress, ahead: float = 0.0) -> Limit | None:
-    """Return the caller's limit that has passed, or will have passed in ``ahead`` seconds; else None."""
+    """Return the caller's limit that has passed or will pass within ``ahead`` seconds, or None."""
     if is_expired(clock, work.intent, ahead):
         return "send_before"
     return "deadline" if is_over(clock, work.deadline, ahead) else None
 
 
 def seconds_to_wait(clock: Clock, work: OrderProgress, deadline: float) -> float | None:
-    """Return the seconds until ``deadline``, the call's deadline or ``send_before``, whichever is first.
+    """Return the seconds until the first of ``deadline``, the call's deadline and ``send_before``.
 
     Return None if there is no limit.
     """
@@ -406,18 +407,18 @@ def seconds_to_wait(clock: Clock, work: OrderProgress, deadline: float) -> float
 # --- rate limiter ------------------------------------------------------------------------------------
 # If the client has a rate limit, an order waits before its hooks run, and again before each request.
 #
-# An order that would wait beyond one of its time limits fails at once.
+# An order that would have to wait beyond one of its time limits fails immediately.
 
 
 async def wait_in_queue(
     context: ClientCore, call: OrderCall, queue: RateLimitQueue, *, until: float = NEVER
 ) -> None:
-    """Wait for a slot in a queue of the rate limiter, at most until ``until`` on the client's clock.
+    """Wait for a slot in one of the rate limiter's queues, at most until ``until`` on the client's clock.
 
     Raises:
-        Expired: the wait would exceed ``until`` or one of the caller's limits. If this is known at the start,
-            it is raised at once.
-        asyncio.CancelledError: the call was abandoned.
+        Expired: the wait would exceed ``until`` or one of the caller's limits. It is raised immediately if
+            that is clear from the start.
+        asyncio.CancelledError: the call was cancelled.
     """
     work = call.work
     ahead = queue.ahead

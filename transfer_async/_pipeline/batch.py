@@ -42,15 +42,16 @@ _END: Final = object()
 class Batch:
     """Create the orders of all ``requests`` concurrently.
 
-    One task reads the whole input, so the input may use a timeout, a task group or a context variable. If the
-    caller stops early and the input is an async generator, the same task closes it before `results` returns.
+    A single task reads the whole input, so the input may use timeouts, task groups and context variables. If
+    the caller stops early and the input is an async generator, the same task closes the generator before
+    `results` returns.
 
     Args:
         create: an async function that creates one order.
-        requests: the input, which may be endless. The next request is read only when a slot is free. Results
-            are delivered while an async input waits. A sync input must not block.
-        concurrency: the maximum number of orders in flight, including orders whose result was not delivered
-            yet.
+        requests: the input, which may be endless. A request is read only when there is room for another
+            order. Results are delivered while an async input is waiting. A sync input must not block.
+        concurrency: the maximum number of orders in flight, including those whose results have not been
+            delivered yet.
         check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.
     """
 
@@ -73,10 +74,11 @@ class Batch:
             self._next = partial(_next_of_sync, self._input)
 
     async def results(self) -> AsyncGenerator[OrderResult, None]:
-        """Yield the result of each request as soon as it is known.
+        """Yield the result of each request as soon as it is available.
 
-        If the caller leaves the loop early, the orders in flight still finish. After a cancellation, the
-        hooks of unsent orders are undone, and the client finishes the orders that were already sent.
+        If the caller leaves the loop early, the orders in flight still run to completion. After a
+        cancellation, the hooks of unsent orders are undone, and the client finishes the orders that were
+        already sent.
 
         Raises:
             Exception: the error that ``requests`` raised, after all earlier results.
@@ -90,14 +92,14 @@ class Batch:
                     continue
                 result = _result(*done)
                 if self._check is not None and isinstance(result.error, TransferError):
-                    # Reading the key of a bank's own class may raise an error, so its key is not read.
+                    # Do not read the key: for a bank's own class, that may raise an error.
                     client_made = type(result.request) is OrderRequest and result.request.key is None
                     await self._check(result.error, client_made=client_made)
                 yield result
                 self._taken -= 1
                 self._slots.release()
                 if isinstance(result.error, ClientClosed):
-                    # All further requests would be refused, and the input may be endless.
+                    # All further requests would fail, and the input may be endless.
                     self._stop(feeder)
             if not (self._stopped and feeder.cancelled()):
                 feeder.result()  # This raises the error of the input.
@@ -109,7 +111,7 @@ class Batch:
             await self._wind_up(feeder)
 
     async def _feed(self) -> None:
-        """Start the requests in order, each as soon as a slot is free."""
+        """Start the requests in order, each as soon as the concurrency allows."""
         try:
             await self._slots.acquire()
             while (request := await self._next()) is not _END and not self._stopped:
@@ -134,7 +136,7 @@ class Batch:
         task.add_done_callback(lambda done: self._done.put_nowait((request, done)))
 
     async def _create_one(self, request: Any) -> Order:
-        # The caller may have meant a key that has an order, so `order_may_exist` is true.
+        # The caller may have meant a key that already has an order, so `order_may_exist` is true.
         if not issubclass(type(request), OrderRequest):
             raise InvalidOrder([("request", "is not an OrderRequest")], order_may_exist=True)
         return await self._create(request if type(request) is OrderRequest else _plain(request))
@@ -154,10 +156,10 @@ class Batch:
 
 
 def _plain(request: OrderRequest) -> OrderRequest:
-    """Convert an instance of a bank's subclass of `OrderRequest` to a plain `OrderRequest`.
+    """Convert an instance of a bank's own `OrderRequest` subclass to a plain `OrderRequest`.
 
     Raises:
-        InvalidOrder: reading the instance's fields raised an error.
+        InvalidOrder: the instance's fields cannot be read.
     """
     try:
         return OrderRequest(*(getattr(request, field.name) for field in fields(OrderRequest)))

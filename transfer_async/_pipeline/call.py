@@ -1,4 +1,4 @@
-"""The state of one call of ``create_order``, and the parts of a client that all its calls share."""
+"""The state of one call to ``create_order``, and the parts of a client that its calls share."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from transfer_async.journal.model import PendingUndo
 from transfer_async.journal.protocol import ScopedJournal
 
 RECOVER_CONCURRENCY = 8
-"""The default for the number of concurrent calls of ``resolve`` in one run of ``recover``."""
+"""The default number of concurrent calls to ``resolve`` in one run of ``recover``."""
 
 
 class OrderCall(MutableStruct, kw_only=True):
-    """One call of ``create_order``: its arguments, its progress, and its cancellation.
+    """One call to ``create_order``: its arguments, progress and cancellation.
 
     Args:
         client_made: whether the client generated the key.
-        once: whether to raise a recorded refusal again instead of sending the order again.
+        once: whether to raise a recorded refusal again instead of resending the order.
         work: the progress of the call.
-        cancellation: the state of cancellation by the caller or the closing client.
+        cancellation: whether and how the caller or the closing client has cancelled the call.
         outcome: the future that the caller awaits.
         is_published: whether a worker publishes the outcome as a message.
     """
@@ -56,7 +56,7 @@ class OrderCall(MutableStruct, kw_only=True):
 
 
 def fresh_id() -> str:
-    """Return 128 random bits in hexadecimal; this takes a third of the time of `uuid4`."""
+    """Return 128 random bits in hexadecimal. This is three times as fast as `uuid4`."""
     return os.urandom(16).hex()
 
 
@@ -77,7 +77,7 @@ def new_call(context: ClientCore, request: OrderRequest, *, once: bool) -> Order
         once=once,
         work=OrderProgress(intent=intent, began=context.clock.now(), deadline=deadline),
         cancellation=Cancellation(),
-        # The caller awaits a future. This has the effect of `asyncio.shield` at half the cost.
+        # The caller awaits a future, which has the same effect as `asyncio.shield` at half the cost.
         outcome=asyncio.get_running_loop().create_future(),
     )
 
@@ -89,9 +89,9 @@ async def finish_tasks(
     wait: float,
     grace: float,
 ) -> None:
-    """Wait up to ``wait`` seconds for all tasks, then cut off those that are left.
+    """Wait up to ``wait`` seconds for all tasks, then cut off those that are still running.
 
-    After that, wait up to ``grace`` seconds until those have ended.
+    Then wait up to ``grace`` seconds for those to end.
     """
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
@@ -101,20 +101,20 @@ async def finish_tasks(
 
 
 # --- cancellation ------------------------------------------------------------------------------------
-# A call stops only where that is safe, or when the closing client no longer waits for it.
+# A call stops only where that is safe, or when the closing client no longer waits for the call.
 
 
 class Cancellation(MutableStruct, kw_only=True):
-    """The state of cancellation of one call, or of one key in `recover`.
+    """The cancellation state of one call, or of one key in `recover`.
 
-    This is also a context manager around code that may be cancelled safely, such as a hook or a pause. Its
-    ``__enter__`` raises `asyncio.CancelledError` if the call was already abandoned.
+    Also a context manager for code that can be cancelled safely, such as a hook or a pause. Entering it
+    raises `asyncio.CancelledError` if the call has already been abandoned.
 
     Args:
-        task: the task that runs the call; None in `recover`, which runs in the caller's own task.
+        task: the task that runs the call, or None in `recover`, which runs in the caller's own task.
         is_stoppable: whether the task is inside a block of this context manager.
-        on_the_way: the request body of the HTTP exchange in progress; None if there is none.
-        sent: whether an HTTP exchange has ended that handed over its request body to a connection.
+        on_the_way: the request body of the HTTP exchange in progress, or None.
+        sent: whether a completed HTTP exchange handed its request body to a connection.
         abandoned: whether the caller or the closing client no longer waits for the call.
         cut: whether the closing client no longer waits for the call.
     """
@@ -136,14 +136,14 @@ class Cancellation(MutableStruct, kw_only=True):
 
     @property
     def may_have_been_sent(self) -> bool:
-        """Whether a request body was handed over to a connection.
+        """Whether a request body was handed to a connection.
 
         If not, a cancelled caller waits until the hooks are undone.
         """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
     def abandon(self) -> None:
-        """Record that the caller no longer waits, and cancel the task if that is safe now."""
+        """Record that the caller is no longer waiting, and cancel the task if that is safe now."""
         self.abandoned = True
         waiting = self.on_the_way is not None and not self.on_the_way.handed_over
         if self.on_the_way is not None and waiting:
@@ -153,7 +153,10 @@ class Cancellation(MutableStruct, kw_only=True):
             self.task.cancel()
 
     def cut_off(self) -> None:
-        """Stop the call because the client closes. An order whose request is in flight becomes a doubt."""
+        """Stop the call because the client is closing.
+
+        An order whose request is in flight is then in doubt.
+        """
         self.cut = True
         handed_over = self.on_the_way is not None and self.on_the_way.handed_over
         self.abandon()
@@ -178,20 +181,20 @@ class Cancellation(MutableStruct, kw_only=True):
 
 
 class OrderProgress(MutableStruct, kw_only=True):
-    """The progress of the work on one intent, in one call or in one run of `recover`.
+    """The progress of one intent in one call or in one run of `recover`.
 
     Args:
-        intent: the intent as the caller made it, with the recorded id once the key's record was read.
+        intent: the intent as the caller created it, with the recorded id once the key's record has been read.
         began: the start time on the client's clock, in seconds.
-        deadline: the time until which the caller waits, in seconds on the client's clock.
+        deadline: when the caller stops waiting, in seconds on the client's clock.
         receipts: the receipts that hooks returned, by hook name, including those of an earlier worker whose
             claim was taken over.
         attempt_id: the journal's id for the attempt to send the order; None before `MarkSending`.
-        attempts_begun: the number of HTTP attempts begun.
-        undone: the number of hooks undone.
-        undos_pending: the number of undos that were tried, failed, and stay pending.
-        resolve_failed: whether ``resolve`` was called and returned no usable result.
-        reports: for each attempt that has ended since `attempts` was last read, a function that returns it.
+        attempts_begun: the number of HTTP attempts that have begun.
+        undone: the number of hooks that have been undone.
+        undos_pending: the number of undos that failed and are still pending.
+        resolve_failed: whether ``resolve`` was called but did not return a usable result.
+        reports: functions that return the attempts that have ended since `attempts` was last read.
     """
 
     intent: OrderIntent
@@ -208,7 +211,7 @@ class OrderProgress(MutableStruct, kw_only=True):
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The HTTP attempts that have ended."""
+        """The completed HTTP attempts."""
         self._attempts += tuple(report() for report in self.reports)
         self.reports = ()
         return self._attempts
@@ -220,7 +223,10 @@ class OrderProgress(MutableStruct, kw_only=True):
 
 
 def annotate_error(error: TransferError, work: OrderProgress, *, order_may_exist: bool) -> TransferError:
-    """Set key, attempts, receipts and ``order_may_exist`` on ``error``, sanitize its chain, and return it."""
+    """Set the key, attempts, receipts and ``order_may_exist`` on ``error``.
+
+    Sanitize its chain and return it.
+    """
     sanitize_exception(error)
     error.key = work.intent.key
     error.attempts = work.attempts
@@ -240,12 +246,12 @@ class ClaimedKey(MutableStruct, kw_only=True):
     """The state of a key that this process has claimed.
 
     Args:
-        epoch: the number of the claim: 1, and 1 more after each take-over of the intent.
-        attempt: the id that `MarkSending` records; None before that. In the journal, all HTTP attempts of a
-            call are one attempt.
+        epoch: the number of the claim. It starts at 1, and each take-over of the intent increments it.
+        attempt: the id that `MarkSending` records; None before that. The journal treats all HTTP attempts of
+            a call as one attempt.
         inherited: the names of the hooks that an earlier worker may have run for this intent.
         entered: the names of the hooks that this call started, except those that raised `PreflightFailed`.
-        earlier: the pending undos of the key's earlier intents that this call has not tried yet.
+        earlier: the pending undos of the key's earlier intents that this call has not yet tried.
     """
 
     epoch: int
@@ -256,12 +262,12 @@ class ClaimedKey(MutableStruct, kw_only=True):
 
 
 class DoubtRounds(MutableStruct, kw_only=True):
-    """The progress of a client's calls of ``resolve`` from one run of ``recover`` to the next.
+    """A client's state for its calls to ``resolve``, kept from one run of ``recover`` to the next.
 
     Args:
-        asked_at: the start of the last run that called ``resolve`` about every due doubt, in seconds on the
-            journal's clock; None before the first such run. In the first run, all doubts are due.
-        after: the key after which the next run continues, because ``resolve`` failed repeatedly there.
+        asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
+            the journal's clock. None before the first such run, in which all doubts are due.
+        after: the key after which the next run continues, because ``resolve`` kept failing there.
         tasks: the tasks that are calling ``resolve``.
     """
 
@@ -297,13 +303,13 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
     """The name of the header that carries the attempt id in each create-order request, or None."""
 
     undoable: tuple[str, ...] = ()
-    """The names of the hooks that can be undone, last first; computed from ``hooks``."""
+    """The names of the hooks that can be undone, last first. Computed from ``hooks``."""
 
     undoable_but_hold: tuple[str, ...] = ()
-    """The names in ``undoable`` without the hold hook, for orders whose hold the bank placed itself."""
+    """The names in ``undoable`` except the hold hook's, for orders whose hold the bank itself placed."""
 
     hold: str | None = None
-    """The name of the hook that places the hold, or None; computed from ``hooks``."""
+    """The name of the hook that places the hold, or None. Computed from ``hooks``."""
 
     unrecorded: dict[str, Callable[[], Awaitable[object]]] = msgspec.field(default_factory=dict)
     """Functions that retry a failed write of a response to the journal, by key.
@@ -336,7 +342,7 @@ class ClientCore(FrozenStruct, frozen=True, kw_only=True):
 
 
 # --- resolution --------------------------------------------------------------------------------------
-# The bank's ``resolve`` returns one of these results for a doubt.
+# The results that the bank's ``resolve`` may return for an order in doubt.
 
 
 class _NoOrder:
@@ -350,7 +356,7 @@ class _NoOrder:
 
 
 NO_ORDER: Final = _NoOrder()
-"""The result of ``resolve`` if certainly no order exists *and none can appear any more*."""
+"""The result of ``resolve`` if it is certain that no order exists *and none can appear any more*."""
 
 Resolution = Order | str | _NoOrder | None
 """A result of ``resolve``: the order, the order's id, `NO_ORDER`, or None if the outcome is unknown."""

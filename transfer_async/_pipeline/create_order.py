@@ -5,19 +5,19 @@
                       created?     refused: undo hooks that ran,   never sent, refused: undo hooks, in reverse
                       return it    nothing was sent                unknown: undo nothing, keep everything
 
-The journal records each step before the step begins. There are three kinds of errors:
+The journal records each step before the step begins. A call can fail in three ways:
 
 - a *definite failure*: the hooks are undone and the key is free;
 - a *doubt*: nothing is undone and the key stays bound;
-- a failure of the journal: only the journal's record shows the state.
+- a failure of the journal: only the journal's record shows what happened.
 
 The steps share these objects:
 
-- `OrderCall` has the arguments and the state of cancellation.
-- `OrderProgress` has the data for errors and events.
-- `ClaimedKey` has the values that the journal compares, and the hooks that may have acted.
-- `SendState` has the request and its time limits.
-- `OrderResponse` has the order and the connection on which it arrived.
+- `OrderCall` contains the arguments and the cancellation state.
+- `OrderProgress` contains the data for errors and events.
+- `ClaimedKey` contains the values that the journal compares, and the hooks that may have acted.
+- `SendState` contains the request and its time limits.
+- `OrderResponse` contains the order and the connection on which it arrived.
 """
 
 from __future__ import annotations
@@ -82,14 +82,15 @@ from transfer_async.journal.model import ABANDONED, Entry, Rejection, Transition
 from transfer_async.journal.transitions import Claim, MarkSending, RenewLease
 
 MAX_CLAIM_AGE = 900.0
-"""The age in seconds from which an abandoned claim is not continued: its hold and checks may be outdated."""
+"""The age in seconds from which an abandoned claim is not continued, because its hold and checks may be
+outdated."""
 
 
 async def create_order(context: ClientCore, call: OrderCall) -> Order:
-    """Run one call from the claim to its outcome, and return the order.
+    """Run a call from the claim to its outcome, and return the order.
 
     Raises:
-        TransferError: the call ended without an order. The error has the key, attempts and receipts.
+        TransferError: the call ended without an order. The error contains the key, attempts and receipts.
         asyncio.CancelledError: the caller was cancelled before anything was sent.
     """
     claimed = await _claim(context, call)
@@ -130,7 +131,7 @@ async def _broken(context: ClientCore, call: OrderCall, claimed: ClaimedKey, err
 
 
 async def _claim(context: ClientCore, call: OrderCall) -> ClaimedKey | Order:
-    """Claim the key, or return the order that the key already has.
+    """Claim the key, or return the order that was already created with it.
 
     Raises:
         TransferError: the key cannot be claimed.
@@ -200,7 +201,7 @@ async def _claim_denied(context: ClientCore, call: OrderCall, verdict: Transitio
 async def _mark_sending(
     context: ClientCore, work: OrderProgress, claimed: ClaimedKey, sending: SendState
 ) -> None:
-    """Record in the journal that a request may be sent from now on."""
+    """Record in the journal that a request may now be sent."""
     claimed.attempt = fresh_id()
     sending.deadline = min(context.clock.now() + context.policy.deadline, work.deadline)
     mark = MarkSending(
@@ -215,7 +216,7 @@ async def _mark_sending(
     verdict = await context.journal.write(work.intent.key, mark, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
         claimed.attempt = None  # `MarkSending` was not recorded.
-        why = "the claim's lease ran out before the order was sent"
+        why = "the claim's lease expired before the order was sent"
         if verdict.entry.is_suspected:
             why = "an order of an earlier call with this key may exist: nothing was sent now"
         raise KeyBusy(why, retry_after=verdict.lease_left)
@@ -230,16 +231,17 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
     """Run the hooks in order. The hook that holds the funds runs last.
 
     Returns:
-        The request. Send it only after the journal has recorded `MarkSending`.
+        The request. Send the order only after the journal has recorded `MarkSending`.
 
     Raises:
-        TransferError: a hook refused or failed, there is no hold, or a time limit passed.
+        TransferError: a hook refused the order or failed, there is no hold, or a time limit passed.
     """
     intent = call.work.intent
     if intent.held is None and context.hold is None:
         raise HoldRequired(
-            "the customer's funds must be held before an order is sent: give the client a hold hook "
-            "(hooks=[..., FundsHold(place, release)]), or the call the reference of your own hold (held=...)"
+            "the customer's funds must be held before an order is sent: pass a hold hook "
+            "to the client (hooks=[..., FundsHold(place, release)]), or pass the reference of your own "
+            "hold to the call (held=...)"
         )
     if expired := too_late(context.clock, call.work):
         raise expired
@@ -262,7 +264,7 @@ async def _run_hooks_at_rate(
     sending: SendState,
     rate_limiter: RateLimiter,
 ) -> None:
-    """Run the hooks under the client's rate limit. The order waits for a slot before any funds are held."""
+    """Run the hooks within the client's rate limit. The order waits for a slot before any funds are held."""
     if claimed.earlier:
         await undo_earlier(context, call.work, call.cancellation, claimed)
     await wait_in_queue(context, call, rate_limiter.before_hooks)
@@ -279,8 +281,8 @@ async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, 
     held = work.intent.held is not None
     if claimed.earlier:
         await undo_earlier(context, work, call.cancellation, claimed)
-    # The token is requested before the hooks run, because no funds must be held if there is no token. The
-    # token is in no local variable, because error trackers record the variables of each frame.
+    # The token is requested before the hooks run, because no funds may be held if there is no token. The
+    # token is not stored in a local variable, because error trackers record the variables of each frame.
     sending.headers = context.tokens.current or await _first_headers(context, call)
     to_be_kept = False
     for hook in context.hooks:
@@ -344,18 +346,18 @@ async def _keep(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -
     )
     verdict = await context.journal.write(work.intent.key, keep, certain=Outcome.NOT_SENT)
     if verdict.denial is not None:
-        raise KeyBusy("the claim's lease ran out before the order was sent", retry_after=verdict.lease_left)
+        raise KeyBusy("the claim's lease expired before the order was sent", retry_after=verdict.lease_left)
 
 
 # --- lease -------------------------------------------------------------------------------------------
-# The lease of a claim is renewed while its hooks run.
+# While hooks run, the claim's lease is renewed.
 
 
 class LeaseKeeper:
     """A context manager that calls ``renew`` every ``every`` seconds while its block runs.
 
     If ``renew`` raises a `JournalFailed`, it is called again after the next interval. Any other
-    `TransferError` ends the renewals, but not the block: if the lease was lost, `MarkSending` fails later.
+    `TransferError` ends the renewals, but not the block: if the lease was lost, `MarkSending` will fail.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]], *, every: float) -> None:
@@ -387,18 +389,19 @@ class LeaseKeeper:
 
 
 # --- eager start -------------------------------------------------------------------------------------
-# A hook that waits needs two timers: one for its timeout and one for the lease. They take a tenth of the time
-# of a call. A hook that only reads memory never waits, and needs no timer. So the timers start only when a
-# hook waits for the first time.
+# A hook that waits needs two timers: one for its timeout and one for the lease. They take a tenth of a call's
+# time. A hook that only reads memory never waits, and does not need a timer. Therefore the timers start only
+# when a hook waits for the first time.
 
 
 T = TypeVar("T")
 
 
 class EagerStart(Generic[T]):
-    """Run a coroutine at once until its first wait. Await this object for the coroutine's result.
+    """Run a coroutine immediately, up to its first wait.
 
-    If the coroutine raises an error before its first wait, the constructor raises this error.
+    Await this object to get the coroutine's result. If the coroutine raises an error before its first wait,
+    the constructor raises that error.
     """
 
     __slots__ = ("_waits_for", "_work", "done", "result")
@@ -431,9 +434,9 @@ class EagerStart(Generic[T]):
 
 
 # --- a task for each call ----------------------------------------------------------------------------
-# Each call runs in a separate task, because its caller may be cancelled while the request is in flight. The
-# caller then gets its `CancelledError` at once, and the separate task finishes the remaining work. aiohttp
-# requires that the task that began a request also ends it.
+# Each call runs in a separate task, because the caller may be cancelled while the request is in flight. The
+# caller then receives its `CancelledError` immediately, and the separate task finishes the remaining work.
+# aiohttp requires that the same task begins and ends a request.
 
 
 TASK_NAME = "transfer_async order"
@@ -455,8 +458,8 @@ class InFlight:
         """Run ``call`` in a separate task and wait for its order.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled. If nothing was sent, this is raised after the
-                hooks are undone and the key is free. Otherwise it is raised at once.
+            asyncio.CancelledError: the caller was cancelled. If nothing was sent, this is raised once the
+                hooks are undone and the key is free. Otherwise it is raised immediately.
             TransferError: the call ended without an order; see `TransferClient.create_order`.
         """
         task = _started(_deliver(self._context, call), asyncio.get_running_loop())
@@ -479,14 +482,14 @@ class InFlight:
             call.outcome.cancel()
 
     def cut_off(self) -> None:
-        """Stop all calls. Orders whose request is in flight become doubts."""
+        """Stop all calls. Orders whose requests are in flight are then in doubt."""
         for call in list(self._calls.values()):
             call.cancellation.cut_off()
 
     async def finish(self, *, wait: float, grace: float) -> None:
-        """Wait up to ``wait`` seconds for all calls, then cut off those that are left.
+        """Wait up to ``wait`` seconds for all calls, then cut off those that are still running.
 
-        After that, wait up to ``grace`` seconds until those have ended.
+        Then wait up to ``grace`` seconds for those to end.
         """
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 
@@ -521,7 +524,7 @@ async def _deliver(context: ClientCore, call: OrderCall) -> None:
 
 
 def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
-    """Return ``error`` if a call may raise it; else a `JournalFailed` that asks to look up the key."""
+    """Return ``error`` if a call may raise it, else a `JournalFailed` that asks to look up the key."""
     if is_a(error, TransferError) or is_end(error):
         return error
     why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"

@@ -1,8 +1,8 @@
-"""The table of the decisions that people can make about a key, and the effects of each decision.
+"""A table of the decisions that people can make about a key, with the effects of each decision.
 
-Each row contains the stored decision, its transition, the keys that it applies to, and its texts. `Operators`
-checks and writes a decision according to its row. The command line builds its commands from the rows, and the
-operators' page builds its forms from them.
+Each row contains the decision as stored, its transition, the keys it applies to, and its texts. `Operators`
+checks and records a decision according to its row. The command line builds its commands from the rows, and
+the operators' page builds its forms from them.
 
 To add a decision, add its stored value to `Decision`, its transition and the transition's states to
 `operator_transitions`, and a row here.
@@ -33,7 +33,8 @@ from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Amend, P
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
-"""A function of the key, a verb, the names of hold hooks and the order's id. It returns the effects."""
+"""A function that takes the key, a verb, the names of hold hooks and the order id, and returns the
+effects."""
 
 # --- effects of a decision --------------------------------------------------------------------------
 
@@ -42,7 +43,7 @@ def to_undo_by_hand(entry: Entry, *, refuting: bool) -> tuple[str, ...] | None:
     """Return the hooks that recovery cannot undo because their intent is unreadable; None if there are none.
 
     An empty tuple means that there may be such hooks, but their names are unreadable. If the order exists
-    (``refuting`` is false), only the hooks of earlier intents of its key must be undone.
+    (``refuting`` is false), only the hooks of the key's earlier intents must be undone.
     """
     unread = entry.unread
     if unread is not None and not refuting:
@@ -85,7 +86,7 @@ def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
 
 
 def _listed(subject: str, undos: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
-    """Return what ``subject`` undoes, as a sentence without a full stop; None if there are no ``undos``."""
+    """Return a sentence, without a full stop, about what ``subject`` undoes; None if ``undos`` is empty."""
     texts: list[str] = []
     values: list[str] = []
     for undo in undos:
@@ -175,7 +176,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     else:
         yield Sentence(f"{verb} {frees}. No hook needs an undo.")
     undos = _listed("Then the next recovery", entry.pending_undos, holds)
-    # A recovery can still run the undos of earlier intents, so a person must not do that.
+    # Recovery can still run the undos of earlier intents, so a person must not do them.
     if entry.unread is not None and undos is not None:
         yield Sentence(f"{undos.text}.", undos.values)
 
@@ -203,27 +204,28 @@ class DecisionRow:
     """A decision that a person can make about a key.
 
     Args:
-        decision: the decision as the journal stores it. Two rows may have the same decision: one row with an
-            order's id, and one without.
+        decision: the decision as the journal stores it. Two rows may contain the same decision: one with an
+            order id, and one without.
         transition: the transition that records the decision. The page's form has the same name.
-        applies_to: the state of the keys that the decision applies to. ``IN_DOUBT`` includes keys with a
-            corrupt record. ``CREATED`` is limited to keys whose order's id can be amended. ``FREE`` stands
-            for the scope's rule of dual control (`FOUR_EYES`).
-        names_order: whether the decision needs an order's id.
-        frees_key: whether the decision records that no order exists. Such a decision needs a confirmation,
+        applies_to: the state of the keys to which the decision applies. ``IN_DOUBT`` includes keys with a
+            corrupt record. ``CREATED`` is limited to keys whose order id can be amended. ``FREE`` stands for
+            the scope's dual-control rule (`FOUR_EYES`).
+        names_order: whether the decision requires an order id.
+        frees_key: whether the decision records that no order exists. Such a decision requires confirmation,
             and is accepted only ``settle_after`` seconds after the last possible send.
         outcome: the outcome that is published to observers; None if no event is published.
         effects: a function that returns the effects of the decision as sentences.
-        help: the help text of the command. If two rows have the same decision, only the first has a text.
+        help: the help text of the command. If two rows contain the same decision, only the first has a help
+            text.
         title: the heading of the form.
-        button: the text of the form's button, or a function that returns this text for a key and the names of
-            hold hooks.
-        propose: the text of the button under dual control.
+        button: the label of the form's button, or a function that returns the label for a key and the names
+            of hold hooks.
+        propose: the label of the button under dual control.
         verb: the subject of the sentences about the effects, such as "Resolving".
-        proposed: the short text of the decision in a proposal, with ``{}`` for the order's id.
-        explained: the decision as a clause, for the web page: its forms, proposals, histories and audit.
-        done: the name of the decision in the address to which the page redirects after it.
-        saved: the page's message after the decision was saved.
+        proposed: a short text for the decision in a proposal, with ``{}`` for the order id.
+        explained: the decision as a clause, for the web page's forms, proposals, histories and audit.
+        done: the name of the decision in the URL to which the page redirects afterwards.
+        saved: the message that the page shows after the decision was saved.
     """
 
     decision: Decision
@@ -249,7 +251,7 @@ class DecisionRow:
         return self.transition.name
 
     def is_offered(self, view: KeyView) -> bool:
-        """Return whether the decision can be offered for the key."""
+        """Return whether to offer the decision for the key."""
         if view.key == FOUR_EYES or self.applies_to is KeyState.FREE:
             return False
         if self.applies_to is KeyState.CREATED:
@@ -265,7 +267,7 @@ class DecisionRow:
         return to_undo_by_hand(view.entry, refuting=self.frees_key) is not None
 
     def in_short(self, order_id: str | None) -> str:
-        """Return the decision as a short text with the order's id, such as ``resolve as tx-1``."""
+        """Return the decision as a short text with the order id, such as ``resolve as tx-1``."""
         return self.proposed.format(order_id)
 
 
@@ -283,7 +285,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         names_order=True,
         outcome=Outcome.CREATED,
         effects=_of_resolving,
-        help="End a doubt: its order exists.\n\n"
+        help="Record that the order of a key in doubt exists.\n\n"
         "From now on, calls with the key return the order's id. Without an id, the command asks about the "
         "candidate: the order id in the service's response.",
         title="The order exists",
@@ -302,7 +304,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         frees_key=True,
         outcome=Outcome.REFUSED,
         effects=_of_refuting,
-        help="End a doubt: no order exists, and none can appear.\n\n"
+        help="Record that no order exists for a key in doubt, and none can appear.\n\n"
         "This frees the key. The command shows what the next recovery will undo, such as a hold, and asks "
         "first. If the same message or line of a file is processed again, nothing is sent: the recorded "
         "result is returned. If the payment is still due, use another key.",
@@ -321,7 +323,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         applies_to=KeyState.CREATED,
         names_order=True,
         effects=_of_amending,
-        help="Correct an order's id that a person gave, or take it back.\n\n"
+        help="Correct or withdraw an order id that a person supplied.\n\n"
         "An id from the service's own response cannot be changed. With --in-doubt, the key is in doubt "
         "again.",
         title="The order's id is wrong",
@@ -340,8 +342,8 @@ DECISIONS: tuple[DecisionRow, ...] = (
         outcome=Outcome.UNKNOWN,
         effects=_of_taking_back,
         title="The order's id is not certain",
-        button="Take it back into doubt",
-        propose="Propose to take it back",
+        button="Put the key back in doubt",
+        propose="Propose to put it back in doubt",
         verb="Taking it back",
         proposed="back into doubt",
         explained="the order's id is withdrawn",
@@ -361,15 +363,15 @@ DECISIONS: tuple[DecisionRow, ...] = (
 
 
 def rows_of(decision: Decision) -> tuple[DecisionRow, ...]:
-    """Return the rows of a decision; there may be two, one with an order's id and one without."""
+    """Return the rows of a decision. There may be two, one with an order id and one without."""
     return tuple(row for row in DECISIONS if row.decision is decision)
 
 
 def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
-    """Return the row of a decision, either the one with an order's id or the one without.
+    """Return the row of a decision, either the one with an order id or the one without.
 
     Raises:
-        ValueError: the decision needs an order's id, or does not allow one.
+        ValueError: the decision requires an order id, or does not allow one.
     """
     rows = rows_of(decision)
     found = next((row for row in rows if row.names_order is (order_id is not None)), None)
@@ -383,8 +385,8 @@ def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
 def proposed_row(proposal: Proposal) -> DecisionRow:
     """Return the row of a stored proposal, for display.
 
-    In a damaged record, the proposal may lack an order's id that the decision needs, or have one that it does
-    not allow. Such a proposal is shown, but cannot be approved.
+    In a damaged record, the proposal may lack an order id that the decision requires, or contain one that the
+    decision does not allow. Such a proposal can be shown, but not approved.
     """
     rows = rows_of(proposal.decision)
     names_order = proposal.order_id is not None
@@ -403,8 +405,8 @@ def effects_of(
         view: the key.
         row: the decision.
         holds: the names of hooks that place a hold.
-        verb: the subject of the sentences, such as "Approving" or "this"; by default the row's verb.
-        order_id: the order's id that the decision names; None if there is none yet.
+        verb: the subject of the sentences, such as "Approving" or "this". Defaults to the row's verb.
+        order_id: the order id that the decision names, or None if there is none yet.
     """
     verb = verb or row.verb
     if view.is_sealed and row.applies_to is not KeyState.FREE:
@@ -417,7 +419,7 @@ def effects_of(
 
 
 def effects_of_proposal(view: KeyView, *, holds: AbstractSet[str]) -> tuple[Sentence, ...]:
-    """Return the effects of approving the key's proposal; empty without a proposal."""
+    """Return the effects of approving the key's proposal; empty if there is no proposal."""
     proposal = view.proposal
     if proposal is None:
         return ()
@@ -433,8 +435,8 @@ def transition_of(
     Args:
         row: the decision.
         entry: the entry that the decision is about.
-        order_id: the order's id, if the decision names one.
-        settle_after: the seconds that must pass after the last possible send before a refutation is accepted.
+        order_id: the order id, if the decision names one.
+        settle_after: how many seconds must pass after the last possible send before a refutation is accepted.
         basis: the fields of a `Basis`: the person, the reason, the version that the person saw, and the id of
             the proposal that the person approves.
     """
@@ -456,9 +458,9 @@ def transition_of(
 
 
 def proposed_in(step: HistoryEvent) -> tuple[str, str] | None:
-    """Return the decision that a history line proposes, as a clause, and the reason; None for another line.
+    """If the history line is a proposal, return its decision as a clause and its reason, else None.
 
-    A line does not show whether an order's id would be corrected or withdrawn. So the clause names both.
+    A line does not show whether an order id would be corrected or withdrawn, so the clause names both.
     """
     name, _, reason = (step.reason or "").partition(": ")
     clauses = [row.explained for row in DECISIONS if row.decision.value == name]
@@ -468,7 +470,7 @@ def proposed_in(step: HistoryEvent) -> tuple[str, str] | None:
 
 
 def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
-    """Return whether ``step`` makes the proposed decision, by a person other than the proposer."""
+    """Return whether ``step`` records the proposed decision, made by a person other than the proposer."""
     row = next((row for row in DECISIONS if row.name == step.move), None)
     if row is None or is_same_person(step.by or "", proposal.by or ""):
         return False
@@ -477,7 +479,7 @@ def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
 
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:
-    """Return the step in which another person approved the last proposal, or None."""
+    """Return the step in which another person approved the most recent proposal, or None."""
     changes = [step for step in steps if step.move not in WITHOUT_CHANGE]
     last = max((number for number, step in enumerate(changes) if step.move == Propose.name), default=None)
     if last is None or last + 1 == len(changes):

@@ -1,4 +1,4 @@
-"""Hooks are steps that run before an order is sent, and that can be undone, such as `FundsHold`."""
+"""Hooks: steps, such as `FundsHold`, that run before an order is sent and can be undone."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ from transfer_async._support.util import checked_async, must_propagate, refuse_c
 
 @runtime_checkable
 class PreflightHook(Protocol):
-    """A step that runs before an order is sent, and that can be undone.
+    """A step that runs before an order is sent and can be undone.
 
-    A hook may be called again after a crash. So both methods must be idempotent by ``intent.id``, not by key.
-    ``undo`` may be called more than once, and even if there is nothing to undo.
-
-    By raising `PreflightFailed`, ``before`` guarantees that it did nothing. After any other error, a timeout,
-    a cancellation or a crash, the hook may have acted. If the order certainly does not exist,
-    ``undo(intent, None)`` is then called.
+    A hook may be called again after a crash, so both methods must be idempotent by ``intent.id``, not by key.
+    ``undo`` may be called more than once, even if there is nothing to undo. By raising `PreflightFailed`,
+    ``before`` guarantees that it did nothing. After any other error, a timeout, a cancellation or a crash,
+    the hook may have acted. ``undo(intent, None)`` is then called, but only if the order certainly does not
+    exist.
     """
 
     name: str
     """The hook's name, unique among a client's hooks. The journal stores receipts and undos under it."""
 
     async def before(self, intent: OrderIntent) -> str | None:
-        """Run the step, and return a receipt for the journal or None. To stop the order, raise an error."""
+        """Run the step, and return a receipt for the journal, or None. Raise an error to stop the order."""
         ...
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
@@ -45,7 +44,7 @@ class PreflightHook(Protocol):
 
         Args:
             intent: the intent of the order.
-            receipt: the receipt that ``before`` returned; None if it returned none.
+            receipt: the receipt that ``before`` returned, or None.
         """
         ...
 
@@ -55,13 +54,13 @@ USUAL_HOLD = "funds_hold"
 
 
 class FundsHold:
-    """A hook that places the hold that the service requires before each order (specification 4.1, rule 1).
+    """A hook that places the hold required by the service before each order (specification 4.1, rule 1).
 
     Args:
         place: an async function that takes the intent, holds the customer's funds, and returns the hold's
-            reference. If it certainly placed no hold, it raises `HoldFailed`.
-        release: an async function that takes the intent and the reference, and releases the hold. If
-            ``place`` did not return a reference, the reference is None. Then find the hold by ``intent.id``.
+            reference. It must raise `HoldFailed` if it certainly placed no hold.
+        release: an async function that takes the intent and the reference, and releases the hold. The
+            reference is None if ``place`` did not return; in that case, find the hold by ``intent.id``.
         name: the hook's name, unique among a client's hooks.
 
     Raises:
@@ -93,10 +92,10 @@ class FundsHold:
 
 
 class PlainHook:
-    """A hook made from a plain function ``async def f(intent)``, with nothing to undo.
+    """A hook made from a plain function ``async def f(intent)``. There is nothing to undo.
 
-    The function returns None to accept the order, and raises an error to stop it. Any other returned value is
-    an error, because a function may return ``False`` to stop the order.
+    The function returns None to accept the order, and raises an error to stop it. Returning any other value
+    is an error, because ``False`` may be meant to stop the order.
     """
 
     nothing_to_undo = True
@@ -110,7 +109,7 @@ class PlainHook:
         """Call the function.
 
         Raises:
-            PreflightFailed: the function returned something other than None.
+            PreflightFailed: the function returned a value other than None.
         """
         returned: object = await self._function(intent)  # type: ignore[func-returns-value]
         if returned is not None:
@@ -121,7 +120,7 @@ class PlainHook:
             )
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Do nothing: a plain function has nothing to undo."""
+        """Do nothing: there is nothing to undo."""
 
 
 Hook = PreflightHook | Callable[[OrderIntent], Awaitable[None]]
@@ -133,7 +132,7 @@ def is_hold(hook: PreflightHook) -> bool:
 
 
 def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
-    """Check ``hooks``, wrap plain functions as hooks, and return all hooks in order.
+    """Check ``hooks``, wrap plain functions, and return all hooks in order.
 
     Raises:
         ValueError: a hook is invalid or not async, two hooks have the same name, or a hold is not the last
@@ -148,7 +147,7 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     if "held" in names:
         raise ValueError("hooks: the name 'held' is reserved for the reference given as held=")
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"hooks: each needs a name of its own, but {', '.join(sorted(twice))} is used twice")
+        raise ValueError(f"hooks: names must be unique, but {', '.join(sorted(twice))} is used twice")
     if any(is_hold(hook) for hook in checked[:-1]):
         raise ValueError(
             "hooks: pass at most one hold, and pass it last: funds must not be held for an order that a "
@@ -181,7 +180,7 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
     """Return the receipt of ``hook`` as a plain string or None.
 
     Raises:
-        HoldFailed: a hold returned no reference, which is needed to release it.
+        HoldFailed: a hold hook did not return the reference that is needed to release the hold.
         TypeError: the receipt is neither a string nor None.
         ValueError: the receipt is longer than 10,000 characters, or cannot be encoded as UTF-8.
     """
@@ -200,20 +199,20 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
 
 
 # --- errors of hooks ---------------------------------------------------------------------------------
-# A call raises an error of its own, whatever its hook raised.
+# Each call raises its own error object, whatever its hook raised.
 
 
 def broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
-    """Create the error of a call whose ``hook`` failed without a `PreflightFailed` of its own."""
+    """Create the error for a call whose ``hook`` failed without raising a `PreflightFailed`."""
     kind = HoldFailed if is_hold(hook) else PreflightFailed
     return kind(why, refused=False, hook=hook.name)
 
 
 def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Return a copy of a hook's ``error``, or a `HoldFailed` if a hold raised a plain `PreflightFailed`.
+    """Return a copy of a hook's ``error``, as a `HoldFailed` if a hold hook raised a plain `PreflightFailed`.
 
-    The bank may raise the same error object in many calls, so that object must not be changed. If its class
-    prevents copying it, or reading or changing the copy, return an error of this package instead.
+    A hook may raise the same error object in many calls, so that object must not be changed. If its class
+    prevents copying it, or reading or changing the copy, return one of this package's errors instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -228,7 +227,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create an error with default attributes, in the package's most specific class that fits ``error``."""
+    """Create an error with default attributes, of the package's most specific class that fits ``error``."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))
@@ -236,10 +235,10 @@ def _default_error(error: PreflightFailed) -> PreflightFailed:
 
 
 def _completed(own: PreflightFailed, default: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
-    """Give ``own`` every attribute that the call or the journal needs, and return it.
+    """Set every attribute on ``own`` that the call or the journal needs, and return it.
 
     Raises:
-        Exception: the class of ``own`` prevents this, or an attribute has a wrong type.
+        Exception: the class of ``own`` prevents this, or an attribute has the wrong type.
     """
     for name, value in vars(default).items():
         given = getattr(own, name, value)

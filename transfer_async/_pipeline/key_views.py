@@ -1,4 +1,4 @@
-"""The record of a key for operators (`KeyView`), errors for decisions, and checks of arguments."""
+"""The record of a key as operators see it (`KeyView`), errors of decisions, and argument checks."""
 
 from __future__ import annotations
 
@@ -53,29 +53,28 @@ NEXT_STEPS = {
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a stopped process may still send. "
     "Then find the order at the service",
     CauseKind.CLOSED: "Most such orders exist: find it at the service",
-    CauseKind.TAKEN_BACK: "Read in the history why the id was taken back. "
-    "Find the right order at the service",
+    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Find the right order at the service",
     CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }
-"""The operator's first step for each cause of a doubt; `docs/operations.md` has the same texts."""
+"""The operator's first step for each cause of a doubt. `docs/operations.md` contains the same texts."""
 
 
 @frozen(kw_only=True)
 class KeyView:
-    """The record of a key for operators, with its times in UTC.
+    """The record of a key as operators see it, with times in UTC.
 
     Args:
         key: the key.
-        entry: the whole record. Not part of the ``repr``.
-        began: the time when work on the intent began; None if the record has no valid time.
-        age: the seconds since ``began``; None if ``began`` is None.
-        sent_until: the last time at which the sender was allowed to send; None if no attempt is recorded, or
-            if the recorded time is invalid. A suspended process may send later: see `sender_reported`.
-        lease_until: the time when the lease of the worker that uses the key expires; None if no worker uses
+        entry: the complete record, which ``repr`` omits.
+        began: when work on the intent began, or None if the recorded time is missing or invalid.
+        age: the number of seconds since ``began``, or None if ``began`` is None.
+        sent_until: the time until which the sender was allowed to send, or None if no attempt or an invalid
+            time is recorded. A suspended process may send later; see `sender_reported`.
+        lease_until: when the lease of the worker that is using the key expires, or None if no worker is using
             it.
-        refutable_at: the earliest time for a refutation; None if the key is not in doubt, or if a refutation
-            is never accepted.
+        refutable_at: the earliest time at which a refutation is accepted, or None if the key is not in doubt
+            or a refutation is never accepted.
     """
 
     key: str
@@ -103,18 +102,18 @@ class KeyView:
 
     @property
     def order(self) -> NewOrder | Order | None:
-        """The requested order as long as it is stored, and then the order in the service's response."""
+        """The requested order while it is stored; afterwards the order in the service's response."""
         intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)
         return order_on_record(self.entry) if intent is None else intent.order
 
     @property
     def summary(self) -> str:
-        """The amounts, currencies and countries of the order, without personal data."""
+        """The order's amounts, currencies and countries, without personal data."""
         return "-" if self.order is None else summary_of(self.order)
 
     @property
     def order_id(self) -> str | None:
-        """The order's id; None until an order is known."""
+        """The order's id, or None until one is known."""
         return self.entry.order_id
 
     @property
@@ -129,7 +128,7 @@ class KeyView:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The order ids in unreadable responses. Look for these orders at the service first."""
+        """Order ids from unreadable responses. Look for these orders at the service first."""
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property
@@ -139,17 +138,17 @@ class KeyView:
 
     @property
     def pending_notifications(self) -> tuple[str, ...]:
-        """The outcomes that are not published yet."""
+        """The outcomes that have not been published yet."""
         return tuple(item.outcome.value for item in self.entry.pending_notifications)
 
     @property
     def cause(self) -> Cause | None:
-        """The cause of the key's doubt, with the HTTP attempts; None if it was not recorded."""
+        """Why the key is in doubt, with the HTTP attempts; None if the cause was not recorded."""
         return self.entry.cause
 
     @property
     def cause_in_short(self) -> str:
-        """The cause of the doubt as a short text; empty if it was not recorded."""
+        """Why the key is in doubt, as a short text; empty if the cause was not recorded."""
         cause = self.cause
         if cause is not None and cause.kind is CauseKind.STATUS and cause.status is not None:
             return f"status {cause.status}"
@@ -165,45 +164,45 @@ class KeyView:
 
     @property
     def sender_reported(self) -> bool:
-        """Whether the sender itself reported the doubt. After that, it sends nothing more.
+        """Whether the sender itself reported the doubt.
 
-        If it did not, make sure that its process has ended before you refute: a suspended process may still
-        send.
+        After reporting, it sends nothing more. If it did not report, make sure that its process has ended
+        before you refute the order: a suspended process may still send.
         """
         return self.entry.sender_reported
 
     @property
     def proposal(self) -> Proposal | None:
-        """The proposal that waits for another person's approval, or None."""
+        """The proposal that is waiting for another person's approval, or None."""
         return self.entry.proposal
 
     @property
     def watcher(self) -> Watcher | None:
-        """The person who is looking at the key, as recorded since its last change; or None."""
+        """The person recorded as looking at the key since its last change, or None."""
         return self.entry.watched_by
 
     @property
     def version(self) -> int:
-        """The key's version. Pass it as ``seen``, so that your decision applies to this version only."""
+        """The key's version. Pass it as ``seen``, so that your decision applies only to this version."""
         return self.entry.version
 
     @property
     def readable(self) -> bool:
-        """Whether the whole record could be read. This is false for a corrupt record."""
+        """Whether the complete record could be read. False for a corrupt record."""
         return self.entry.is_readable
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the record is encrypted with a key that is not available here."""
+        """Whether the record is encrypted with a key that this process does not have."""
         return self.entry.unread is not None and self.entry.unread.is_sealed
 
     @property
     def amendable(self) -> bool:
-        """Whether the order's id can be amended, because a person or the bank's ``resolve`` gave it."""
+        """Whether the order id can be amended, because a person or the bank's ``resolve`` supplied it."""
         return self.entry.is_amendable
 
     if not TYPE_CHECKING:
-        # The former names, which can be used until version 1.0.
+        # The former names, which remain usable until version 1.0.
         owed = property(attrgetter("pending_undos"))
         untold = property(attrgetter("pending_notifications"))
         moves = property(attrgetter("version"))
@@ -214,11 +213,10 @@ class Doubt(KeyView):
     """The `KeyView` of a key in doubt, with the data that an operator needs to find its order.
 
     Args:
-        claimed_at: the time when work on the intent began. An invalid time is replaced by the nearest valid
-            time.
-        sent_until: the last time at which the sender was allowed to send. An invalid time is replaced by the
+        claimed_at: when work on the intent began. An invalid time is replaced by the nearest valid time.
+        sent_until: the time until which the sender was allowed to send. An invalid time is replaced by the
             nearest valid time.
-        summary: the amounts, currencies and countries of the order, without personal data.
+        summary: the order's amounts, currencies and countries, without personal data.
     """
 
     claimed_at: datetime
@@ -233,11 +231,11 @@ class Doubt(KeyView):
 
 @frozen(kw_only=True)
 class FourEyes:
-    """The rule of dual control for one scope.
+    """The dual-control rule of one scope.
 
     Args:
         demanded: whether the scope requires dual control.
-        proposal: the proposal to end dual control, or None.
+        proposal: the pending proposal to end dual control, or None.
     """
 
     demanded: bool
@@ -270,14 +268,14 @@ _DECIMALS = {code: places for places, codes in _CODES.items() for code in codes.
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """Return an amount as text, with thousands separators and at least its currency's decimals."""
+    """Return an amount as text, with thousands separators and at least the currency's usual decimals."""
     _, _, digits = f"{amount:f}".partition(".")
     places = max(_DECIMALS.get(currency, 2), len(digits.rstrip("0"))) if currency else len(digits)
     return f"{amount:,.{places}f} {currency}".rstrip()
 
 
 def amount_in(text: str) -> tuple[Decimal | None, str]:
-    """Return the amount in ``text`` (None if there is none) and its currency (empty if there is none)."""
+    """Return the amount in ``text``, or None, and its currency, or an empty string."""
     match = _AMOUNT.fullmatch(text)
     if match is None or (match["before"] and match["after"]):
         return None, ""
@@ -289,7 +287,7 @@ Calendar = Callable[[float], datetime | None]
 
 
 def nearest_time(utc: Calendar, seconds: float) -> datetime:
-    """Return ``seconds`` on the journal's clock as a UTC time, or the nearest time that exists."""
+    """Return ``seconds`` on the journal's clock as a UTC time, or else the nearest possible time."""
     return utc(seconds) or (MIN_TIME if seconds < 0 else MAX_TIME)
 
 
@@ -324,13 +322,13 @@ def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> d
         "age": None if began is None else (now - began).total_seconds(),
         "sent_until": utc(entry.sent_until) if is_sent else None,
         "lease_until": utc(entry.lease_until) if is_leased else None,
-        # If ``settle_after`` is infinite, this is None, because a refutation is never accepted.
+        # If ``settle_after`` is infinite, this is None: a refutation is never accepted.
         "refutable_at": utc(entry.settled_at(settle_after)) if is_in_doubt else None,
     }
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
-    """Return the recorded intent or order that names the parties of the order, or None."""
+    """Return the recorded intent or order, which names the parties, or None."""
     undos = entry.pending_undos
     return entry.intent or order_on_record(entry) or next((undo.intent for undo in undos), None)
 
@@ -344,18 +342,18 @@ def order_of_intent(entry: Entry, intent_id: str) -> NewOrder | Order | None:
 
 @frozen
 class Sentence:
-    """A sentence about a key, with values that must be sanitized before they are shown.
+    """A sentence about a key. It contains values that must be sanitized before they are shown.
 
     Args:
-        text: the sentence, with ``{}`` for each value.
-        values: texts from outside this package, such as references of holds.
+        text: the sentence, with ``{}`` in place of each value.
+        values: strings from outside this package, such as the references of holds.
     """
 
     text: str
     values: tuple[str, ...] = ()
 
     def shown(self, sanitized: Callable[[str], str]) -> str:
-        """Return the whole sentence. The function ``sanitized`` is applied to each value."""
+        """Return the complete sentence, applying the function ``sanitized`` to each value."""
         return self.text.format(*map(sanitized, self.values))
 
 
@@ -364,7 +362,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that names the only scopes with keys in the journal."""
+    """Return a clause that names the scopes that have keys, as the only ones in the journal."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
@@ -375,13 +373,13 @@ def only_scopes(names: Sequence[str]) -> Sentence:
 
 
 def nothing_on_record(key: str) -> ValueError:
-    """Create the error for a key without a record."""
+    """Create the error for a key that has no record."""
     why = requests.problem(key)
     return ValueError(f"key: {why}" if why else "key: has no record in this scope")
 
 
 def state_text(entry: Entry) -> str:
-    """Return the state of a key as text, with its order's id."""
+    """Return a key's state as text, with its order id."""
     state = entry.state.value.replace("_", " ")
     return f"{state} ({entry.order_id})" if entry.order_id else state
 
@@ -396,7 +394,7 @@ class ApprovalRequired(ValueError):
 
 
 class ApproverIsProposer(ValueError):
-    """The approver is the proposer, or has a name that looks like the proposer's name."""
+    """The approver is the proposer, or the two names look the same."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -406,14 +404,14 @@ class ApproverIsProposer(ValueError):
 
 
 class RecordSetAside(ValueError):
-    """The decision was refused, but the key's corrupt record was already put into quarantine for it."""
+    """The decision was refused after the key's corrupt record had been put into quarantine for it."""
 
 
 class KeyChanged(ValueError):
-    """The key has changed since the person saw it, or the proposal that the person saw is void.
+    """The key has changed since the person saw it, or the proposal that they saw is void.
 
     Args:
-        entry: the entry as it is now.
+        entry: the current entry.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -422,7 +420,7 @@ class KeyChanged(ValueError):
         self.version: int = entry.version
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is pickled by its `args`, which differ from the arguments of `__init__` here.
+        # Exceptions are pickled by their `args`, which here differ from the arguments of `__init__`.
         return _key_changed, (str(self), self.state, self.version)
 
     if not TYPE_CHECKING:
@@ -436,7 +434,7 @@ def _key_changed(text: str, state: KeyState, version: int) -> KeyChanged:
 
 
 _LONGEST_WAIT = 1e10
-"""The longest wait that is shown, in seconds: about 300 years. A longer wait is shown as infinite."""
+"""The longest wait to show, in seconds: about 300 years. A longer wait is shown as infinite."""
 
 
 def refusal(verdict: TransitionResult, move: Move | None = None) -> ValueError:
@@ -475,7 +473,7 @@ def checked_settle_after(settle_after: Duration) -> float:
     """Return ``settle_after`` in seconds.
 
     Raises:
-        ValueError: ``settle_after`` is not a duration, or is less than 0.
+        ValueError: ``settle_after`` is not a duration, or is negative.
     """
     seconds = duration("settle_after", settle_after)
     if not seconds >= 0:
@@ -503,7 +501,7 @@ def checked_order_id(order_id: str) -> str:
     """Return ``order_id``, trimmed.
 
     Raises:
-        ValueError: ``order_id`` does not look like an order's id.
+        ValueError: ``order_id`` does not look like an order id.
     """
     checked = order_id_of(order_id)
     if checked is None:
@@ -515,7 +513,7 @@ _SPACES = re.compile(r"[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def checked_text(name: str, text: str) -> str:
-    """Return ``text``, a line for the history, trimmed.
+    """Return ``text``, a line for the history, with surrounding whitespace removed.
 
     Raises:
         ValueError: the text is empty or too long, or contains characters that are not printable.
@@ -530,7 +528,7 @@ def checked_text(name: str, text: str) -> str:
 
 
 def checked_name(name: str, text: str) -> str:
-    """Return ``text``, the name of a person, trimmed.
+    """Return ``text``, a person's name, with surrounding whitespace removed.
 
     Raises:
         ValueError: the name is empty or too long, or contains an invisible or unprintable character.

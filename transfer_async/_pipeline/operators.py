@@ -1,8 +1,8 @@
-"""What operators do with a journal: list keys, resolve or refute doubts, correct decisions, delete old keys.
+"""Operators' work on a journal: list keys, resolve or refute orders in doubt, correct decisions, delete keys.
 
 An operator first asks the service whether the order exists, and then decides. The journal records the
-decision only if the key's attempt has not changed. The key's history contains the person and the reason. A
-refutation is accepted only after ``settle_after``, because a stalled request may take effect until then.
+decision only if the key's attempt has not changed. The key's history records the person and the reason. A
+refutation is accepted only after ``settle_after``, because until then a stalled request may take effect.
 Under dual control (four eyes), one person proposes a decision and another approves it. The table in
 `decisions` lists all decisions.
 """
@@ -76,20 +76,20 @@ from transfer_async.journal.transitions import Expire, Move, Quarantine
 V = TypeVar("V", bound=KeyView)
 
 PAGE = 500
-"""The number of keys that one read of the journal returns."""
+"""The number of keys that each read of the journal returns."""
 
 TAKEN_BACK = "TakenBack"
-"""The ``error`` of the `OrderInDoubt` event that follows the withdrawal of an order's id."""
+"""The ``error`` of the `OrderInDoubt` event that is published when an order id is withdrawn."""
 
 
 @frozen(kw_only=True)
 class Basis:
-    """The basis of a decision: the person, the reason, and the version of the key that the person saw.
+    """The basis of a decision: who decides, why, and which version of the key they saw.
 
     Args:
         by: the person who decides.
         reason: the evidence for the decision.
-        seen: the version of the key that the person saw; None to accept any version.
+        seen: the version of the key that the person saw, or None to accept any version.
         proposal: the id of the proposal that this decision approves, or None.
     """
 
@@ -100,16 +100,17 @@ class Basis:
 
 
 class Operators:
-    """The operations of operators on the keys of one scope in a journal.
+    """The operations that operators can perform on the keys of one scope in a journal.
 
     Args:
         journal: the journal. `Operators` does not close it.
         scope: the name of the service in the journal: a client's ``scope``, or its normalised ``base_url``.
-        settle_after: the seconds that must pass after the last possible send before a refutation is accepted.
-        four_eyes: whether to require dual control in this scope from now on, for all operators: another
-            person must approve each decision. The journal stores the requirement, so False does not end it.
+        settle_after: how many seconds must pass after the last possible send before a refutation is accepted.
+        four_eyes: whether to require, from now on and for all operators, that another person approves each
+            decision in this scope (dual control). The journal stores the requirement, so False does not end
+            it.
         observers: the functions that receive `Resolved` and `OrderInDoubt` events.
-        clock: the source of the time; for tests.
+        clock: for tests, the clock to use.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.
@@ -136,7 +137,7 @@ class Operators:
     async def prepare(self) -> None:
         """If ``four_eyes`` is set, record in the journal that this scope requires dual control.
 
-        Every decision does this first.
+        Every decision calls this first.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -152,8 +153,8 @@ class Operators:
     async def other_scopes(self) -> tuple[str, ...]:
         """If this scope has no keys, return the scopes that have keys.
 
-        If there are any, the name of this scope may be wrong. The result is empty if this scope has keys, if
-        no scope has keys, or if the journal cannot list scopes.
+        A non-empty result suggests that the name of this scope is wrong. The result is empty if this scope
+        has keys, if no scope has keys, or if the journal cannot list scopes.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -173,8 +174,8 @@ class Operators:
     async def waiting(self) -> tuple[KeyView, ...]:
         """Return every key that needs attention, oldest first.
 
-        These are keys in doubt, keys of dead workers, and keys with a pending undo, a pending notification or
-        a proposal to approve.
+        These are keys that are in doubt or were left by a dead worker, and keys with a pending undo, a
+        pending notification or a proposal to approve.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -188,11 +189,11 @@ class Operators:
         return tuple(sorted(views, key=lambda view: view.entry.claimed_at))
 
     async def page(self, *, limit: int = 100, after: str = "") -> tuple[KeyView, ...]:
-        """Return one page of the keys that need attention and are not leased by a worker.
+        """Return one page of the keys that need attention and that no worker has leased.
 
         Args:
             limit: the maximum number of keys.
-            after: return only keys that come after this key in the journal's own order.
+            after: return only keys that follow this key in the journal's own order.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -211,15 +212,15 @@ class Operators:
         return view
 
     async def look(self, key: str, *, by: str, reason: str) -> OrderIntent | Order:
-        """Return the parties of a key's order, which are personal data. The history records who read them.
+        """Return the parties to a key's order, which are personal data. The history records who viewed them.
 
         Args:
             key: the key.
-            by: the person who reads them.
-            reason: the reason, which is kept in the key's history.
+            by: the person who views them.
+            reason: the reason, which is stored in the key's history.
 
         Returns:
-            The intent as long as it is stored, otherwise the order in the service's response.
+            The intent while it is stored, otherwise the order in the service's response.
 
         Raises:
             ValueError: the parties are not on record, or an argument is invalid.
@@ -235,7 +236,7 @@ class Operators:
         return parties
 
     async def note(self, key: str, *, by: str, reason: str) -> None:
-        """Write a note into the key's history. The key does not change, and a proposal stays valid.
+        """Add a note to the key's history. The key's version does not change, and a proposal stays valid.
 
         Args:
             key: the key.
@@ -254,7 +255,7 @@ class Operators:
     async def watch(self, key: str, *, by: str, ends: bool = False) -> None:
         """Record that a person is looking at a key, so that other people choose another key.
 
-        This is not a change of the key. The next change of the key removes the watcher.
+        The key's version does not change. The key's next change removes the watcher.
 
         Args:
             key: the key.
@@ -271,7 +272,7 @@ class Operators:
         await self._write_or_refuse(key, move)
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
-        """Return the recorded history of a key, oldest line first; empty for an unknown key.
+        """Return a key's recorded history, oldest line first. Empty for an unknown key.
 
         Raises:
             InvalidOrder: the key has no history and is invalid.
@@ -292,24 +293,24 @@ class Operators:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> tuple[list[AuditLine], str]:
-        """Return the history lines of what people did to any key of the scope, newest first.
+        """Return the history lines of people's actions on all keys of the scope, newest first.
 
-        One call searches only a part of a long history, so it may return fewer lines than ``limit``, or none.
+        One call searches only part of a long history, so it may return fewer lines than ``limit``, or none.
 
         Args:
             limit: the maximum number of lines.
-            after: the ``after`` that the last call returned; empty for the first call.
-            by: the name of a person; return only lines of this person.
-            since: an aware time; return only lines of this time or later.
-            until: an aware time; return only lines before it.
+            after: the ``after`` that the previous call returned; empty for the first call.
+            by: return only this person's lines.
+            since: return only lines from this aware time or later.
+            until: return only lines from before this aware time.
 
         Returns:
-            The lines, and ``after`` for the next call, which is empty at the end. Each line is a tuple: the
-            key, the history line, and the history line of the proposal that was pending before it, or None.
+            The lines, and ``after`` for the next call, which is empty at the end. Each line is a tuple of the
+            key, the history line, and the line of the proposal that was pending before it, or None.
 
         Raises:
-            ValueError: ``since`` or ``until`` is not an aware time, or the journal cannot list the histories
-                of all keys.
+            ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal cannot list the
+                histories of all keys.
             JournalFailed: the journal could not be read.
         """
         begin, end = _seconds("since", since), _seconds("until", until)
@@ -327,28 +328,28 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Record that the order of a key in doubt exists. From now on, calls with the key return it.
+        """Record that the order of a key in doubt exists. From then on, calls with the key return the order.
 
-        If the key's order is already recorded under this id, nothing is written and the record is returned.
+        If the key's order is already recorded with this id, return the record without writing anything.
 
         Args:
             key: a key in doubt.
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
-            reason: the evidence, which is kept in the key's history.
-            undone: confirms that the undos of an earlier intent were done manually. It is required if such an
-                undo is pending and cannot be read.
-            seen: the version of the key that the person saw. If the key has another version now, the
-                decision is refused.
+            reason: the evidence, which is stored in the key's history.
+            undone: confirms that the undos of an earlier intent were done manually. Required if such an undo
+                is pending but cannot be read.
+            seen: the version of the key that the person saw. The decision is refused if the key now has
+                another version.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApprovalRequired: the scope requires dual control: see `propose`.
+            ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is neither in doubt nor created with that id, the order belongs to another
-                key, or an argument is invalid. Both errors above are subclasses of ValueError.
+            ValueError: the key is neither in doubt nor created with this order id, the order belongs to
+                another key, or an argument is invalid. Both errors above are subclasses of ValueError.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(
@@ -361,25 +362,26 @@ class Operators:
         """Record that the order of a key in doubt does not exist, and can no longer appear.
 
         The key becomes free, and the undos of its hooks become pending. `TransferClient.recover` runs these
-        undos, which release the hold that a hook placed. The bank itself must release a hold that was given
-        as ``held=``. If the order does appear later, the payment may be made twice, or without a hold.
+        undos, which release the hold if a hook placed it. A hold that was passed as ``held=`` must be
+        released by the bank. If the order does appear later, the payment may be made twice, or without a
+        hold.
 
         Args:
             key: a key in doubt, at least ``settle_after`` after the last possible send.
             by: the person who decides.
-            reason: the evidence, which is kept in the key's history.
-            undone: confirms that a person undid the hooks and released the hold. It is required if the record
-                is corrupt, because `recover` may be unable to undo the hooks then. The record is kept.
+            reason: the evidence, which is stored in the key's history.
+            undone: confirms that a person undid the hooks and released the hold. Required if the record is
+                corrupt, because `recover` may then be unable to undo the hooks. The record is kept.
             seen: see `resolve`.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApprovalRequired: the scope requires dual control: see `propose`.
+            ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
-            ValueError: the key is not in doubt, it is too early for a refutation, ``undone`` is required, or
-                an argument is invalid.
+            ValueError: the key is not in doubt, it is too early to refute the order, ``undone`` is required,
+                or an argument is invalid.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(key, Decision.REFUTE, by=by, reason=reason, undone=undone, seen=seen)
@@ -387,23 +389,23 @@ class Operators:
     async def amend(
         self, key: str, *, order_id: str | None, by: str, reason: str, seen: int | None = None
     ) -> KeyRecord:
-        """Correct or withdraw an order's id that a person or the bank's ``resolve`` gave.
+        """Correct or withdraw an order id that a person or the bank's ``resolve`` supplied.
 
-        An id from the service's own response cannot be changed. If a worker published the wrong id, the
-        correction is published, too.
+        An id from the service's own response cannot be changed. If a worker has published the wrong id, the
+        correction is published too.
 
         Args:
             key: a created key whose order is known only by its id.
-            order_id: the correct id; None if it is unknown, so that the key is in doubt again.
+            order_id: the correct id. None, if it is unknown, puts the key in doubt again.
             by: the person who decides.
-            reason: the evidence, which is kept in the key's history.
+            reason: the evidence, which is stored in the key's history.
             seen: see `resolve`.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApprovalRequired: the scope requires dual control: see `propose`.
+            ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
             ValueError: the key is not created, its order comes from the service's response, the id is
                 unchanged or belongs to another key, or an argument is invalid.
@@ -422,22 +424,22 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Make any decision that one person may make: the general form of `resolve`, `refute` and `amend`.
+        """Make any decision that one person may make. The general form of `resolve`, `refute` and `amend`.
 
         Args:
             key: the key.
-            decision: the decision; ``WAIVE`` is refused, because it needs two people.
-            order_id: the order's id, if the decision needs one.
+            decision: the decision. ``WAIVE`` is refused, because it takes two people.
+            order_id: the order's id, if the decision requires one.
             by: the person who decides.
-            reason: the evidence, which is kept in the key's history.
-            undone: confirms that undos that `recover` cannot run were done manually.
-            seen: the version of the key that the person saw; None to accept any version.
+            reason: the evidence, which is stored in the key's history.
+            undone: confirms that the undos that `recover` cannot run were done manually.
+            seen: the version of the key that the person saw, or None to accept any version.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApprovalRequired: the scope requires dual control: see `propose`.
+            ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
             ValueError: the decision cannot be made now, or an argument is invalid.
             JournalFailed: the journal could not be read or written.
@@ -446,7 +448,7 @@ class Operators:
         row, order_id, key = *_row_and_id(decision, order_id), requests.to_text(key)
         if row.applies_to is KeyState.FREE:
             raise ValueError(f"decision: {row.decision.value} needs two people: propose it")
-        # This is an early check. The write checks it again: `is_by_one_person`.
+        # This is an early check. The write checks it again; see `is_by_one_person`.
         if demands_four_eyes(await self._setting()):
             raise ApprovalRequired
         async with self._decidable(key, row, order_id, basis, undone=undone) as (entry, basis):
@@ -467,16 +469,18 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> Proposal:
-        """Propose a decision for another person to approve. Any other change of the key voids the proposal.
+        """Propose a decision for another person to approve.
+
+        Any other change to the key makes the proposal void.
 
         Args:
-            key: a key that the decision applies to; for ``WAIVE``, pass `FOUR_EYES`.
-            decision: the decision; ``WAIVE`` ends dual control.
+            key: a key that the decision applies to. For ``WAIVE``, pass `FOUR_EYES`.
+            decision: the decision. ``WAIVE`` ends dual control.
             order_id: the order's id for ``RESOLVE`` and ``AMEND``. With ``AMEND``, None puts the key in
                 doubt again.
             by: the person who proposes the decision.
-            reason: the evidence, which is kept in the key's history.
-            undone: confirms that undos that `recover` cannot run were done manually.
+            reason: the evidence, which is stored in the key's history.
+            undone: confirms that the undos that `recover` cannot run were done manually.
             seen: see `resolve`.
 
         Returns:
@@ -509,19 +513,19 @@ class Operators:
         return proposal
 
     async def approve(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Approve another person's proposal, and so make the proposed decision.
+        """Approve another person's proposal, which makes the proposed decision.
 
         Args:
             key: the key.
-            proposal: the id of the proposal that the person saw. No other proposal is approved.
+            proposal: the id of the proposal that the person saw. Only this proposal can be approved.
             by: the person who approves, who must not be the proposer.
-            reason: the evidence, which is kept in the key's history.
+            reason: the evidence, which is stored in the key's history.
 
         Returns:
             The key's record after the decision.
 
         Raises:
-            ApproverIsProposer: ``by`` is the proposer, or a name that looks the same.
+            ApproverIsProposer: ``by`` is the proposer's name, or a name that looks the same.
             KeyChanged: the proposal is void, or another proposal has replaced it.
             ValueError: the decision cannot be made now, or an argument is invalid. Both errors above are
                 subclasses of ValueError.
@@ -536,13 +540,13 @@ class Operators:
         return await self._end(key, row, entry, proposed.order_id, basis)
 
     async def withdraw(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Withdraw or reject a proposal. Any person may do this. The key does not change.
+        """Withdraw or reject a proposal. Anyone may do so. The key's state does not change.
 
         Args:
             key: the key.
             proposal: the id of the proposal that the person saw.
             by: the person who withdraws or rejects it.
-            reason: the reason, which is kept in the key's history.
+            reason: the reason, which is stored in the key's history.
 
         Returns:
             The key's record.
@@ -558,7 +562,7 @@ class Operators:
         return record_of((await self._write_or_refuse(key, withdraw)).entry)
 
     async def four_eyes(self) -> FourEyes:
-        """Return whether the scope requires dual control, and the proposal to end it, if there is one.
+        """Return whether the scope requires dual control, and the proposal to end it, if any.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -567,7 +571,9 @@ class Operators:
         return FourEyes(demanded=demands_four_eyes(entry), proposal=None if entry is None else entry.proposal)
 
     async def demand_four_eyes(self, *, by: str, reason: str) -> FourEyes:
-        """Require dual control in this scope from now on. One person can start it, but ending it takes two.
+        """Require dual control in this scope from now on.
+
+        One person can introduce it, but ending it takes two.
 
         Args:
             by: the person who requires it.
@@ -583,25 +589,27 @@ class Operators:
     # --- the rest -------------------------------------------------------------------------------
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys that ended before a time, except keys in doubt, in use, or with pending work.
+        """Delete the keys that ended before a given time.
+
+        Keys in doubt, in use or with pending work are kept.
 
         A deleted key is free, so the next call with it creates another order. A key that ended within the
-        last day, on the journal's clock, is kept in any case, because its message may be delivered again.
+        last day, by the journal's clock, is always kept, because its message may be delivered again.
 
         Args:
-            before: an aware time that is not in the future.
+            before: an aware ``datetime`` that is not in the future.
 
         Returns:
             The number of deleted keys.
 
         Raises:
-            ValueError: ``before`` is not an aware time, or is in the future.
+            ValueError: ``before`` is not an aware ``datetime``, or is in the future.
             JournalFailed: the journal could not be written.
         """
         return await self._journal.prune(before=before)
 
     async def times(self) -> Callable[[float], datetime]:
-        """Return a function that converts the journal's seconds to UTC, or to the nearest possible time.
+        """Return a function that converts the journal's seconds to UTC, or else to the nearest possible time.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -610,7 +618,7 @@ class Operators:
         return lambda seconds: nearest_time(utc, seconds)
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
-        """Return a function that converts the journal's seconds to UTC, or to None if impossible."""
+        """Return a function that converts the journal's seconds to UTC, or to None if that is impossible."""
         journal_now, utc_now = await self._journal.now(), self._clock.utc()
         return lambda seconds: time_after(utc_now, seconds - journal_now)
 
@@ -622,7 +630,7 @@ class Operators:
         return tuple(view(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
     async def _setting(self) -> Entry | None:
-        """Return the entry of the rule of dual control. If ``four_eyes`` is set, record the rule first."""
+        """Return the entry of the dual-control rule. If ``four_eyes`` is set, record the rule first."""
         entry = await self._journal.read(FOUR_EYES)
         if not self._four_eyes or demands_four_eyes(entry):
             return entry
@@ -652,9 +660,9 @@ class Operators:
     ) -> AsyncIterator[tuple[Entry, Basis]]:
         """Yield the entry for the decision, and ``basis`` with that entry's version.
 
-        A corrupt record is put into quarantine first. The key is then in doubt, free, or created with
-        ``order_id``. This method's own writes do not count as changes by others. A ValueError means that
-        nothing was written, unless it is `RecordSetAside`.
+        First put a corrupt record into quarantine. The key is then in doubt, free, or created with
+        ``order_id``. This method's own writes do not count as changes by others. If a ValueError is raised,
+        nothing was written, unless it is a `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
             raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
@@ -739,8 +747,8 @@ class Operators:
         verdict = await self._write(key, move)
         entry = verdict.entry
         if verdict.denial is not None:
-            # Another person may have made the same decision first. A decision that depends on ``seen`` or on
-            # a proposal is then not on record, and must not be reported as made.
+            # Another person may have made the same decision first. In that case, a decision that depends on
+            # ``seen`` or on a proposal is not on record, and must not be reported as made.
             is_idempotent = row.decision is Decision.RESOLVE and basis.proposal is None and basis.seen is None
             if is_idempotent and _is_created_as(entry, order_id):
                 return record_of(entry)
@@ -775,7 +783,7 @@ def _seconds(name: str, time: datetime | None) -> float | None:
     """Return ``time`` in seconds since 1970.
 
     Raises:
-        ValueError: ``time`` is not an aware time.
+        ValueError: ``time`` is not an aware ``datetime``.
     """
     if time is None:
         return None
@@ -785,7 +793,7 @@ def _seconds(name: str, time: datetime | None) -> float | None:
 
 
 def _row_and_id(decision: Decision, order_id: str | None) -> tuple[DecisionRow, str | None]:
-    """Check a decision and its order's id. Return the decision's row, and the id."""
+    """Check a decision and its order id. Return the decision's row and the id."""
     row = row_of(checked_decision(decision), order_id)
     return row, None if order_id is None else checked_order_id(order_id)
 
@@ -802,13 +810,13 @@ def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
     if not entry.is_amendable:
         raise refusal(TransitionResult(now=0.0, entry=entry, denial=Rejection.ANSWERED))
     if order_id == entry.order_id:
-        raise ValueError("order_id: is already the recorded one")
+        raise ValueError("order_id: is already recorded for the key")
 
 
 def _refuse_unreadable(
     entry: Entry, order_id: str | None, *, undone: bool, proposing: bool
 ) -> tuple[str, ...]:
-    """Return the manually undone hooks; raise ValueError if the record does not allow the decision."""
+    """Return the manually undone hooks. Raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
             "key: its record is encrypted with a key that is not available here: configure that key"
@@ -819,13 +827,13 @@ def _refuse_unreadable(
 
 
 def _refuse_created(entry: Entry, order_id: str | None, *, proposing: bool) -> None:
-    """Refuse a decision about a created key, unless it keeps the recorded order's id."""
+    """Refuse a decision about a created key, unless it leaves the recorded order id unchanged."""
     if _is_created_as(entry, order_id) and (entry.unread is not None or not proposing):
         return
     if entry.unread is not None and order_id is not None:
         raise ValueError(
-            f"order_id: the corrupt record has {entry.order_id}. Give this id to put it into quarantine; "
-            "you can amend a wrong id after that"
+            f"order_id: the corrupt record contains {entry.order_id}. Pass this id to put the "
+            "record into quarantine; a wrong id can be amended afterwards"
         )
     raise ValueError(f"key: must be in doubt; it is {state_text(entry)}")
 

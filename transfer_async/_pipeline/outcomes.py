@@ -1,4 +1,4 @@
-"""End a call: record its outcome in the journal, then publish and deliver the outcome."""
+"""End a call: record its outcome in the journal, then publish and deliver it."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ async def settle(
 ) -> Order:
     """Record that the order exists, and return the order.
 
-    ``is_reported`` is true if this write is retried: the order's id was already logged and published.
+    ``is_reported`` is true when this write is a retry: the order id has already been logged and published.
 
     Raises:
-        JournalFailed: the journal failed, or its record contradicts the response.
+        JournalFailed: the journal failed, or its record contradicts the service's response.
         TransferError: the order belongs to another key; see `went_in_doubt`.
     """
     work, order = call.work, response.order
@@ -108,7 +108,7 @@ async def settle(
     try:
         verdict = await context.journal.write(work.intent.key, create, certain=Outcome.CREATED, order=order)
     except KeyForgotten as error:
-        why = "the order was created after the journal had lost its key: a duplicate is suspected"
+        why = "the order was created after the journal had lost the key: a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order=order, order_id=order.id)
         raise annotate_error(error, work, order_may_exist=True) from None
     except JournalFailed as error:
@@ -136,7 +136,7 @@ async def settle(
         return order
     why = CREATED_LATE
     if entry.attempt == claimed.attempt and entry.order_id not in (None, order.id):
-        why = f"the key is recorded with order {entry.order_id}: its doubt was resolved with another id"
+        why = f"the key is recorded with order {entry.order_id}, because it was resolved with another id"
     if verdict.denial is None:  # The key was free, and has the order now.
         _report_suspicion(context, work, why, order.id)
     else:
@@ -145,13 +145,13 @@ async def settle(
 
 
 # --- contradicting records ------------------------------------------------------------------------
-# While a sender runs, another process may record another outcome for the key.
+# While a sender is running, another process may record a different outcome for the key.
 
 
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    The other process has undone the hooks, but a hook may have acted after its undo.
+    That process undid the hooks, but a hook may have acted after it was undone.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -165,15 +165,16 @@ async def _record_suspicion(
     order: Order | None = None,
     order_id: str | None = None,
 ) -> None:
-    """Record and publish that the key's record contradicts the result of its sender.
+    """Record and publish that the key's record contradicts the sender's result.
 
-    A free key is bound again, and its pending undos are cancelled. But after a refutation, the hold may have
-    been released already.
+    A free key is bound again, and its pending undos are cancelled. However, after a refutation the hold may
+    already have been released.
 
-    ``order`` and ``order_id`` come from the service's response; an unreadable response may have only an id.
+    ``order`` and ``order_id`` come from the service's response. An unreadable response may contain only an
+    id.
 
     Raises:
-        JournalFailed: the journal could not be written. The write is retried later.
+        JournalFailed: the journal could not be written. The write will be retried.
     """
     work, intent = call.work, call.work.intent
     suspect = Suspect(
@@ -226,13 +227,13 @@ async def went_in_doubt(
     *,
     is_reported: bool = False,
 ) -> Order:
-    """Record the doubt, call ``resolve``, and return the order if ``resolve`` or an operator knows it.
+    """Record the doubt and call ``resolve``. Return the order if ``resolve`` or an operator supplied it.
 
-    Nothing is undone while the doubt remains. ``is_reported`` is true if this write is retried: the order's
-    id was already logged and published.
+    Nothing is undone while the order is in doubt. ``is_reported`` is true when this write is a retry: the
+    order id has already been logged and published.
 
     Raises:
-        TransferError: the doubt remains, or ended without an order, or the journal failed.
+        TransferError: the order is still in doubt or was refuted, or the journal failed.
     """
     work, candidate = call.work, getattr(doubt, "order_id", None)
     try:
@@ -251,17 +252,17 @@ async def went_in_doubt(
         raise annotate_error(error, work, order_may_exist=True) from doubt
     entry = verdict.entry
     if entry.state is KeyState.CREATED and entry.attempt == transition.attempt:
-        # An operator resolved the doubt first.
+        # An operator resolved the order first.
         if candidate not in (None, entry.order_id):
             why = (
-                f"the key is recorded with order {entry.order_id}, but a response to its sender has "
+                f"the key is recorded with order {entry.order_id}, but a response to its sender contains "
                 f"{candidate}"
             )
             await _record_suspicion(context, call, claimed, why, order_id=candidate)
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _ended_by_others(work.intent, entry):
-        why = f"its doubt was ended before its sender reported this: {cause.told}; a duplicate is suspected"
+        why = f"the doubt had ended before the sender reported this: {cause.told}; a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
@@ -269,7 +270,7 @@ async def went_in_doubt(
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Return the cause of the doubt, for the operator who resolves it."""
+    """Return the cause of the doubt, which operators see."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__
@@ -283,13 +284,13 @@ def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> 
 
 
 # --- definite failure --------------------------------------------------------------------------------
-# The definite failure is recorded first. Then the hooks are undone, and the error is delivered.
+# First the definite failure is recorded. Then the hooks are undone, and the error is delivered.
 
 
 async def definite_failure(
     context: ClientCore, call: OrderCall, claimed: ClaimedKey, failure: TransferError | asyncio.CancelledError
 ) -> None:
-    """Free the key and record the pending undos in one write. Then undo the hooks.
+    """Free the key and record the pending undos in a single write. Then undo the hooks.
 
     Raises:
         JournalFailed: the failure could not be recorded, so nothing was undone and the key stays bound.
@@ -339,11 +340,11 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 
 
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
-    """Set ``order_may_exist`` of a definite failure just before the error is delivered.
+    """Set ``order_may_exist`` on the error of a definite failure just before the error is delivered.
 
-    The key became free when the failure was recorded. While the undos ran, or until the caller read the
-    result, another call may have created an order. ``order_may_exist`` is false only if the key is still
-    free, or if the client generated the key and the journal no longer has it.
+    The key became free when the failure was recorded. Since then, while the undos ran or before the caller
+    read the result, another call may have created an order. ``order_may_exist`` is false only if the key is
+    still free, or if the client generated the key and the journal no longer contains it.
     """
     if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
         return
@@ -357,7 +358,7 @@ async def check_key(context: ClientCore, error: TransferError, *, client_made: b
 async def _undo_late(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, undos: tuple[PendingUndo, ...]
 ) -> None:
-    """Record undos as pending and run them, for hooks that acted after another process ended the intent."""
+    """Record and run the undos of hooks that acted after another process had ended the intent."""
     is_recorded = True
     try:
         add = AddPendingUndos(pending_undos=undos, lease=context.lease)
@@ -385,7 +386,7 @@ def _ending(failure: TransferError | asyncio.CancelledError) -> Ending:
 
 
 # --- undo --------------------------------------------------------------------------------------------
-# If the order certainly does not exist, the hooks are undone. Each undo is recorded as pending first.
+# If the order certainly does not exist, the hooks are undone. Each undo is first recorded as pending.
 
 
 def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey) -> tuple[PendingUndo, ...]:
@@ -399,7 +400,7 @@ def pending_undos(context: ClientCore, work: OrderProgress, claimed: ClaimedKey)
 
 
 def recorded(entry: Entry, undos: Sequence[PendingUndo]) -> list[PendingUndo]:
-    """Return the given ``undos`` that ``entry`` has as pending, with their recorded lease."""
+    """Return those of ``undos`` that are pending in ``entry``, with their recorded lease."""
     on_record = {(item.intent.id, item.hook): item for item in entry.pending_undos}
     found = (on_record.get((pending.intent.id, pending.hook)) for pending in undos)
     return [item for item in found if item is not None]
@@ -415,11 +416,11 @@ async def undo(
 ) -> None:
     """Run the pending undos of one intent, and record which of them succeeded.
 
-    An undo that fails stays pending. Its error does not replace the error of the call. ``is_recorded`` is
-    false if the journal could not record the undos as pending.
+    An undo that fails stays pending. Its error does not replace the call's error. ``is_recorded`` is false if
+    the journal could not record the undos as pending.
 
     Raises:
-        asyncio.CancelledError: `recover` was cancelled. Undos that succeeded may be run again.
+        asyncio.CancelledError: `recover` was cancelled. Undos that have succeeded may run again.
     """
     if not undos:
         return
@@ -439,7 +440,7 @@ async def undo(
 
 
 async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
-    """Return whether an undo is still pending. A sender that reports late may have cancelled it."""
+    """Return whether an undo is still pending. A sender that reported late may have cancelled it."""
     try:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
@@ -478,8 +479,8 @@ async def _undo_one(
 
 
 # --- doubt -------------------------------------------------------------------------------------------
-# If a key is in doubt, the bank's ``resolve`` is called. `NO_ORDER` is accepted only ``settle_after``
-# seconds after the last possible send, or ``abandoned_settle_after`` if the sender never reported.
+# For a key in doubt, the bank's ``resolve`` is called. `NO_ORDER` is accepted only ``settle_after`` seconds
+# after the last possible send, or ``abandoned_settle_after`` if the sender never reported.
 
 
 def replay_created(entry: Entry, work: OrderProgress) -> Order:
@@ -495,14 +496,14 @@ def replay_created(entry: Entry, work: OrderProgress) -> Order:
 
 
 def doubt_on_record(entry: Entry, text: str) -> OutcomeUnknown:
-    """Create the error for a recorded doubt, with the candidate order id if there is one."""
+    """Create the error for a key recorded as in doubt, with the candidate order id if there is one."""
     if not entry.candidates:
         return OutcomeUnknown(text)
     return UnreadableOrder(text, order_id=entry.candidates[-1])
 
 
 def replay_refused(entry: Entry, work: OrderProgress) -> TransferError:
-    """Create the error for the recorded refusal of the same order."""
+    """Create the error for a recorded refusal of the same order."""
     _restore_progress(entry, work)
     ending = entry.ending
     assert ending is not None  # noqa: S101 - a refused key has an ending
@@ -529,12 +530,12 @@ async def settle_doubt(
     found: TransitionResult,
     doubt: OutcomeUnknown,
 ) -> Order:
-    """Call ``resolve`` about an entry in doubt that was just read, and return the order that it finds.
+    """Call ``resolve`` for an entry in doubt that was just read, and return the order that it finds.
 
     Raises:
-        AlreadyCreated: ``resolve`` returned only the order's id.
+        AlreadyCreated: ``resolve`` returned only the order id.
         Refuted: no order exists, and none can appear. The hooks are undone.
-        OutcomeUnknown: the doubt remains.
+        OutcomeUnknown: the order is still in doubt.
         JournalFailed: the journal could not be written.
     """
     entry = found.entry
@@ -546,7 +547,7 @@ async def settle_doubt(
         return await _resolved(context, work, entry, doubt, answer)
     settled_at = entry.settled_at(context.settle_after, context.abandoned_settle_after)
     if answer is NO_ORDER and found.now >= settled_at:
-        # The time before the call of ``resolve`` counts, because it cannot know about later events.
+        # Use the time before the call to ``resolve``, because its result cannot reflect later events.
         await _refuted(context, work, cancellation, entry, doubt)
     raise doubt
 
@@ -573,7 +574,7 @@ async def _call_resolve(
         if must_propagate(error):
             raise
         failed = error
-    log.warning("resolve returned no usable result (%s); the key stays in doubt", name_of(failed))
+    log.warning("resolve did not return a usable result (%s); the key stays in doubt", name_of(failed))
     return None
 
 
@@ -582,10 +583,10 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 
 
 def order_id_of(text: object) -> str | None:
-    """Return ``text`` in lower case without surrounding blanks if it looks like an order's id, else None.
+    """Return ``text`` in lower case, without surrounding whitespace, if it looks like an order id, else None.
 
-    The service's ids are in lower case (specification 1). An id in upper case, for example from a printed
-    statement, would otherwise be another id, and two keys could be recorded with the same order.
+    The service's ids are in lower case (specification 1). Otherwise, an id in upper case, for example from a
+    printed statement, would count as a different id, and two keys could be recorded with the same order.
     """
     given = requests.ascii_lower(requests.to_text(text).strip()) if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
@@ -595,7 +596,7 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
     """Return ``answer`` if it is a valid result of ``resolve`` for ``intent``.
 
     Raises:
-        ValueError: ``answer`` is an unreadable order, another order, or not a result at all.
+        ValueError: ``answer`` is an unreadable order, another order, or not a result of ``resolve``.
     """
     if isinstance(answer, Order):
         read = read_answer(answer.to_json())
@@ -618,7 +619,7 @@ async def _resolved(
         order_id=order_id,
         reply=None if order is None else order.to_json(),
         by="resolve",
-        reason="the client's resolve knew the order",
+        reason="the client's resolve function found the order",
         by_program=True,
     )
     verdict = await _write(context, work, transition, Outcome.CREATED, order)
@@ -638,10 +639,10 @@ async def _resolved(
 async def _suspect_resolved(
     context: ClientCore, work: OrderProgress, entry: Entry, order_id: str, *, found_in: Entry
 ) -> None:
-    """Record that ``resolve`` found an order of ``entry``, although others have ended its doubt otherwise.
+    """Record that ``resolve`` found an order for ``entry``, whose doubt had already ended differently.
 
     Raises:
-        JournalFailed: the journal could not be written. The write is retried later.
+        JournalFailed: the journal could not be written. The write will be retried.
     """
     why = f"the client's resolve found {order_id} after the doubt had been refuted: a duplicate is suspected"
     if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):
@@ -667,10 +668,10 @@ async def _suspect_resolved(
 async def _refuted(
     context: ClientCore, work: OrderProgress, cancellation: Cancellation, entry: Entry, doubt: OutcomeUnknown
 ) -> None:
-    """Free the key and undo the hooks, if the journal accepts the refutation.
+    """If the journal accepts the refutation, free the key and undo the hooks.
 
     Raises:
-        Refuted: the journal accepted it.
+        Refuted: the journal accepted the refutation.
         JournalFailed: the journal could not be written.
     """
     pending = undos_on_failure(entry)
@@ -679,7 +680,7 @@ async def _refuted(
         settle_after=context.settle_after,
         abandoned_settle_after=context.abandoned_settle_after,
         by="resolve",
-        reason="the client's resolve was certain that no order exists",
+        reason="the client's resolve function reported that no order exists",
         by_program=True,
         pending_undos=pending,
         lease=context.lease,
@@ -706,17 +707,17 @@ async def _write(
 
 
 # --- unrecorded answers ------------------------------------------------------------------------------
-# If the journal cannot record a response, the order's id is logged and published at once, and the write is
+# If the journal cannot record a response, the order id is logged and published immediately, and the write is
 # retried later.
 #
-# Until then, other processes find the key in doubt. Only this process has the response, which is lost if the
-# process ends.
+# Until then, the key is in doubt for other processes. Only this process has the response, which is lost if
+# the process ends.
 
 
 MAX_UNRECORDED = 1000
 """The maximum number of unrecorded responses that a client keeps.
 
-If it is reached, a response with an order's id replaces the oldest one, and other responses are not kept.
+At this maximum, a response with an order id replaces the oldest one, and other responses are not kept.
 """
 
 
@@ -729,7 +730,7 @@ def could_not_record(
     order_id: str | None,
     is_reported: bool,
 ) -> None:
-    """Keep ``again``, which retries the write. Log and publish the order's id, unless ``is_reported``."""
+    """Store ``again``, which retries the write. Log and publish the order id, unless ``is_reported``."""
     key, unrecorded = work.intent.key, context.unrecorded
     if key not in unrecorded and len(unrecorded) >= MAX_UNRECORDED:
         if order_id is None:
@@ -746,7 +747,7 @@ def could_not_record(
 
 
 async def flush_unjournaled(context: ClientCore, key: str) -> bool:
-    """Try again to record the unrecorded response of ``key``. Return whether an order was recorded.
+    """Try again to record the unrecorded response for ``key``. Return whether an order was recorded.
 
     Raises:
         JournalFailed: the journal still cannot record the response.

@@ -1,7 +1,7 @@
 """Process abandoned claims, doubts and pending undos with ``recover``.
 
 Many workers may run ``recover`` concurrently, because each key is leased and every step is a compare-and-set.
-No transaction of the journal is open while the bank's own code runs.
+No journal transaction is open while the bank's own code runs.
 """
 
 from __future__ import annotations
@@ -48,30 +48,28 @@ from transfer_async.journal.transitions import AcquireLease, Expire, Release, Ta
 ListKeys = Callable[..., Awaitable[list[tuple[str, Entry]]]]
 
 BATCH = 100
-"""The number of keys that one read of the journal returns."""
+"""The number of keys that each read of the journal returns."""
 
 IN_A_ROW = 3
-"""The number of consecutive failures after which a run gives up.
-
-After that many failures of the journal, the whole run stops. After that many failures of ``resolve``, the run
-does not call it again.
+"""The number of consecutive failures after which a run gives up. If the journal fails, the whole run stops.
+If ``resolve`` fails, the run stops calling it.
 """
 
 ALWAYS_ASKED = 300.0
-"""The age of a doubt, in seconds, until which every run calls ``resolve`` about it."""
+"""The age of a doubt, in seconds, up to which every run calls ``resolve`` for it."""
 
 LONGEST_PAUSE = 3600.0
-"""The longest time in seconds between two calls of ``resolve`` about a doubt."""
+"""The longest time in seconds between two calls to ``resolve`` for the same doubt."""
 
 _DOUBLED = 4800.0
-"""The age of a doubt, in seconds, until which the pauses double: 300, 600, 1,200 and 2,400 s."""
+"""The age of a doubt, in seconds, up to which the pauses double: 300, 600, 1,200 and 2,400 s."""
 
 
 def questions_due(age: float) -> float:
-    """Return the number of calls of ``resolve`` due since the doubt was `ALWAYS_ASKED` seconds old.
+    """Return how many calls to ``resolve`` have become due since the doubt was `ALWAYS_ASKED` seconds old.
 
     The pause after each call is as long as the age of the doubt, but at most an hour. A run calls ``resolve``
-    if a call has become due since the last run. So the journal need not record the calls.
+    if another call has become due since the previous run, so the journal need not record the calls.
 
     Args:
         age: the seconds since the last possible send, at least `ALWAYS_ASKED`.
@@ -87,8 +85,8 @@ class RecoveryReport:
     Args:
         taken_over: abandoned claims that were undone.
         in_doubt: keys that are still in doubt.
-        resolved: doubts whose order was found.
-        refuted: doubts whose order does not exist and can no longer appear.
+        resolved: orders in doubt that were found to exist.
+        refuted: orders in doubt that do not exist and can no longer appear.
         released: pending undos that succeeded.
         undos_pending: undos that failed and are still pending.
         unreadable: keys with a corrupt record. An operator must resolve or refute them.
@@ -106,14 +104,14 @@ class RecoveryReport:
 class Recovery:
     """One run of ``recover``, in two concurrent passes.
 
-    One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` about doubts, several
-    at a time. Both passes read the journal page by page, so the memory used does not grow with the number of
-    keys. For a doubt with pending undos, ``resolve`` is called after the undos. Until then, only the key of
-    this doubt is kept in memory.
+    One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` for several keys in
+    doubt at a time. Both passes read the journal page by page, so the memory used does not grow with the
+    number of keys. For a key in doubt that has pending undos, ``resolve`` is called after the undos. Until
+    then, only the key itself is kept in memory.
 
     Args:
         context: the client's parts and settings.
-        stop: a function that is called before each key. When it returns true, the run ends.
+        stop: a function that is called before each key is processed. The run ends when it returns true.
     """
 
     def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
@@ -165,7 +163,10 @@ class Recovery:
         )
 
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
-        """Process one key. If the journal fails, note the failure, so that the run can continue."""
+        """Process one key.
+
+        Process a key. If the journal fails, remember the failure, so that the run can continue.
+        """
         try:
             await work
             self._failed_in_a_row = 0
@@ -184,9 +185,10 @@ class Recovery:
     # --- undos ------------------------------------------------------------------------------------
 
     async def _process_all(self) -> None:
-        """Process every waiting key, except doubts without pending undos: the other pass processes those.
+        """Process every waiting key, except doubts without pending undos, which the other pass processes.
 
-        Keys with pending undos come first, so that no undo waits until thousands of doubts have been read.
+        Keys with pending undos come first, so that no undo has to wait until thousands of doubts have been
+        read.
         """
         for list_keys in (self._context.journal.pending_undos, self._context.journal.work):
             after = ""
@@ -262,13 +264,16 @@ class Recovery:
             await self._leave(key, attended)
 
     async def _attend(self, key: str, certain: Outcome) -> TransitionResult | None:
-        """Acquire the lease on the key's undos and doubt. Return None if another worker has the lease."""
+        """Acquire the lease on a key in doubt or with pending undos.
+
+        Return None if another worker holds it.
+        """
         lease = AcquireLease(lease=self._context.lease)
         attended = await self._context.journal.write(key, lease, certain=certain)
         return attended if attended.denial is None else None
 
     async def _leave(self, key: str, attended: TransitionResult) -> None:
-        """Release this worker's lease, even if it has expired. A newer lease of another worker stays."""
+        """Release this worker's lease, even if it has expired, but not another worker's newer lease."""
         release = AcquireLease(lease=0.0, ends=attended.now + self._context.lease)
         await self._context.journal.write(key, release, certain=Outcome.UNKNOWN)
 
@@ -285,7 +290,7 @@ class Recovery:
     # --- doubts -----------------------------------------------------------------------------------
 
     async def _ask_about_doubts(self) -> None:
-        """Call ``resolve`` about every due doubt, starting after the key where an earlier run gave up."""
+        """Call ``resolve`` for every due doubt, starting after the key at which an earlier run gave up."""
         rounds = self._context.doubt_rounds
         first = last = after = rounds.after
         try:
@@ -306,7 +311,7 @@ class Recovery:
             rounds.asked_at = rounds.asked_at if first else self._now
 
     def _is_to_ask(self, entry: Entry) -> bool:
-        """Return whether ``entry`` is a doubt for which a call of ``resolve`` is due in this run."""
+        """Return whether ``entry`` is in doubt and a call to ``resolve`` is due for it in this run."""
         context, asked_at = self._context, self._asked_at
         if entry.state is not KeyState.IN_DOUBT or entry.intent is None or not entry.is_readable:
             return False
@@ -317,10 +322,10 @@ class Recovery:
         return asked_at < settled_at <= self._now or questions_due(age) > questions_due(before)
 
     async def _start_asking(self, key: str) -> bool:
-        """Wait for a free slot, then start a task that calls ``resolve`` about ``key``.
+        """Wait for a free slot, then start a task that calls ``resolve`` for ``key``.
 
-        After an unusable result, no new call starts until the calls in progress have ended. So a ``resolve``
-        that hangs delays the run by only one timeout, however many doubts there are.
+        After an unusable result, no new call starts until the calls in progress have ended. A ``resolve``
+        that hangs therefore delays the run by only one timeout, however many doubts there are.
 
         Returns:
             False if the run is over, or if it no longer calls ``resolve``.
@@ -348,7 +353,7 @@ class Recovery:
             self._may_have_changed.set()
 
     async def _settle(self, key: str) -> None:
-        """Call ``resolve`` about a doubt, and record the result."""
+        """Call ``resolve`` for a doubt, and record the result."""
         attended = await self._attend(key, Outcome.UNKNOWN)
         if attended is None:
             return
@@ -381,15 +386,15 @@ class Recovery:
 
 
 # --- recovery runs -----------------------------------------------------------------------------------
-# A client keeps track of the runs that callers requested, and of its own periodic runs.
+# A client keeps track of the runs that callers have requested, and of its own periodic runs.
 
 
 class Recoveries:
-    """The runs of ``recover`` of one client. Each run has its own task, so that ``close`` can wait for it.
+    """A client's runs of ``recover``. Each run has its own task, so that ``close`` can wait for it.
 
     Args:
         context: the client's parts and settings.
-        every: the seconds between two periodic runs; None for no periodic runs.
+        every: the seconds between periodic runs, or None for no periodic runs.
     """
 
     def __init__(self, context: ClientCore, *, every: float | None) -> None:
@@ -414,14 +419,14 @@ class Recoveries:
         """Start the periodic runs, if they are configured and have not started yet."""
         if self._periodic is not None and self._background is None and not self._ending:
             loop = asyncio.get_running_loop()
-            # The task gets empty context variables instead of those of the first caller.
+            # The task starts with empty context variables, instead of inheriting those of the first caller.
             self._background = loop.create_task(self._periodic.run(), context=Variables())
             self._background.add_done_callback(retrieve_exception)
             self.is_due = False
 
     @property
     def begun(self) -> bool:
-        """Whether the periodic runs have started and not ended."""
+        """Whether the periodic runs have started and have not ended."""
         return self._background is not None and not self._background.done()
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
@@ -450,8 +455,8 @@ class Recoveries:
     async def finish(self, *, wait: float, grace: float) -> None:
         """Wait up to ``wait`` seconds for the runs, then cancel those that are left.
 
-        After that, wait up to ``grace`` seconds until those have ended. A periodic run stops after the keys
-        that it is processing.
+        Then wait up to ``grace`` seconds for those to end. A periodic run stops once it has finished the keys
+        it is processing.
         """
         self._ending = True
         if self._background is not None and self._periodic is not None and self._periodic.resting:

@@ -1,4 +1,4 @@
-"""The settings of a client; creating them checks them."""
+"""The settings of a client, which are checked when they are created."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Limits:
     """A client's limits on response sizes, connections, concurrent recoveries and the order rate.
 
     Raises:
-        ValueError: a limit is not a whole number of 1 or more, or ``rate`` is not a `Rate`.
+        ValueError: a limit is not an integer of at least 1, or ``rate`` is not a `Rate`.
     """
 
     max_response_bytes: int = field(validator=count())

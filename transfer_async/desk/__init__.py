@@ -1,4 +1,4 @@
-"""The operators' page for orders in doubt; the extra is ``transfer_async[desk]``.
+"""The operators' page for orders in doubt. Install it with ``pip install 'transfer_async[desk]'``.
 
 This package may import the client and the layers below it. It reads the journal and writes operators'
 decisions to it. It never calls the transfer service.

@@ -1,4 +1,4 @@
-"""The operators' desk as an aiohttp application: its routes, its checks of requests, and its changes."""
+"""The operators' desk as an aiohttp application: its routes, request checks and actions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from transfer_async.journal.operator_transitions import Demand, Waive
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _FILES = web.AppKey("files", dict[str, tuple[str, str]])
-"""The style sheet and the icon: their texts and content types. They contain no data of the bank."""
+"""The contents and content types of the style sheet and the icon, which contain none of the bank's data."""
 
 
 def desk(
@@ -77,23 +77,23 @@ def desk(
     """Return the operators' web page. Mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
     The page shows the journal of ``client``, and writes operators' decisions to it. It sends nothing to the
-    transfer service, keeps no session, and uses no scripts. It shows data only to operators whom ``who``
-    returns, and every change requires a role.
+    transfer service, keeps no session, and uses no scripts. Only operators returned by ``who`` can see data,
+    and every change requires a role.
 
     Args:
-        client: the client whose journal is shown. The page does not close it.
-        who: a plain or async function that returns the `Operator` of a request, or None for an unknown
+        client: the client whose journal to show. The page does not close it.
+        who: a plain or async function that takes a request and returns its `Operator`, or None for an unknown
             person.
-        origin: the page's origin, such as ``https://desk.bank.example``. If it is given, the page accepts
-            forms from this origin only. Required if a proxy changes the header ``Host``.
+        origin: the page's origin, such as ``https://desk.bank.example``. If set, the page accepts forms only
+            from this origin. Required if a proxy changes the ``Host`` header.
         label: the name of the environment, such as ``live`` or ``test``, at most 40 characters. Each page
             shows it in a band at the top and in the title.
         colour: the colour of the band, such as ``#8a0000``.
-        link: the address of the bank's own order search, such as
-            ``https://office.bank.example/orders?id={order_id}``. Its fields are ``{key}``, ``{order_id}``,
-            ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``. Their values are percent-encoded. A key's
-            page has one link for each recorded value, at most 10 links.
-        zone: the bank's time zone, such as ``Africa/Lagos``. Every time is shown in UTC and in this zone.
+        link: the URL of the bank's own order search, such as
+            ``https://office.bank.example/orders?id={order_id}``. It may contain the placeholders ``{key}``,
+            ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``, whose values are
+            percent-encoded. A key's page contains one link for each recorded value, at most 10.
+        zone: the bank's time zone, such as ``Africa/Lagos``. Times are shown in both UTC and this zone.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.
@@ -121,8 +121,9 @@ def application(
 ) -> web.Application:
     """Return the operators' web page for an `Operators` object; see `desk`.
 
-    ``holds`` are the names of the hooks that place a hold. ``sign_out`` ends the only session and returns a
-    text for the browser. Without it, the pages have no sign-out button: the bank manages its sessions.
+    ``holds`` contains the names of the hooks that place a hold. ``sign_out`` ends the only session and
+    returns a text to show in the browser. Without it, there is no sign-out button, and the bank manages the
+    sessions itself.
     """
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
@@ -180,14 +181,14 @@ async def _file(request: web.Request) -> web.Response:
 
 
 async def _with_slash(request: web.Request) -> web.Response:
-    """Redirect the mount point's address to the same address with a slash, because links are relative."""
+    """Redirect the mount point to the same path with a trailing slash, because links are relative."""
     query = f"?{request.rel_url.raw_query_string}" if request.query_string else ""
     raise web.HTTPSeeOther(f"./{request.rel_url.raw_path.rpartition('/')[2]}/{query}")
 
 
 @frozen
 class _AuthMiddleware:
-    """Refuses unknown people and forms from other sites, and adds `HEADERS` to every response."""
+    """Rejects unknown people and forms from other sites, and adds `HEADERS` to every response."""
 
     _shared: Shared
     _who: Who = field(kw_only=True)
@@ -195,7 +196,7 @@ class _AuthMiddleware:
 
     @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check a request, and return the response to it with all headers."""
+        """Check a request, and return its response with all headers."""
         try:
             response = await self._answered(request, handler)
         except web.HTTPException as error:
@@ -249,19 +250,20 @@ class _AuthMiddleware:
 
 
 # --- changes ----------------------------------------------------------------------------------------
-# The forms that change data. They require a role, and that the key has not changed since the page was made.
+# The forms that change data. They require a role, and they fail if the key has changed since the page was
+# rendered.
 
 
 @frozen(kw_only=True)
 class Form:
-    """A form that an operator sent, with its fields."""
+    """A submitted form, with its fields and the operator."""
 
     name: str
     operator: Operator
     fields: dict[str, str]
 
     def __getitem__(self, name: str) -> str:
-        """Return the value of a field; an empty text if the field was not sent."""
+        """Return the value of a field, or an empty string if the field was not sent."""
         return self.fields.get(name, "")
 
     @property
@@ -272,7 +274,7 @@ class Form:
 
 @frozen
 class Action:
-    """A form that changes data: its name, its function, and the roles of which the operator needs one."""
+    """A form that changes data: its name, its function, and the roles that may use it."""
 
     _shared: Shared
     _name: str
@@ -280,7 +282,10 @@ class Action:
     _change: _Change
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Make the change and redirect to the key's page. If it is refused, show the page with the reason."""
+        """Make the change and redirect to the key's page.
+
+        If the change is refused, show the page with the reason.
+        """
         operator = operator_at(request)
         if not operator.roles & self._roles:
             raise web.HTTPForbidden
@@ -327,7 +332,7 @@ class Action:
         )
 
     async def _listed(self, form: Form, view: KeyView) -> dict[str, Any]:
-        """Return the address fields for the list that the operator came from, and for its next key."""
+        """Return the query parameters for the list that the operator came from, and for its next key."""
         if not form["list"]:
             return {}
         snapshot = await self._shared.cache.at_hand()
@@ -346,10 +351,10 @@ class Action:
         self._shared.cache.changed(view)
         history = await operators.history(view.key)
         steps = since(form["stamp"], view, history)
-        problem = Sentence("Nothing was changed: the key has changed meanwhile")
+        problem = Sentence("Nothing was changed: the key has changed in the meantime")
         if not steps:
             problem = Sentence(
-                "Nothing was changed. This page is out of date, or was made for another operator."
+                "Nothing was changed. This page is out of date, or was rendered for another operator."
             )
         time, decided = self._shared.time, {row.name: row.explained for row in DECISIONS}
         for step in steps:
@@ -392,11 +397,11 @@ def _who(step: HistoryEvent, form: Form) -> str:
 # --- what each form does ------------------------------------------------------------------------
 
 _Change = Callable[[Operators, KeyView, Form, bool], Awaitable[str]]
-"""A function that makes one change, and returns the change's name for `views.confirmation`."""
+"""A function that makes a change, and returns the change's name for `views.confirmation`."""
 
 
 def _deciding(row: DecisionRow) -> _Change:
-    """Return a function that makes the decision ``row``. Under dual control, it proposes the decision."""
+    """Return a function that makes the decision ``row``, or proposes it under dual control."""
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # Otherwise the review page asks.
@@ -411,7 +416,7 @@ def _deciding(row: DecisionRow) -> _Change:
             await operators.propose(view.key, row.decision, order_id=order_id, **arguments)
             return "proposed"
         await operators.decide(view.key, row.decision, order_id=order_id, **arguments)
-        # If the record was corrupt but the key had ended, this only put the record into quarantine.
+        # If the record was corrupt but the key had ended, the decision only put the record into quarantine.
         ended = KeyState.FREE if row.frees_key else KeyState.CREATED
         is_ended = row.applies_to is KeyState.IN_DOUBT and view.state is ended
         return "setaside" if is_ended else row.done
@@ -448,14 +453,14 @@ _CHANGES: dict[str, tuple[frozenset[Role], _Change]] = {
     "note": (_CHANGING | _APPROVING, _note),
     **dict.fromkeys(("watch", "unwatch"), (_CHANGING | _APPROVING, _watch)),
 }
-"""The roles and the function of each form, by the form's name. An operator needs one of the roles."""
+"""The roles and the function of each form, by the form's name. An operator must have one of the roles."""
 
 
 # --- defences ----------------------------------------------------------------------------------------
-# Protection against other sites that are open in the same browser.
+# Protection against other sites open in the same browser.
 #
-# A browser sends the operator's cookie or authentication header even with a form from another site. So the
-# desk accepts forms from its own pages only. No other site may embed or script the desk's pages.
+# A browser sends the operator's cookie or authentication header even with a form from another site. The desk
+# therefore accepts forms only from its own pages, and no other site may embed or script these pages.
 
 
 HEADERS = {
@@ -464,7 +469,7 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # With `no-referrer`, a browser would also hide the origin of the desk's own forms.
+    # With `no-referrer`, browsers would also hide the origin of the desk's own forms.
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -486,7 +491,7 @@ def keep_headers(error: web.HTTPException, response: web.Response) -> None:
 
 
 def is_from_elsewhere(request: web.Request, *, origin: str | None) -> bool:
-    """Return whether ``request`` may change data and was sent from a page of another site.
+    """Return whether ``request`` may change data and was sent from another site's page.
 
     Without ``origin``, the request's ``Origin`` is compared with its ``Host``.
     """

@@ -1,4 +1,4 @@
-"""The audit: what operators did to all keys, newest first, as a page and as a CSV file."""
+"""The audit, which lists operators' actions on all keys, newest first, as a page and as a CSV file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
 from transfer_async.journal.protocol import AuditLine
 
 AUDIT_CSV = "decisions.csv"
-"""The name of the audit's CSV file, which is also its address relative to the list."""
+"""The name of the audit's CSV file, which is also its URL relative to the list."""
 
 MAX_SEARCHES = 40
-"""The maximum number of calls of `Operators.audit` for one page. The first search may take many of them."""
+"""The maximum number of calls to `Operators.audit` for one page. The first search may take many of them."""
 
 MAX_NAMES = 10_000
-"""The maximum number of operators' names that a process keeps."""
+"""The maximum number of operators' names that a process remembers."""
 
 _HEADER = ("at", "key", "did", "by", "proposed by", "proposed at", "order id", "reason", "amount", "currency")
 
@@ -39,9 +39,9 @@ _Order = NewOrder | Order | None
 
 @frozen(kw_only=True)
 class AuditChoice:
-    """The filters in the address of an audit page.
+    """The filters in the URL of an audit page.
 
-    Addresses are kept in logs, so an address contains a hash of a person's name instead of the name.
+    URLs are stored in logs, so they contain a hash of a person's name instead of the name.
     """
 
     person: str = ""  # the hash of the person's name
@@ -52,13 +52,13 @@ class AuditChoice:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> AuditChoice:
-        """Return the filters in the query of an address. Invalid days are ignored."""
+        """Return the filters in a URL's query. Invalid days are ignored."""
         given = {name: query.get(name, "") for name in ("person", "after")}
         since, until = (_day(query.get(name, "")) for name in ("since", "until"))
         return cls(**given, since=since, until=until, decisions=query.get("decisions") == "1")
 
     def address(self, page: str = "audit", **changes: Any) -> str:
-        """Return the address of the page with these filters, changed by ``changes``."""
+        """Return the URL of the page with these filters, updated with ``changes``."""
         given = asdict(evolve(self, **changes)) | {"decisions": "1" if self.decisions else ""}
         query = urlencode({name: str(value) for name, value in given.items() if value})
         return f"{page}?{query}" if query else page
@@ -99,14 +99,14 @@ class AuditViews:
         )
 
     async def search(self, request: web.Request) -> web.Response:
-        """Redirect to the audit lines of a person or of some days. The address does not contain the name."""
+        """Redirect to the audit lines for a person or a range of days. The URL does not contain the name."""
         fields = await fields_of(request)
         name = fields.get("person", "").strip()
         choice = AuditChoice.of({**fields, "person": self._mark(name) if name else "", "after": ""})
         raise web.HTTPSeeOther(choice.address())
 
     async def csv(self, request: web.Request) -> web.Response:
-        """Return all audit lines that the filters leave, as a CSV file."""
+        """Return all audit lines that match the filters, as a CSV file."""
         pages = self._pages(AuditChoice.of(request.query), limit=PAGE)
         try:
             first, _ = await anext(pages)
@@ -121,7 +121,7 @@ class AuditViews:
         return csv_of(AUDIT_CSV, _HEADER, rows())
 
     async def _pages(self, choice: AuditChoice, *, limit: int) -> AsyncIterator[tuple[list[AuditLine], str]]:
-        """Yield the lines that each search finds, and the ``after`` of the next search."""
+        """Yield the lines that each search finds, and the ``after`` for the next search."""
         wanted: dict[str, Any] = {"by": await self._name(choice.person) if choice.person else None}
         zone = self._shared.style.zone or UTC
         for name, day in (("since", choice.since), ("until", choice.until and choice.until + timedelta(1))):
@@ -133,14 +133,14 @@ class AuditViews:
             is_more = bool(after)
 
     async def _with_orders(self, lines: Sequence[AuditLine]) -> list[tuple[AuditLine, _Order]]:
-        """Return each line with its order, or with None if the order is no longer on record."""
+        """Return each line with its order, or None if the order is no longer on record."""
         keys, read = {key for key, _, _ in lines}, self._shared.operators._journal.read
         entries = dict(zip(keys, await asyncio.gather(*map(read, keys)), strict=True))
         found = [(line, entries[line[0]]) for line in lines]  # None if the key was pruned just now
         return [(line, order_of_intent(entry, line[1].intent_id) if entry else None) for line, entry in found]
 
     def _mark(self, name: str) -> str:
-        """Return the hash of a person's name, and store the name for `_name`."""
+        """Return the hash of a person's name, and remember the name for `_name`."""
         if len(self._names) >= MAX_NAMES:
             self._names.clear()
         mark = hashlib.sha256(f"{self._shared.operators.scope}\n{name}".encode()).hexdigest()[:16]
@@ -155,7 +155,7 @@ class AuditViews:
             for _, step, _ in found:
                 self._mark(step.by or "")
             if not after and mark not in self._names:
-                raise ValueError("the history has no line by the person in this address: enter the name")
+                raise ValueError("the history contains no line by the person in this URL: enter the name")
         return self._names[mark]
 
     def _cannot(self, request: web.Request, error: ValueError) -> web.Response:
@@ -165,7 +165,7 @@ class AuditViews:
 
 
 def proposal_of(line: AuditLine) -> Any:
-    """Return the history line of the proposal that ``line`` approves, or None if it approves none."""
+    """Return the history line of the proposal that ``line`` approves, or None."""
     _, step, proposal = line
     return proposal if proposal is not None and is_approval(step, proposal) else None
 

@@ -1,4 +1,4 @@
-"""The operators of the desk, their roles, and the forms that a key's page offers them."""
+"""The desk's operators, their roles, and the forms that a key's page offers them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ LONGEST_NAME = 200
 
 
 class Role(enum.Enum):
-    """The permissions of an operator. Every operator may also see the list and the keys' pages."""
+    """An operator's permissions. Every operator may also see the list and the keys' pages."""
 
     PARTIES = "parties"
-    """See the names of an order's parties. The history records each access."""
+    """View the names of an order's parties. The history records each access."""
 
     CHANGE = "change"
     """Make decisions. Under dual control, only propose them."""
 
     APPROVE = "approve"
-    """Approve proposals of other people."""
+    """Approve other people's proposals."""
 
 
 def _checked_roles(given: Iterable[Role | str]) -> frozenset[Role]:
@@ -56,8 +56,8 @@ class Operator:
 
     Args:
         name: the name that the history records, a single line of at most 200 characters.
-        roles: the person's roles, as `Role` or as its value. By default the person has no role, and only sees
-            the list and the keys' pages.
+        roles: the person's roles, as `Role` or as its value. By default, the person has no role, and can only
+            view the list and the keys' pages.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.
@@ -69,7 +69,9 @@ class Operator:
     @name.validator
     def _check_name(self, _: object, name: str) -> None:
         if checked_name("name", name) != name or len(name) > LONGEST_NAME:
-            raise ValueError(f"name: must be a line of 1 to {LONGEST_NAME} characters, not ending in a blank")
+            raise ValueError(
+                f"name: must be a single line of 1 to {LONGEST_NAME} characters, without a space at the end"
+            )
 
     def may(self, role: Role) -> bool:
         """Return whether the operator has ``role``."""
@@ -79,13 +81,14 @@ class Operator:
 Who = Callable[[web.Request], Operator | Awaitable[Operator | None] | None]
 """A plain or async function that returns the operator of a request, or None for an unknown person.
 
-It may raise an HTTP exception of aiohttp, such as ``HTTPFound`` to a sign-in page, or ``HTTPUnauthorized``
-with the header ``WWW-Authenticate``. The response has the headers and cookies of the exception.
+It may raise one of aiohttp's HTTP exceptions, such as ``HTTPFound`` to a sign-in page, or
+``HTTPUnauthorized`` with a ``WWW-Authenticate`` header. The exception's headers and cookies are added to the
+response.
 """
 
 
 def checked_who(who: object) -> Who:
-    """Return ``who`` unchanged, after checking that it is a function."""
+    """Check that ``who`` is a function, and return it unchanged."""
     refuse_class(who, name="who")
     if not callable(who):
         raise ValueError("who: must be a function of the request that returns an Operator, or None")  # noqa: TRY004 - as every wrong setting
@@ -103,12 +106,12 @@ async def operator_of(who: Who, request: web.Request) -> Operator | None:
 
 
 # --- forms and their token --------------------------------------------------------------------------
-# The forms that a key's page offers, and the token that ensures that a form does only what its page showed.
+# The forms on a key's page, and the token that ensures that a form does only what its page showed.
 
 
 @frozen(kw_only=True)
 class DecisionForm:
-    """A form of a key's page that makes or proposes one decision."""
+    """A form on a key's page that makes or proposes one decision."""
 
     row: DecisionRow
     button: str  # the text of its button
@@ -124,7 +127,7 @@ class DecisionForm:
 
 
 def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime) -> list[DecisionForm]:
-    """Return the forms for all decisions that an operator can make about the key now."""
+    """Return the forms for all decisions that an operator can currently make about the key."""
     if view.proposal is not None or view.is_sealed:
         return []
     return [
@@ -137,7 +140,7 @@ def forms_for(view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: dat
 def form_for(
     row: DecisionRow, view: KeyView, *, four_eyes: bool, holds: frozenset[str], now: datetime
 ) -> DecisionForm:
-    """Return the form for a decision about the key. Under dual control, the form proposes the decision."""
+    """Return the form for a decision about the key, or for proposing the decision under dual control."""
     button = row.propose if four_eyes else row.button
     at = view.refutable_at if row.frees_key else None
     return DecisionForm(
@@ -151,10 +154,10 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """Return the decision that the form ``name`` makes if it needs a review, otherwise None.
+    """Return the decision that the form ``name`` makes if it requires a review, otherwise None.
 
-    A decision that no order exists needs a review, because it releases holds and cannot be undone. Under dual
-    control, the proposal can be withdrawn, so the approval is reviewed instead.
+    A decision that no order exists requires a review, because it releases holds and cannot be undone. Under
+    dual control, a proposal can be withdrawn, so the approval is reviewed instead.
     """
     if name == "approve":
         row = None if view.proposal is None else proposed_row(view.proposal)
@@ -164,14 +167,13 @@ def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | 
 
 
 def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
-    """Return the form token of a page that shows ``view`` to the operator ``name``.
+    """Return the form token for a page that shows ``view`` to the operator ``name``.
 
-    The token is a hash of everything that the page's forms promise: whether they propose or decide, and all
-    their effects. So a form never does anything that its page did not show. The token does not depend on the
-    earliest time of a decision, so that a page does not become out of date only because time passes.
-
-    The token cannot be guessed, because the ids of intents and attempts are random. It contains no secret of
-    this process, so that each of several processes behind one address can check it.
+    The token is a hash of everything that the page says about its forms: whether they propose or decide, and
+    all their effects. A form therefore never does anything that its page did not show. The token does not
+    depend on the earliest time of a decision, so a page does not become outdated merely because time passes.
+    It cannot be guessed, because the ids of intents and attempts are random. It does not depend on a secret
+    of this process, so any process behind the same address can check it.
     """
     entry = view.entry
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)
@@ -187,6 +189,6 @@ def _read(effects: Sequence[Sentence]) -> list[str]:
 
 
 def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> bool:
-    """Return whether a new page of the key would promise exactly what the page with ``token`` promised."""
+    """Return whether a new page for the key would say the same about its forms as the page with ``token``."""
     current = token_of(view, name, four_eyes=four_eyes, holds=holds)
     return hmac.compare_digest(token.encode(), current.encode())

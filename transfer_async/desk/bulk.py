@@ -1,6 +1,7 @@
-"""Proposals for several keys of the list at once. Each proposal says that the key's order exists.
+"""Proposals for several keys on the list at once.
 
-Another person must approve each proposal. These pages never make a decision themselves.
+Each proposal states that the key's order exists, and another person must approve it. These pages never make a
+decision themselves.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _RESOLVE = row_of(Decision.RESOLVE, "")
 
 @frozen
 class BulkProposals:
-    """The two steps of proposing several orders: enter an order id for each key, then propose them all."""
+    """The two steps of proposing several orders: enter an order id for each key, then propose all of them."""
 
     _shared: Shared
 
     async def select(self, request: web.Request) -> web.Response:
-        """Show the selected keys with a field for the order id of each.
+        """Show the selected keys, with a field for each key's order id.
 
-        If the form contains a pasted text with order ids, fill in these ids.
+        If the form contains pasted text with order ids, fill these ids in.
         """
         operator, form = _may_propose(request), await form_of(request)
         found = dict(_pasted(form.get("found", "")))
@@ -44,7 +45,10 @@ class BulkProposals:
         return await self._page(operator, ids, reason=form.get("reason", ""))
 
     async def propose(self, request: web.Request) -> web.Response:
-        """Propose each order id that was entered. If some proposals are refused, show their keys again."""
+        """Propose each order id that was entered.
+
+        If some of the proposals are refused, show their keys again.
+        """
         operator, form = _may_propose(request), await form_of(request)
         columns = [form.getall(name, []) for name in ("key", "stamp", "order_id")]
         reason = form.get("reason", "")
@@ -61,7 +65,7 @@ class BulkProposals:
         for key, stamp, order_id in rows:
             try:
                 if order_id in twice and order_id:
-                    raise ValueError("order_id: is given for several keys")  # noqa: TRY301 - as `propose` refuses it
+                    raise ValueError("order_id: is the same for several keys")  # noqa: TRY301 - as `propose` refuses it
                 if order_id:
                     await self._propose(operator, key, stamp, order_id, reason)
             except JournalFailed as error:
@@ -78,7 +82,7 @@ class BulkProposals:
         operators, holds = self._shared.operators, self._shared.holds
         view, four_eyes = await operators.view(key), (await operators.four_eyes()).demanded
         if not is_current(stamp, view, operator.name, four_eyes=four_eyes, holds=holds):
-            raise ValueError("key: has changed since this page was made, so nothing was proposed")
+            raise ValueError("key: has changed since this page was rendered, so nothing was proposed")
         by, seen = operator.name, view.version
         await operators.propose(key, Decision.RESOLVE, order_id=order_id, by=by, reason=reason, seen=seen)
         with contextlib.suppress(JournalFailed, ValueError):  # the proposal is on record, even if this fails
@@ -115,7 +119,7 @@ def _may_propose(request: web.Request) -> Operator:
 
 
 def _pasted(text: str) -> Iterable[tuple[str, str]]:
-    """Yield the keys and order ids in lines such as ``payment-1,tx-1``. Lines may have other columns."""
+    """Yield the keys and order ids from lines such as ``payment-1,tx-1``, which may contain more columns."""
     for row in csv.reader(text.replace("\t", ",").splitlines()):
         cells = [cell.strip() for cell in row]
         order_id = next((cell for cell in cells[1:] if cell.startswith("tx-")), None)

@@ -1,8 +1,9 @@
-"""The list of keys that need attention: read in the background, filtered, sorted and split into pages.
+"""The list of keys that need attention. It is read in the background, filtered, sorted and paginated.
 
-The list is kept in memory, and a row has only what the list shows: a few hundred bytes, and nothing about the
-parties. A large journal is read less often, and a list that is too old is not shown. A decision on the desk
-replaces one row without reading the journal again. A key's own page always reads the journal.
+The list is kept in memory, and a row contains only what the list shows: a few hundred bytes, and nothing
+about the parties. The larger the journal, the less often it is read; a list that is too old is not shown. A
+decision made on the desk replaces one row without reading the journal again. A key's own page always reads
+the journal.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ from transfer_async.desk.auth import Operator, Role
 from transfer_async.journal.model import BELIEVED, FOUR_EYES, KeyState, Proposal, Watcher, is_same_person
 
 PAGE = 100
-"""The number of keys that are read at once. While they are decoded, nothing else in the process runs."""
+"""The number of keys that are read at once. Decoding them blocks the event loop."""
 
 PAGES_AT_ONCE, PAUSE = 20, 0.01
-"""The number of pages of keys that are read without a pause, and the seconds between two pages after them."""
+"""The number of pages of keys to read without a pause, and the seconds to pause before each further page."""
 
 MAX_ROWS = 250_000
-"""The maximum number of listed keys. Further keys are only counted.
-
-This many keys need about 130 MB of memory, and twice that while the journal is read.
+"""The maximum number of listed keys. Any others are only counted. This many keys take about 130 MB of memory,
+and twice that while the journal is being read.
 """
 
 READ_TIMEOUT = 1.0
-"""The seconds that a request waits for the journal before it shows the keys that were read so far."""
+"""How long a request waits for the journal, in seconds, before it shows the keys read so far."""
 
 FRESH_FOR = 2.0
-"""The age in seconds at which an empty list is read again. Each key adds `FRESH_PER_KEY` seconds."""
+"""The age in seconds at which an empty list is read again. Each key on the list adds `FRESH_PER_KEY`
+seconds."""
 
 FRESH_PER_KEY = 0.003
 
 STALE_AFTER = 60.0
-"""The seconds for which an old list is still shown while it is being read again."""
+"""How long an old list is still shown while it is being read again, in seconds."""
 
 PAGE_TIMEOUT = 60.0
 """The timeout in seconds for reading one page of keys from the journal."""
@@ -98,11 +99,11 @@ class KeyRow:
 
 
 class Totals:
-    """The numbers and amounts of the listed keys. A decision changes them by one row.
+    """Counts and total amounts of the listed keys. A decision changes them by one row.
 
     Attributes:
         counts: the number of keys for each reason.
-        proposals: the number of proposals of each person.
+        proposals: the number of proposals by each person.
     """
 
     def __init__(self, rows: Collection[KeyRow]) -> None:
@@ -116,16 +117,16 @@ class Totals:
 
     @property
     def causes(self) -> list[str]:
-        """The distinct causes of all doubts, sorted."""
+        """The distinct causes of doubt, sorted."""
         return sorted(+self._causes)
 
     @property
     def stakes(self) -> dict[str, dict[str, Decimal]]:
-        """The sums of the amounts of the listed keys, by currency and reason."""
+        """The total amounts of the listed keys, by currency and reason."""
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose name looks like ``me``, who cannot approve their proposals."""
+        """Return the proposers whose names look like ``me``, who cannot approve their proposals."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
@@ -159,14 +160,15 @@ class PendingKeysSnapshot:
         self.totals = Totals(self.rows)
 
     def row_of(self, key: str, since: float) -> KeyRow | None:
-        """Return the row of a key if work on the key began at ``since``."""
+        """Return a key's row if work on the key began at ``since``."""
         begin, end = (find(self.rows, since, key=_SINCE) for find in (bisect_left, bisect_right))
         return next((row for row in self.rows[begin:end] if row.key == key), None)
 
     def changed(self, key: str, row: KeyRow | None, *, since: float = 0.0) -> PendingKeysSnapshot:
-        """Return a copy in which ``row`` replaces the row of ``key``. None removes the row.
+        """Return a copy in which ``row`` replaces the row of ``key``, or removes it if None.
 
-        No list is filtered or sorted again. If work on the key began at ``since``, its row is found faster.
+        Cached lists are not filtered or sorted again. The row is found faster if work on the key began at
+        ``since``.
         """
         old = self.row_of(key, since) or next((item for item in self.rows if item.key == key), None)
         made = copy.copy(self)
@@ -185,13 +187,13 @@ class PendingKeysSnapshot:
 
     @cached_property
     def search_texts(self) -> tuple[list[str], str]:
-        """The key of each row in lower case, and the ids of all rows as one text, for a fast search."""
+        """The key of each row in lower case, and the ids of all rows as one string, for fast searching."""
         return [row.key.casefold() for row in self.rows], "".join([row.ids for row in self.rows])
 
 
 @define(eq=False, slots=False)
 class PendingKeysCache:
-    """Keeps the list of keys that need attention, and reads it again in the background when it is old."""
+    """Caches the list of keys that need attention, and refreshes an old list in the background."""
 
     _operators: Operators
     _clock: Clock  # measures the age of the list
@@ -205,14 +207,15 @@ class PendingKeysCache:
 
     @property
     def waiting(self) -> int | None:
-        """The number of keys that need attention; None until the journal has been read for the first time."""
+        """The number of keys that need attention, or None until the journal has first been read."""
         return len(self._snapshot.rows) + self._snapshot.beyond if self._snapshot.is_complete else None
 
     async def shown(self) -> PendingKeysSnapshot:
-        """Return the list to show. Read it again first if it is old and the journal is small.
+        """Return the list to show.
 
-        An old list of a large journal is still shown while it is being read again. After `STALE_AFTER`
-        seconds, the keys that were read so far are shown instead.
+        If it is old and the journal is small, read it again first. For a large journal, an old list is still
+        shown while it is being read again. Once it is older than `STALE_AFTER` seconds, the keys read so far
+        are shown instead.
         """
         if self._snapshot.is_complete and self._age >= self._fresh_for + STALE_AFTER:
             self._snapshot = PendingKeysSnapshot(rows=[], read_at=self._clock.utc(), is_complete=False)
@@ -221,7 +224,7 @@ class PendingKeysCache:
         if reading is not None:
             await asyncio.wait([reading], timeout=READ_TIMEOUT)
             if reading is joined and _has_failed(reading):
-                # This attempt began before the request, and the journal may work again since.
+                # This attempt began before the request, and the journal may be working again by now.
                 reading = self._read_again() or reading
                 await asyncio.wait([reading], timeout=READ_TIMEOUT)
             if reading.done():
@@ -229,7 +232,7 @@ class PendingKeysCache:
         return self._snapshot
 
     async def at_hand(self) -> PendingKeysSnapshot:
-        """Return the last list without waiting, or wait for the first list. Never raise `JournalFailed`."""
+        """Return the current list without waiting, or wait for the first one. Never raise `JournalFailed`."""
         if self._snapshot.is_complete:
             self._read_again()
         else:
@@ -238,7 +241,7 @@ class PendingKeysCache:
         return self._snapshot
 
     def changed(self, view: KeyView) -> None:
-        """Update the row of ``view`` immediately after a decision on the desk."""
+        """Update the row of ``view`` immediately after a decision made on the desk."""
         if view.key == FOUR_EYES:  # the scope's own entry, which no list shows
             return
         row = pending_row(view)
@@ -263,14 +266,14 @@ class PendingKeysCache:
         return self._clock.now() - self._as_of
 
     def _read_again(self) -> asyncio.Task[None] | None:
-        """Return the task that is reading the list, or None. Start the task if the list is old."""
+        """Return the task that is reading the list, or None. Start one if the list is old."""
         if self._reading is None and self._age >= self._fresh_for:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._ended)
         return self._reading
 
     def _ended(self, reading: asyncio.Task[None]) -> None:
-        """Clear the task that has ended, so that a later request can start a new one."""
+        """Discard a finished task, so that a later request can start a new one."""
         self._reading = None
         _has_failed(reading)  # Without this, asyncio would report an error for which no request waited.
 
@@ -286,7 +289,7 @@ class PendingKeysCache:
             beyond += len(found[room:])
             last = page[-1].key
             if not self._snapshot.is_complete and len(rows) >= 2 * len(self._snapshot.rows):
-                # The first reading of a large journal: show a part of it.
+                # This is the first time that the large journal is being read, so show the part read so far.
                 self._snapshot = PendingKeysSnapshot(
                     rows=self._with_changes(rows), beyond=beyond, read_at=read_at, is_complete=False
                 )
@@ -303,7 +306,7 @@ class PendingKeysCache:
             raise JournalFailed(f"the journal did not respond within {PAGE_TIMEOUT:.0f} s") from None
 
     def _with_changes(self, rows: list[KeyRow]) -> list[KeyRow]:
-        """Return ``rows``, oldest first, with the decisions made while the journal was being read."""
+        """Return ``rows``, oldest first, updated with the decisions made while the journal was being read."""
         changed = [row for row in self._changed.values() if row is not None]
         return sorted([row for row in rows if row.key not in self._changed] + changed, key=_SINCE)
 
@@ -313,7 +316,7 @@ def _has_failed(reading: asyncio.Task[None]) -> bool:
 
 
 def pending_row(view: KeyView) -> KeyRow | None:
-    """Return the row of a key, or None if the key needs no attention."""
+    """Return the row for a key, or None if the key does not need attention."""
     kinds = kinds_of(view)
     if not kinds:
         return None
@@ -339,7 +342,7 @@ def pending_row(view: KeyView) -> KeyRow | None:
 
 
 def _ids(view: KeyView) -> str:
-    """Return the ids by which a key can be found: its intent, attempt, order, holds and requests."""
+    """Return the ids by which a key can be found: those of its intent, attempt, order, holds and requests."""
     attempts = () if view.cause is None else view.cause.attempts
     requests = (attempt.request_id for attempt in attempts)
     ids = (
@@ -354,12 +357,12 @@ def _ids(view: KeyView) -> str:
 
 
 def began_at(view: KeyView) -> float:
-    """Return when work on a key began, in seconds since 1970; minus infinity if that is unknown."""
+    """Return when work on a key began, in seconds since 1970, or minus infinity if unknown."""
     return -math.inf if view.began is None else view.began.timestamp()
 
 
 def time_of(view: KeyView, made: Proposal | Watcher | None) -> float:
-    """Return when ``made`` was recorded, in seconds since 1970; minus infinity if that is unknown.
+    """Return when ``made`` was recorded, in seconds since 1970, or minus infinity if unknown.
 
     The times in a record come from the journal's clock, which may differ from this machine's clock.
     """
@@ -367,7 +370,7 @@ def time_of(view: KeyView, made: Proposal | Watcher | None) -> float:
 
 
 def kinds_of(view: KeyView) -> tuple[str, ...]:
-    """Return the reasons why a key needs attention. The result is empty if it needs none."""
+    """Return the reasons why a key needs attention; empty if it does not."""
     return _kinds(
         view.state is KeyState.IN_DOUBT,
         view.proposal is not None,
@@ -379,7 +382,10 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
 
 
 def _is_in_use(view: KeyView) -> bool:
-    """Return whether a worker's lease on the key is valid. A lease that ends too late is a wrong record."""
+    """Return whether a worker's lease on the key is valid.
+
+    A lease with an implausibly late end does not count.
+    """
     entry = view.entry
     return view.age is not None and 0 < entry.lease_until - entry.claimed_at - view.age <= BELIEVED
 
@@ -390,15 +396,16 @@ def _kinds(*flags: bool) -> tuple[str, ...]:
 
 
 # --- listing -----------------------------------------------------------------------------------------
-# The filter, order and page of the list. All of them are part of the address.
+# The filters, sort order and page number of the list. All of them are part of the URL.
 
 
 PER_PAGE = 50
 CSV = "pending-keys.csv"
-"""The name of the list's CSV file, which is also its address relative to the list."""
+"""The name of the list's CSV file, which is also its URL relative to the list."""
 
 CACHED_CHOICES = 8
-"""The number of choices whose rows are kept, so that the next page needs no filtering and sorting."""
+"""The number of choices whose rows are cached, so that the next page need not be filtered and sorted
+again."""
 
 
 @frozen(kw_only=True)
@@ -407,9 +414,10 @@ class Column:
 
     name: str  # the column's name in addresses and templates
     heading: str
-    # Returns the cell's text for a row and the current time, empty if unknown; the template writes others.
+    # Returns the cell's text for a row at the current time, empty if unknown. The template renders other
+    # cells.
     cell: Callable[[KeyRow, float], str] = lambda *_: ""
-    # Returns the value by which rows are sorted: a float or a text, which sort fast. None: not sortable.
+    # Returns the value by which rows are sorted: a float or a string, which sort fast. None if not sortable.
     sort: Callable[[KeyRow], Any] | None = None
     sort_labels: tuple[str, str] = ("", "")  # the labels of the default and the reversed order in the form
     is_number: bool = False  # whether the cells are aligned like numbers
@@ -458,20 +466,21 @@ PROPOSALS = {
     "approve": "for me to approve",
     "mine": "proposed by me",
 }
-"""The filters by proposal. An address contains no name, so "me" is the person who opens it."""
+"""The filters by proposal. A URL contains no name, so "me" is the person who opens it."""
 
 AGES = {"1h": ("over 1 hour", 3_600.0), "1d": ("over 1 day", 86_400.0), "7d": ("over 7 days", 604_800.0)}
-"""The filters by age: the label and the minimum age in seconds. Keys of unknown age pass every filter."""
+"""The filters by age: the label and the minimum age in seconds. Keys of unknown age match every filter."""
 
 AMOUNTS = {str(10**digits): f"{10**digits:,} or more" for digits in range(3, 8)}
-"""The filters by minimum amount, in any currency. Limits are round, so that no address reveals an amount."""
+"""The filters by minimum amount, in any currency. Limits are round numbers, so that no URL reveals an
+amount."""
 
 
 @frozen(kw_only=True)
 class Choice:
-    """The filters, order and page of the list, as its address contains them.
+    """The filters, sort order and page number of the list, as contained in its URL.
 
-    Addresses are kept in logs, so they contain no free text.
+    URLs are stored in logs, so they contain no free text.
     """
 
     kind: str = ""
@@ -497,10 +506,10 @@ class Choice:
         me: Operator | None = None,
         now: float = 0.0,
     ) -> Choice:
-        """Return the choice in the query of an address. Unknown values are ignored.
+        """Return the choice in a URL's query.
 
-        The form sends a reversed order as ``sort=-age``. For an operator without the role `Role.APPROVE`, the
-        filter "for me to approve" becomes "proposed".
+        Unknown values are ignored. The form sends a reversed sort order as ``sort=-age``. For an operator
+        without `Role.APPROVE`, the filter "for me to approve" becomes "proposed".
         """
         page, sort = query.get("page", ""), query.get("sort", "")
         proposal = _among(query.get("proposal"), PROPOSALS)
@@ -524,51 +533,51 @@ class Choice:
         )
 
     def query(self, **changes: Any) -> dict[str, Any]:
-        """Return the address fields of this choice with ``changes``, without default values."""
+        """Return this choice, updated with ``changes``, as query parameters, omitting default values."""
         wanted = attrs.asdict(attrs.evolve(self, **changes))
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
 
     def address(self, **changes: Any) -> str:
-        """Return the address of this choice with ``changes``, relative to the list."""
+        """Return the URL of this choice, updated with ``changes``, relative to the list."""
         query = self.query(**changes)
         return f"./?{urlencode(query)}" if query else "./"
 
     @property
     def csv_address(self) -> str:
-        """The address of the CSV file with all rows of this choice, relative to the list."""
+        """The URL of the CSV file with all rows of this choice, relative to the list."""
         query = self.query(page=1, live=False, wall=False)
         return f"{CSV}?{urlencode(query)}" if query else CSV
 
     @property
     def for_a_key(self) -> dict[str, Any]:
-        """The fields in the address of a key's page that identify the list from which it was opened."""
+        """The query parameters of a key's page that identify the list from which it was opened."""
         return self.query(page=1, live=False, wall=False)
 
     @property
     def filters(self) -> list[str]:
-        """The labels of the chosen filters, without the filter by reason."""
+        """The labels of the chosen filters, except the filter by reason."""
         age = AGES[self.older][0] if self.older else ""
         texts = (self.currency, self.cause, PROPOSALS.get(self.proposal), age, AMOUNTS.get(self.least))
         return [text for text in texts if text]
 
     @property
     def value(self) -> Callable[[KeyRow], Any]:
-        """The function that returns the value by which a row is sorted."""
+        """The function that returns the value by which to sort a row."""
         return SORTS[self.sort].sort or _SINCE
 
     @property
     def is_reversed(self) -> bool:
-        """Whether the rows' values decrease."""
+        """Whether rows are sorted by descending value."""
         return self.turned != (self.sort == "amount")
 
     @property
     def is_descending(self) -> bool:
-        """Whether the shown values of the sorted column decrease. For "oldest first", the ages decrease."""
+        """Whether the sorted column shows descending values. "Oldest first" shows descending ages."""
         return self.turned != (self.sort in ("age", "amount"))
 
     def sorted_by(self, sort: str) -> str:
-        """Return the address of this choice sorted by ``sort``, or reversed if it is already so sorted."""
+        """Return the URL of this choice sorted by ``sort``, or reversed if that is its order already."""
         return self.address(sort=sort, turned=sort == self.sort and not self.turned, page=1)
 
 
@@ -581,7 +590,7 @@ _UNCHOSEN = {name: value for name, value in attrs.asdict(Choice()).items() if na
 
 @frozen(kw_only=True)
 class Listing:
-    """One page of the rows that a choice leaves."""
+    """One page of the rows that match a choice."""
 
     rows: list[KeyRow]  # the rows of this page
     number: int  # the number of rows on all pages
@@ -590,12 +599,12 @@ class Listing:
 
     @property
     def near(self) -> list[int]:
-        """The numbers of the first page, the last page, and the pages near this one."""
+        """The numbers of the first page, the last page and the pages near this one."""
         return sorted({1, *range(max(1, self.page - 2), min(self.pages, self.page + 2) + 1), self.pages})
 
 
 def listing(snapshot: PendingKeysSnapshot, choice: Choice) -> Listing:
-    """Return the chosen page of the list, or the last page if the page number is too high."""
+    """Return the chosen page of the list, or the last page if the page number is too large."""
     chosen = _chosen(snapshot, choice)
     pages = max(1, -(-len(chosen) // PER_PAGE))
     page = min(max(1, choice.page), pages)
@@ -610,7 +619,7 @@ _AT_ONCE = 1_000  # the number of rows that are written before other requests ge
 
 
 def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
-    """Return all rows of the choice as a CSV file."""
+    """Return all rows that match the choice as a CSV file."""
     rows = _chosen(snapshot, choice)
 
     async def pages() -> AsyncIterator[Iterable[Sequence[str]]]:
@@ -629,9 +638,9 @@ def _csv_row(row: KeyRow) -> Sequence[str]:
 
 
 def csv_of(name: str, header: Sequence[str], pages: AsyncIterable[Iterable[Sequence[str]]]) -> web.Response:
-    """Return a CSV file that is sent page by page. No spreadsheet runs a cell as a formula.
+    """Return a CSV file that is sent page by page. Spreadsheets do not run any cell as a formula.
 
-    If a page fails, the connection is closed, so that the browser reports an incomplete download.
+    If reading a page fails, the connection is closed, so that the browser reports an incomplete download.
     """
 
     async def body() -> AsyncIterator[bytes]:
@@ -655,7 +664,7 @@ def _csv_text(rows: Iterable[Sequence[str]]) -> str:
 
 
 def utc_text(time: float) -> str:
-    """Return seconds since 1970 as a time in UTC, or an empty text if it is not a valid time."""
+    """Return seconds since 1970 as a UTC time, or an empty string if the time is invalid."""
     when = time_after(moment(0), time)  # None for example for infinity
     return "" if when is None else when.isoformat(timespec="seconds")
 
@@ -665,8 +674,8 @@ def next_after(
 ) -> KeyRow | None:
     """Return the row that follows ``key`` in the chosen list, or the first row if none follows.
 
-    A decision may remove the key from the list. In the default list, its start time ``since`` still gives its
-    place. In any other list, ``noted`` is the key that was next before the decision.
+    A decision may remove the key from the list. In the default list, the key's start time, ``since``,
+    determines its former place. In any other list, ``noted`` is the key that was next before the decision.
     """
     choice = choice or Choice()
     listed, row = _chosen(snapshot, choice), snapshot.row_of(key, since)
@@ -682,7 +691,7 @@ def next_after(
 
 
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
-    """Return the rows that match ``text``, oldest first. Upper and lower case do not matter.
+    """Return the rows that match ``text``, ignoring case, oldest first.
 
     If ``text`` is an id, return the rows with this id. Otherwise return the rows whose key contains ``text``,
     or whose exact amount is ``text``, with or without the currency.
@@ -721,7 +730,7 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
 def _exchanged(
     rows: list[KeyRow], old: KeyRow | None, new: KeyRow | None = None, *, choice: Choice
 ) -> list[KeyRow]:
-    """Return a copy of the sorted ``rows`` without ``old``, and with ``new`` at its place in the order."""
+    """Return a copy of the sorted ``rows`` without ``old`` and with ``new``, still sorted."""
     left = rows.copy()
     if old is not None and (place := _place(left, old, choice)) is not None:
         del left[place]
@@ -737,7 +746,7 @@ def _place(rows: list[KeyRow], row: KeyRow, choice: Choice) -> int | None:
 
 
 def _edge(rows: list[KeyRow], row: KeyRow, choice: Choice, *, after: bool) -> int:
-    """Return where the rows with the sort value of ``row`` begin, or end if ``after`` is true."""
+    """Return where the rows with the same sort value as ``row`` begin or, if ``after`` is true, end."""
     begin, end, value = 0, len(rows), choice.value
     if choice.sort == "amount":
         begin, end = (find(rows, row.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))
@@ -753,7 +762,7 @@ def _edge(rows: list[KeyRow], row: KeyRow, choice: Choice, *, after: bool) -> in
 
 
 def _wanted(rows: list[KeyRow], totals: Totals, choice: Choice) -> list[KeyRow]:
-    """Return a new list of the ``rows`` that pass the filters. ``rows`` must be sorted by age."""
+    """Return a new list of the ``rows`` that match the filters. ``rows`` must be sorted by age."""
     kind, currency, cause = choice.kind, choice.currency, choice.cause
     if choice.older:
         rows = rows[: bisect_right(rows, choice.minute * 60 - AGES[choice.older][1], key=_SINCE)]

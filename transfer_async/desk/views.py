@@ -1,4 +1,4 @@
-"""The pages that show the list, one key and its parties. Also the texts and templates of all pages."""
+"""The pages that show the list, a key and its parties, and the texts and templates of all pages."""
 
 from __future__ import annotations
 
@@ -58,20 +58,21 @@ from transfer_async.journal.model import FOUR_EYES, HistoryEvent, KeyState, is_s
 from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Note, latest
 
 REFRESH = 30
-"""The seconds after which the browser reloads a list that refreshes itself."""
+"""The seconds after which the browser reloads an automatically refreshed list."""
 
 LONGEST_ADDRESS = 4_000
-"""The maximum length of an address with found keys. Some proxies accept 8,000 characters with headers."""
+"""The maximum length of a URL that contains found keys. Some proxies accept only 8,000 characters, headers
+included."""
 
 
 def is_list(request: web.Request) -> bool:
-    """Return whether ``request`` requests the list, which an unattended display may show for days."""
+    """Return whether ``request`` is for the list, which an unattended display may show for days."""
     return request.method == "GET" and request.path.endswith("/")
 
 
 @frozen
 class Views:
-    """The pages that make no decisions. Only an access to the parties is recorded."""
+    """The pages that make no decisions. The only thing they record is access to the parties."""
 
     _shared: Shared
 
@@ -86,7 +87,7 @@ class Views:
             request,
             is_empty=not snapshot.rows,
             heading="Keys that need attention",
-            nothing="No key needs attention." if snapshot.is_complete else "No key was found so far.",
+            nothing="No key needs attention." if snapshot.is_complete else "No key has been found so far.",
             snapshot=snapshot,
             choice=choice,
             page=page,
@@ -129,10 +130,9 @@ class Views:
     async def find(self, request: web.Request) -> web.Response:
         """Redirect to the key that was searched for, or to a list of the keys that match the text.
 
-        Addresses are kept in logs, so no address contains the text: a hold reference may be an account
-        number, and an amount with a day identifies a payment. Instead, the address of the result contains the
-        found keys. So the browser can go back to it, a colleague can open it, and no process has to store the
-        search.
+        URLs are stored in logs, so they never contain the text: a hold reference may be an account number,
+        and an amount with a day identifies a payment. Instead, the result's URL contains the keys found. The
+        browser can therefore go back to it, a colleague can open it, and no process has to store the search.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -144,7 +144,7 @@ class Views:
         raise web.HTTPSeeOther(address(view.key))
 
     async def found(self, request: web.Request) -> web.Response:
-        """Return the list of the keys in the address, with links to keys that no longer need attention."""
+        """Return a list of the keys in the URL, with links to those that no longer need attention."""
         wanted = set(request.query.getall("key", [])[:PER_PAGE]) - {FOUR_EYES}
         rows = [row for row in found_by_text(await self._shared.cache.shown(), "") if row.key in wanted]
         ended: list[str] = []
@@ -173,7 +173,10 @@ class Views:
         )
 
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
-        """Return a page with a list. If it is empty, warn if the journal has keys of other scopes only."""
+        """Return a page with a list.
+
+        If it is empty, warn if the journal contains only keys of other scopes.
+        """
         others = await self._shared.operators.other_scopes() if is_empty else ()
         return self._shared.answer(
             "list",
@@ -185,7 +188,7 @@ class Views:
         )
 
     async def parties(self, request: web.Request) -> web.Response:
-        """Record the access to the parties of a key, and return the key's page with them."""
+        """Record the access to a key's parties, and return the key's page with them."""
         operator = operator_at(request)
         if not operator.may(Role.PARTIES):
             raise web.HTTPForbidden
@@ -213,7 +216,7 @@ class Views:
 
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
-    """Return the numbers of proposals that the operator may approve and has made."""
+    """Return the number of proposals that the operator may approve, and the number that they have made."""
     totals = snapshot.totals
     mine = sum(totals.proposals[by] for by in totals.by_me(me.name))
     others = totals.proposals.total() - mine
@@ -221,7 +224,7 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the address of a list of the first ``keys``. There may be more if it ``is_partial``."""
+    """Return the URL of a list of the first ``keys``. If ``is_partial``, there may be more."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -252,7 +255,7 @@ def _person(role: str, user: User | None) -> Iterator[tuple[str, str]]:
 
 
 # --- shared ------------------------------------------------------------------------------------------
-# The objects, limits and functions that all pages of the desk use.
+# The objects, limits and functions shared by all pages of the desk.
 
 
 OPERATOR: Any = getattr(web, "RequestKey", lambda name, _: name)("operator", Operator)
@@ -278,14 +281,14 @@ LINK_FIELDS: dict[str, Callable[[KeyView], Iterable[str | None]]] = {
     "intent_id": lambda view: [view.intent_id],
     "attempt_id": lambda view: [view.attempt_id],
 }
-"""The fields of a link's template. Each function returns the field's values in a key's record."""
+"""The placeholders in a link template. Each function returns the placeholder's values from a key's record."""
 
 _LINK = re.compile(
     r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]+)?/[!-z|~]*"
     rf"(\{{({'|'.join(LINK_FIELDS)})\}}[!-z|~]*)+",
     re.IGNORECASE,
 )
-"""The valid templates of a link. No field may change the link's scheme or host."""
+"""The valid link templates. No placeholder may change the link's scheme or host."""
 
 MAX_LINKS = 10
 """The maximum number of links on a key's page."""
@@ -305,7 +308,7 @@ def _checked_zone(zone: object) -> ZoneInfo | None:
 
 @frozen(kw_only=True)
 class PageStyle:
-    """The label, colour, link and time zone of the pages of one environment; see `desk`."""
+    """The label, colour, link and time zone of an environment's pages; see `desk`."""
 
     label: str = ""
     colour: str | None = None
@@ -315,7 +318,7 @@ class PageStyle:
     def __attrs_post_init__(self) -> None:
         if self.link is not None and not (isinstance(self.link, str) and _LINK.fullmatch(self.link)):
             raise ValueError(
-                "link: must be an http or https address with a path, and at least one of the fields "
+                "link: must be an http or https URL with a path, and at least one of the fields "
                 f"{', '.join(f'{{{name}}}' for name in LINK_FIELDS)}"
             )
         is_label = isinstance(self.label, str) and self.label.isprintable()
@@ -328,7 +331,7 @@ class PageStyle:
 
     @property
     def sheet(self) -> str:
-        """The style sheet. The text on the band is black or white, whichever has more contrast."""
+        """The style sheet. The band's text is black or white, whichever has more contrast."""
         if self.colour is None:
             return _STYLE
         parts = [int(self.colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -339,10 +342,10 @@ class PageStyle:
 
 
 def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
-    """Return the links to the bank's own order search for a key, each with the values that it contains.
+    """Return a key's links to the bank's own order search, each with the values that it contains.
 
-    The list is empty if the record has no value for a field of the template ``link``. A value that consists
-    only of dots is left out, because a browser would treat it as a relative path.
+    The list is empty if the record lacks a value for a placeholder in the template ``link``. A value that
+    consists only of dots is skipped, because a browser would treat it as a relative path.
     """
     if link is None:
         return []
@@ -361,7 +364,7 @@ def links_of(link: str | None, view: KeyView) -> list[tuple[str, str]]:
 
 @frozen(kw_only=True)
 class Shared:
-    """The objects and settings that all pages use."""
+    """The objects and settings shared by all pages."""
 
     operators: Operators  # reads the journal and writes decisions
     cache: PendingKeysCache  # the list of keys that need attention
@@ -371,7 +374,7 @@ class Shared:
     signs_out: bool = False  # whether the pages have a sign-out button
 
     def answer(self, template: str, *, status: int = 200, **given: Any) -> web.Response:
-        """Return a page as a response. Every page gets the scope, the label and the number of keys."""
+        """Return a page as a response. Every page shows the scope, the label and the number of keys."""
         where: dict[str, Any] = {"scope": self.operators.scope, "label": self.style.label}
         where |= {"waiting": self.cache.waiting, "signs_out": self.signs_out}
         where |= {"zone": self.style.zone, "made_at": self.clock.utc()}
@@ -380,23 +383,26 @@ class Shared:
         )
 
     def time(self, seconds: float) -> str:
-        """Return seconds since 1970 as a page shows them."""
+        """Format seconds since 1970 as a page shows them."""
         return time_text(moment(seconds), self.style.zone)
 
 
 def operator_at(request: web.Request) -> Operator:
-    """Return the operator of a request, as the middleware has stored it."""
+    """Return the operator that the middleware stored in a request."""
     found: Operator = request[OPERATOR]
     return found
 
 
 def address(key: str, **more: str) -> str:
-    """Return the relative address of a key's page. A path could not contain all characters of keys."""
+    """Return the relative URL of a key's page.
+
+    The key is a parameter, because a path cannot contain all characters.
+    """
     return f"key?{urlencode({'key': key, **more})}"
 
 
 async def form_of(request: web.Request) -> MultiDict[str]:
-    """Return the fields of a form, which may be repeated. An unreadable form raises an HTTP error."""
+    """Return a form's fields, including repeated ones. An unreadable form raises an HTTP error."""
     if request.content_type != "application/x-www-form-urlencoded":
         raise web.HTTPUnsupportedMediaType
     try:
@@ -410,7 +416,7 @@ async def form_of(request: web.Request) -> MultiDict[str]:
 
 
 async def fields_of(request: web.Request) -> dict[str, str]:
-    """Return the fields of a form without repeated fields. Any other form raises an HTTP error."""
+    """Return a form's fields. A form with repeated fields raises an HTTP error."""
     given = await form_of(request)
     fields = dict(given)
     if len(fields) != len(given):
@@ -422,7 +428,7 @@ _NOTHING_TRIED = {
     **dict.fromkeys(("problem", "since", "tried", "wrong", "parties")),
     **dict.fromkeys(("reason", "order_id", "ticked"), ""),
 }
-"""The template's values for a key's page if no form was refused."""
+"""The template's values for a key's page after no form was refused."""
 
 
 async def key_page(
@@ -435,10 +441,10 @@ async def key_page(
     listed: Mapping[str, str] | None = None,
     **more: Any,
 ) -> web.Response:
-    """Return the page of one key with its current record.
+    """Return a key's page with its current record.
 
-    ``done`` names a change, which the page confirms if the history contains it. ``listed`` is the address of
-    the list that the operator came from. ``more`` is a form's result, such as ``problem`` or ``parties``.
+    ``done`` names a change, which the page confirms if the history contains it. ``listed`` is the URL of the
+    list that the operator came from. ``more`` is a form's result, such as ``problem`` or ``parties``.
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)
@@ -470,9 +476,9 @@ async def key_page(
 async def _following(
     shared: Shared, operator: Operator, view: KeyView, listed: Mapping[str, str], *, is_done: bool
 ) -> dict[str, Any]:
-    """Return the list from which the operator came, and its next key.
+    """Return the list that the operator came from, and its next key.
 
-    If the filtered list has no other key, the next key is from the list of all keys.
+    If the filtered list contains no other key, take the next key from the list of all keys.
     """
     choice, following, is_last = Choice(), None, False
     if is_done or shared.cache.waiting is not None:  # Otherwise do not wait until the journal has been read.
@@ -501,10 +507,11 @@ def review_page(
     name: str,
     fields: Mapping[str, str],
 ) -> web.Response:
-    """Return the review page of a decision that cannot be undone. It shows the effects, and asks to confirm.
+    """Return the review page of a decision that cannot be undone.
 
-    The page sends the form ``name`` again with the ``fields`` of the first step. If these already contain the
-    field ``typed``, the page says that the confirmation was wrong.
+    It shows the effects and asks for confirmation. The page sends the form ``name`` again, with the
+    ``fields`` of the first step. If these already contain ``typed``, the page says that the confirmation was
+    wrong.
     """
     form = form_for(row, view, four_eyes=False, holds=shared.holds, now=shared.clock.utc())
     is_approval = view.proposal is not None
@@ -524,9 +531,9 @@ def review_page(
 
 
 def is_confirmed(text: str, view: KeyView) -> bool:
-    """Return whether ``text`` is the key, or the exact amount of its order (with or without the currency)."""
+    """Return whether ``text`` is the key or the exact amount of its order, with or without the currency."""
     text = text.strip()
-    # The text may be copied from the page, which marks invisible characters of the key.
+    # The text may have been copied from the page, which marks the key's invisible characters.
     if text in (view.key.strip(), marked(view.key).strip()):
         return True
     amount, currency = amount_in(text)
@@ -576,18 +583,18 @@ KIND_HELP = {
     "owed": "A call with this key ended in a definite failure, but its hook is not undone yet. "
     "The next recovery tries again.",
     "abandoned": "Its worker never reported an end. The next recovery continues it.",
-    "untold": "A doubt has ended, but its outcome is not published yet. A worker publishes it.",
+    "untold": "The order was resolved or refuted, but this is not published yet. A worker publishes it.",
     "unreadable": "The key's record is corrupt, so no recovery can continue it.",
 }
 
 ENCRYPTED = "The key's record is encrypted with a key that is not available here."
-"""The text instead of ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
+"""Replaces ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
 
 OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
 
 
 def reasons_of(view: KeyView) -> list[str]:
-    """Return the texts of the reasons why a key needs attention. No text contradicts another."""
+    """Return the reasons why a key needs attention as texts that do not contradict each other."""
     texts = KIND_HELP | ({"unreadable": ENCRYPTED} if view.is_sealed else {})
     if not view.readable:  # No recovery and no worker continues such a key.
         texts = {kind: texts[kind] for kind in ("doubt", "proposed", "unreadable")}
@@ -615,20 +622,20 @@ _MOVES = {
     "suspect": "an order was found that contradicts the record",
     "layaside": "the corrupt record was put into quarantine",
     "promise": "the outcome was published as unknown",
-    "told": "the end of the doubt was published",
+    "told": "the final outcome was published",
 } | {row.name: f"decided: {row.explained}" for row in DECISIONS}
-"""The text of each transition in the history. A transition from a later version is shown by its name."""
+"""The text for each transition in the history. A transition from a later version is shown by name."""
 
 
 _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "setaside": ("layaside", "Saved: the corrupt record was put into quarantine."),
     "proposed": ("propose", "Proposed. Another person must approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
-    "noted": ("note", "Saved: the history has your note."),
+    "noted": ("note", "Saved: your note is in the history."),
     "watched": ("watch", "The list shows that you are looking at it, until the key changes."),
     "unwatched": ("unwatch", "The list no longer shows that anybody is looking at it."),
 }
-"""The changes that the address of a key's page may contain, each with its transition and confirmation."""
+"""The changes that the URL of a key's page may contain, each with its transition and confirmation."""
 
 
 def confirmation(
@@ -636,7 +643,7 @@ def confirmation(
 ) -> str | None:
     """Return the confirmation of the change ``name`` if the history contains the change, otherwise None.
 
-    The history is checked because anybody can put a ``name`` into an address.
+    The history is checked because anyone can put any ``name`` into a URL.
     """
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
@@ -655,16 +662,16 @@ def confirmation(
 
 
 def other_scopes_text(names: tuple[str, ...]) -> Sentence:
-    """Return a warning that the journal contains keys of other scopes only."""
+    """Return a warning that the journal contains only keys of other scopes."""
     found = only_scopes(names)
     return Sentence(
-        f"The journal has no key of this scope, {found.text}. Start the page for the right scope.",
+        f"The journal contains no keys of this scope, {found.text}. Start the page for the right scope.",
         found.values,
     )
 
 
 def nothing_to_do(view: KeyView) -> str:
-    """Return the text that tells why no decision about a key can be made now."""
+    """Return a text that explains why no decision about a key can currently be made."""
     if view.key == FOUR_EYES and not view.readable:
         return (
             "Nothing here. The rule cannot be read, so dual control stays required: "
@@ -682,7 +689,7 @@ def nothing_to_do(view: KeyView) -> str:
 
 
 def problem_text(error: Exception) -> str:
-    """Return the text of an error as a sentence. It names form fields, but not Python arguments."""
+    """Return the text of an error as a sentence. It names form fields instead of Python arguments."""
     text = str(error)
     argument, _, rest = text.partition(": ")
     if rest and argument in ("key", "by"):
@@ -693,7 +700,7 @@ def problem_text(error: Exception) -> str:
 
 
 def field_of(error: ValueError) -> str | None:
-    """Return the form field that caused an error, or None if the key caused it."""
+    """Return the form field that caused an error, or None if the cause was the key."""
     name = str(error).partition(": ")[0]
     return name if name in ("reason", "order_id", "undone", "certain") else None
 
@@ -704,7 +711,7 @@ def name_of(key: str) -> str:
 
 
 def did(step: HistoryEvent) -> tuple[str, str | None]:
-    """Return what a history line records, in the words of the forms, and its reason."""
+    """Return a description of a history line, in the words of the forms, and its reason."""
     if (proposed := proposed_in(step)) is not None:
         return f"proposed: {proposed[0]}", proposed[1]
     return _MOVES.get(step.move, step.move), step.reason
@@ -723,8 +730,9 @@ def _time(context: Context, when: datetime) -> str:
 # --- pages -------------------------------------------------------------------------------------------
 # The templates and their filters. Every value is escaped, and invisible characters are marked.
 #
-# A reference with right-to-left letters, or with characters that control the direction, would reverse the
-# amount beside it. So `shown` marks invisible characters, and foreign texts are put into a ``bdi`` element.
+# A reference that contains right-to-left letters or direction-control characters would reverse the amount
+# beside it. Therefore `shown` marks invisible characters, and texts from outside are put into a ``bdi``
+# element.
 
 
 _FOLDER = Path(__file__).with_name("templates")
@@ -735,7 +743,7 @@ def _read(name: str) -> str:
 
 
 def marked(text: str) -> str:
-    """Return ``text`` with a mark such as ``[U+202E]`` in place of each invisible character."""
+    """Return ``text`` with each invisible character replaced by a mark such as ``[U+202E]``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -745,12 +753,12 @@ def marked(text: str) -> str:
 
 
 def isolated(text: str) -> Markup:
-    """Return a foreign text in an element that prevents it from changing the direction of other text."""
+    """Wrap a text from outside in an element that stops it from changing the direction of other text."""
     return Markup("<bdi>{}</bdi>").format(marked(text))
 
 
 def shown(value: object) -> object:
-    """Return what a template writes for ``value``. The templates call this for every value."""
+    """Return the text that a template outputs for ``value``. The templates call this for every value."""
     if isinstance(value, Markup):
         return value
     if isinstance(value, Sentence):

@@ -70,10 +70,10 @@ MAX_SHARED = 256
 """The maximum number of transitions in one commit."""
 
 QUIET_TURNS = 2
-"""A commit starts after this many turns of the event loop without a new transition."""
+"""A commit starts after this many iterations of the event loop without a new transition."""
 
 PRUNE_BATCH = 1000
-"""The maximum number of keys deleted in one transaction; other writers can write in between."""
+"""The maximum number of keys deleted in one transaction. Other writers can write between two of them."""
 
 
 class Queries(Protocol):
@@ -99,7 +99,7 @@ class DurableJournal(abc.ABC):
 
     _sql: Queries
     _audit: Audit
-    """The audit of what people did about all keys; a back end sets it."""
+    """The audit of people's actions on all keys. A back end sets it."""
 
     def __init__(self, *, concurrent_commits: int = 1, seal: Seal | None = None) -> None:
         self._seal = checked_seal(seal)
@@ -130,7 +130,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Return whether ``error`` is the store's, which would make every transition fail."""
+        """Return whether the store itself raised ``error``, so that every transition would fail."""
 
     @abc.abstractmethod
     async def now(self) -> float:
@@ -478,7 +478,7 @@ _LEADS_TO: dict[type, KeyState] = {
     TakeOver: KeyState.CLAIMED,
     MarkSending: KeyState.SENDING,
 }
-"""The target states of a worker's transitions. The worker may continue only if the key has this state."""
+"""The target states of a worker's transitions. The worker may continue only if the key is in this state."""
 
 
 class PendingMove(msgspec.Struct, eq=False):
@@ -546,7 +546,7 @@ class WriteCache:
         return self._entries.get(place)
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
-        """Cache a committed entry, unless the entry has ended: those are rarely needed again."""
+        """Cache a committed entry, unless its key has ended: such entries are rarely needed again."""
         if state_machine.is_ended(entry):
             self._entries.pop(place, None)
             return
@@ -559,8 +559,8 @@ class Transaction:
     """The transitions that share one commit, in the order in which they were requested.
 
     Attributes:
-        places: the keys to load, in this order. If a person decides alone, they include the scope's own
-            entry.
+        places: the keys to load, in this order. These include the scope's own entry if a person decides
+            alone.
         is_committing: whether the commit has been sent. From then on, a commit that fails may still have been
             written.
     """
@@ -634,7 +634,7 @@ class Transaction:
         self._held[place] = _Held(token=token, entry=entry, stored=entry)
 
     def bind(self, scope: str, order_id: str, key: str) -> None:
-        """Record that ``key`` is bound to an order id that is in `ids`."""
+        """Record that ``key`` is bound to one of the order ids in `ids`."""
         self._ids[scope, order_id] = key
 
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
@@ -695,7 +695,7 @@ class Transaction:
         return result
 
     def remember(self) -> None:
-        """Cache the entries that this commit wrote; call this only once the commit is durable."""
+        """Cache the entries that this commit wrote. The commit must be durable."""
         for place, held in self._held.items():
             if held.entry is not None and (token := held.changed_by or held.token) is not None:
                 self.cache.keep(place, token, held.entry)

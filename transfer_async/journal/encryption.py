@@ -21,7 +21,7 @@ from transfer_async._models.errors import bare_alone, cause_of, hides_arguments,
 from transfer_async._support.util import ENDS_THE_PROGRAM, refuse_class
 
 MARK = "sealed:1:"
-"""The prefix of every encrypted text; no JSON text begins with it."""
+"""The prefix of every ciphertext. No JSON text starts with it."""
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -52,12 +52,14 @@ class Seal(Protocol):
 
 
 class KeySeal:
-    """Encrypts with AES-256-GCM and a choice of keys. Requires ``pip install 'transfer_async[seal]'``.
+    """Encrypts with AES-256-GCM.
+
+    New keys can be added without re-encrypting stored data. Requires ``pip install 'transfer_async[seal]'``.
 
     Args:
-        keys: the keys, of 32 bytes each, by id. An id consists of 1 to 32 letters, digits, ``.``, ``_`` or
-            ``-``, and is stored with each ciphertext. Keep a key as long as any stored data is encrypted with
-            it.
+        keys: a mapping from ids to keys, which are 32 bytes long. An id consists of 1 to 32 letters, digits,
+            ``.``, ``_`` or ``-``, and is stored with each ciphertext. Keep a key as long as any stored data
+            is encrypted with it.
         current: the id of the key that encrypts new data. All keys can decrypt.
 
     Raises:
@@ -68,7 +70,7 @@ class KeySeal:
     def __init__(self, keys: Mapping[str, bytes], *, current: str) -> None:
         for name, key in keys.items():
             if not re.fullmatch(r"[\w.-]{1,32}", name, re.ASCII):
-                raise ValueError("keys: an id has 1 to 32 letters, digits, '.', '_' or '-'")
+                raise ValueError("keys: an id must consist of 1 to 32 letters, digits, '.', '_' or '-'")
             if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
                 raise ValueError(f"keys: the key '{name}' must be {_KEY_BYTES} bytes")
         if current not in keys:
@@ -142,7 +144,7 @@ class _CheckedSeal:
         """See `Seal.sealed`."""
         text = _called(partial(self._seal.sealed, data, owner=owner), "encrypt")
         if type(text) is not str or not text.startswith(MARK):
-            raise SealFailed(f"the seal did not encrypt to a text that begins with {MARK!r}")
+            raise SealFailed(f"the seal did not return a text that starts with {MARK!r}")
         return text
 
     def opened(self, text: str, *, owner: str) -> bytes:

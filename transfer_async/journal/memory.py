@@ -30,7 +30,7 @@ from transfer_async.journal.transitions import (
 )
 
 HISTORY = 100
-"""The maximum number of history lines per key; lines without a decision are dropped first."""
+"""The maximum number of history lines per key. Lines without a decision are dropped first."""
 
 _Place = tuple[str, str]  # scope and key
 
@@ -44,7 +44,7 @@ class MemoryJournal:
     threads may share one journal, each with its own event loop.
 
     Args:
-        max_keys: the maximum number of keys in all states.
+        max_keys: the maximum number of keys, whatever their state.
         keep: how long to keep an ended key, in seconds or as a ``timedelta``.
         clock: the clock for leases. A client that creates a journal passes its own clock.
     """
@@ -72,7 +72,7 @@ class MemoryJournal:
         """Do nothing: the journal does not need to be closed."""
 
     async def close(self) -> None:
-        """Do nothing: the contents exist as long as the object."""
+        """Do nothing: the contents are kept as long as the object exists."""
 
     async def now(self) -> float:
         """See `Journal.now`."""
@@ -139,7 +139,7 @@ class MemoryJournal:
             if not self._ended:
                 raise JournalFailed(
                     f"the journal holds {self._max_keys} keys, and none of them may be deleted: "
-                    "resolve doubts, run recover(), or raise max_keys"
+                    "resolve orders in doubt, run recover(), or raise max_keys"
                 )
             self._forget(next(iter(self._ended)))
 

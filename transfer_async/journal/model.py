@@ -15,34 +15,31 @@ from transfer_async._models.errors import Cause, CauseKind, Outcome, is_final_no
 from transfer_async._models.requests import UNSEEN, OrderIntent
 
 LEASE = 60.0
-"""The default lease in seconds. A claim stays valid for this time after its last renewal.
-
-It is twice the default retry deadline. A live worker rarely pauses for so long, and the wait for the key of a
-dead worker is short.
+"""The default lease in seconds. A claim stays valid for this time after its last renewal. This is twice the
+default retry deadline. A live worker rarely pauses for that long, and a dead worker's key becomes available
+soon.
 """
 
 SETTLE_AFTER = 300.0
-"""The default of ``settle_after``: the seconds from the last possible send until a refutation is accepted.
-
-A request may stall in a proxy or at the service, and take effect after its sender gave up.
+"""The default of ``settle_after``: the seconds from the last possible send until a refutation is accepted. A
+request may stall in a proxy or at the service, and take effect after its sender has given up.
 """
 
 ABANDONED_SETTLE_AFTER = 86_400.0
 """The default of ``abandoned_settle_after`` in seconds: a day.
 
 It replaces ``settle_after`` if the sender never reported that it sends no more requests. The sender's process
-may be stopped, not dead: by a signal, in a suspended container or on a paused machine. When it continues, it
-writes a request that has passed its last check, however late. A day is longer than pauses that end by
-themselves, and gives a person time to find the process.
+may not be dead, but only stopped: by a signal, in a suspended container or on a paused machine. When it
+continues, it writes a request that has passed its last check, however late. A day is longer than pauses that
+end on their own, and gives a person time to find the process.
 """
 
 LONGEST_LEASE = 3600.0
 """The maximum lease in seconds that a client accepts."""
 
 BELIEVED = LONGEST_LEASE + 60.0
-"""The latest credible end of a stored lease, in seconds from now.
-
-A later time was written by a clock that was ahead. The extra minute allows for small corrections of a clock.
+"""The latest plausible end of a stored lease, in seconds from now. A later time must come from a clock that
+was ahead. The extra minute allows for small clock corrections.
 """
 
 
@@ -57,7 +54,7 @@ class KeyState(enum.Enum):
 
 
 AT_WORK = (KeyState.CLAIMED, KeyState.SENDING, KeyState.IN_DOUBT)
-"""The states in which a worker uses the key or a doubt must be resolved."""
+"""The states in which a worker is using the key, or the key is in doubt."""
 
 ENDED = (KeyState.FREE, KeyState.CREATED)
 """The other states. The tuple is a constant, because each access to an enum member is as slow as a call."""
@@ -83,13 +80,13 @@ class Rejection(enum.Enum):
 
 
 ABANDONED = "Abandoned"
-"""Used in place of an error's name if the worker is gone and reported no error."""
+"""Used instead of an error's name if the worker disappeared without reporting an error."""
 
 ABANDONED_CAUSE = Cause(kind=CauseKind.ABANDONED)
-"""The cause of a doubt whose worker is gone and reported no error."""
+"""The cause of a doubt whose worker disappeared without reporting an error."""
 
 REFUTED = "Refuted"
-"""The error's name in the ending of a refuted doubt."""
+"""The error's name in the ending of a refuted order."""
 
 SUSPECTED = "DuplicateSuspected"
 """The error's name in an outbox entry that reports a suspected duplicate."""
@@ -103,13 +100,13 @@ class Ending:
     error: str
     status: int | None = None
     refused: bool = False
-    """Whether a hook refused the order, and did not merely fail."""
+    """Whether a hook refused the order, as opposed to failing."""
 
     in_vain: bool = False
-    """Whether nothing was sent for a reason that may pass, for example a failed hook or connection."""
+    """Whether nothing was sent for a reason that may be temporary, such as a failed hook or connection."""
 
     fields: tuple[str, ...] = ()
-    """The request's fields that the service named in its refusal."""
+    """The request fields that the service named in its refusal."""
 
     @property
     def is_final(self) -> bool:
@@ -130,7 +127,7 @@ class OutboxEntry:
     error: str | None = None
     status: int | None = None
     since: float | None = field(default=None, eq=False)
-    """The time at which the doubt ended, on the journal's clock; None in records of earlier versions."""
+    """When the doubt ended, on the journal's clock. None in records of earlier versions."""
 
 
 @frozen(kw_only=True)
@@ -142,7 +139,7 @@ class PendingUndo:
     receipt: str | None
     lease_until: float = 0.0
     since: float | None = field(default=None, eq=False)
-    """The time at which the undo became due, on the journal's clock; None in records of earlier versions."""
+    """When the undo became due, on the journal's clock. None in records of earlier versions."""
 
 
 @frozen(kw_only=True)
@@ -371,7 +368,7 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 FOUR_EYES = "\tfour eyes"
-"""The key of the entry that records whether a scope requires dual control; no order can have this key."""
+"""The key of the entry that records whether a scope requires dual control. No order can use this key."""
 
 
 class Decision(enum.Enum):
@@ -384,7 +381,7 @@ class Decision(enum.Enum):
     """The order of a key in doubt does not exist, and can no longer appear."""
 
     AMEND = "amend"
-    """An order id that a person gave is wrong; the right one is given, or is not known."""
+    """An order id that a person supplied is wrong. The correct one is given, or is unknown."""
 
     WAIVE = "waive"
     """Dual control is no longer required."""
@@ -451,12 +448,13 @@ _LOOK_ALIKES = (
     "\u067b\u06d0 \u0681\u0772 \u06a4\u06a8 \u06ac\u0762 \u06ad\u0763 \u06af\u08b0 \u06ce\u0756 "
     "\u0754\u0767\u08a9 ႠꞆ ᴘᴩ ꙌꞶ ꜧꞕ"
 )
-"""Groups of characters that look alike, separated by blanks; each looks like the first one of its group.
+"""Groups of characters that look alike, separated by spaces. Each character looks like the first one of its
+group.
 
 They come from confusables.txt of Unicode's Technical Standard 39: characters that look like an ASCII letter
 or digit, a dash, a dot or an apostrophe, and those that look alike among the Latin, Greek, Cyrillic,
-Armenian, Georgian, Coptic, Hebrew and Arabic letters. Characters that Unicode's compatibility normalisation
-makes equal are left out.
+Armenian, Georgian, Coptic, Hebrew and Arabic letters. Characters that become equal by Unicode's compatibility
+normalisation are omitted.
 """
 
 

@@ -277,7 +277,7 @@ class Unwatch(_WithoutChange, frozen=True, kw_only=True):
 
 
 WITHOUT_CHANGE = frozenset({Look.name, Note.name, Watch.name, Unwatch.name})
-"""The names of the transitions that do not change the key, so that a pending proposal stays valid."""
+"""The names of the transitions that do not change the key, and so leave a pending proposal valid."""
 
 _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 
@@ -308,7 +308,7 @@ _DECISIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
 )
 
 _CAN_BE_PROPOSED = {(source, move.decision) for move, source, *_ in _DECISIONS if hasattr(move, "decision")}
-"""The pairs of a key's state and a decision that can be proposed in this state."""
+"""The pairs of a key's state and a decision that can be proposed in that state."""
 
 _PROPOSABLE = tuple(dict.fromkeys(source for _, source, *_ in _DECISIONS))
 
@@ -325,4 +325,4 @@ OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     *((Watch, state, state, "others can take another key") for state in S),
     *((Unwatch, state, state, "others can take the key again") for state in S),
 )
-"""The table's rows for the transitions of people: transition, source state, target state, reason."""
+"""The table's rows for the transitions that people make: transition, source state, target state, reason."""

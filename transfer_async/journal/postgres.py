@@ -57,13 +57,13 @@ from transfer_async.journal.rows import (
 T = TypeVar("T")
 
 CONCURRENT_COMMITS = 3
-"""The maximum number of concurrent commits: while one waits for the disk, the next is prepared."""
+"""The maximum number of concurrent commits. While one waits for the disk, the next is prepared."""
 
 MAX_CONNECTIONS = CONCURRENT_COMMITS + 2
-"""The maximum number of open connections; two are left for readers."""
+"""The maximum number of open connections, two of which are left for readers."""
 
 HISTORY_PAGE = 100_000
-"""The number of history lines that one statement searches; no index finds lines by transition."""
+"""The number of history lines that one statement searches. There is no index on the transition."""
 
 PROGRAM = f"transfer_async {RELEASE} format {VERSION}"
 """The name of the connections in `pg_stat_activity`, unless the DSN sets `application_name`."""
@@ -77,7 +77,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 class PostgresJournal(DurableJournal):
     """A journal in a PostgreSQL database. A transition is durable when `move` returns.
 
-    Needs ``pip install 'transfer_async[postgres]'``.
+    Requires ``pip install 'transfer_async[postgres]'``.
 
     Args:
         dsn: ``postgresql://user:password@host:port/database``, with special characters percent-encoded.
@@ -166,7 +166,7 @@ class PostgresJournal(DurableJournal):
         is_safe, is_standby, process, has_safe_defaults, now = await connection.fetchrow(self._sql.server)
         if not is_safe:
             raise JournalFailed(
-                "the database server runs with fsync=off, so commits may be lost: switch fsync on"
+                "the database server runs with fsync=off, so commits may be lost: turn fsync on"
             )
         if is_standby:
             raise JournalFailed(
@@ -409,7 +409,7 @@ class PostgresJournal(DurableJournal):
 
 
 def _columns(rows: Any, width: int) -> list[list[Any]]:
-    """Convert ``rows`` to lists of column values, as ``unnest`` needs them."""
+    """Convert ``rows`` to lists of column values, for ``unnest``."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
@@ -438,10 +438,10 @@ def _mark_commit_unknown(moves: Sequence[PendingMove]) -> None:
 
 
 LOCK_TIMEOUT = 3.0
-"""The maximum seconds to wait for the lock on the tables; other users of the tables wait as long."""
+"""The maximum time in seconds to wait for the lock on the tables. Other users of the tables wait as long."""
 
 STATEMENT_TIMEOUT = 600.0
-"""The maximum seconds for one statement of an upgrade; the slowest one counts all keys."""
+"""The maximum time in seconds for one statement of an upgrade. The slowest statement counts all keys."""
 
 _USERS = """
     SELECT count(*) || ' x ' || coalesce(nullif(application_name, ''), 'a program without a name')
@@ -449,13 +449,13 @@ _USERS = """
     FROM pg_stat_activity
     WHERE datname = current_database() AND usename IS NOT NULL AND pid <> pg_backend_pid()
     GROUP BY application_name, client_addr ORDER BY 1"""
-"""The other connections to the database; version 0.1.0 set no program name."""
+"""The other connections to the database. Version 0.1.0 did not set a program name."""
 
 _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL::bytea"
 
 
 class UpgradableTables(Upgradable):
-    """A PostgreSQL journal of any version, opened for an upgrade. It needs its own session."""
+    """A PostgreSQL journal of any version, opened for an upgrade. It uses its own session."""
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
         self._session = session

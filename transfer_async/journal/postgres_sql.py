@@ -309,7 +309,7 @@ def driver() -> Any:
 
 
 IDLE = 300.0
-"""Seconds after which an idle connection is not used again, because a firewall may have dropped it."""
+"""The seconds after which an idle connection is not reused, because a firewall may have dropped it."""
 
 
 class Session:
@@ -423,7 +423,7 @@ class EstimatedServerClock:
     """An estimate of the server's time. The error is at most one round trip.
 
     The estimate advances with the event loop's clock. It is corrected only when a response proves it wrong,
-    so later transitions usually get later times.
+    so that later transitions usually receive later times.
     """
 
     def __init__(self) -> None:

@@ -41,8 +41,8 @@ class Journal(Protocol):
     """The interface of a journal, which stores intents and their outcomes. `decide` makes all decisions.
 
     Methods do not convert the errors of the underlying store. A transition is atomic, and its history line is
-    written in the same transaction. When `move` returns, the transition is as durable as ``durable`` states.
-    A transition completes even if its caller is cancelled.
+    written in the same transaction. When `move` returns, the transition is durable if ``durable`` is true. A
+    transition completes even if its caller is cancelled.
 
     Your own journal can be any class with these methods. It handles all transitions in the same way: in one
     transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
@@ -113,7 +113,7 @@ class Journal(Protocol):
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
         """Make a transition, and return the result of `decide`.
 
-        None if the transition needs an entry and there is none.
+        Return None if the transition needs an entry and there is none.
         """
         ...
 
@@ -122,7 +122,7 @@ class Journal(Protocol):
         ...
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return the keys with abandoned calls, doubts, or pending undos or notifications.
+        """Return the keys that were abandoned, are in doubt, or have a pending undo or notification.
 
         Args:
             scope: the scope of the keys.
@@ -155,7 +155,7 @@ class Journal(Protocol):
 
 
 KEPT = 86_400.0
-"""Seconds for which an ended key is always kept, because its message or file may be delivered again."""
+"""The seconds for which an ended key is always kept, because its message or file may be delivered again."""
 
 
 class NotToBeForgotten(ValueError):
@@ -346,7 +346,7 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(self.store.count_in_doubt, self.scope)
 
     async def other_scopes(self) -> tuple[str, ...]:
-        """If this scope has no keys, return the scopes that have. Empty if the journal cannot list scopes."""
+        """If this scope has no keys, return the scopes that do. Empty if the journal cannot list scopes."""
         scopes = getattr(self.store, "scopes", None)
         found = [] if scopes is None else await _read(scopes)
         return () if self.scope in found else tuple(found)
@@ -429,7 +429,7 @@ async def _read(
 def _without_record(verdict: TransitionResult | None) -> JournalFailed:
     """Return the error for a key whose record is missing or cannot be read."""
     if verdict is None:
-        return KeyForgotten("the journal has no record of the key any more")
+        return KeyForgotten("the journal no longer has a record of the key")
     unread = verdict.entry.unread
     why = "the journal's record of the key cannot be read: an operator must first resolve the key"
     if unread is not None and unread.is_sealed:

@@ -53,10 +53,11 @@ from transfer_async.journal.model import (
 log: logging.Logger = logging.getLogger("transfer_async")
 
 VERSION = 2
-"""The version of the format; other versions are refused. The text above `STEPS` explains how to raise it."""
+"""The version of the format. Other versions are rejected. The text above `STEPS` explains how to raise it."""
 
 ENTRY_TABLE = f"keys_{VERSION}"
-"""The table of entries. Its name has the version, so that programs of other versions cannot write to it."""
+"""The table of entries. Its name contains the version, so that programs of other versions cannot write to
+it."""
 
 
 class EntryRow(MutableStruct, eq=True):
@@ -120,11 +121,11 @@ _STORED_NAMES = {
     "quarantined": "laid_aside",
     "version": "moves",
 }
-"""The stored names of renamed `Entry` fields; a stored name is part of the format and never changes."""
+"""The stored names of renamed `Entry` fields. A stored name is part of the format and never changes."""
 
 
 PENDING_UNDO = f'%"{_STORED_NAMES["pending_undos"]}":[{{%'
-"""The SQL pattern that matches a body with a pending undo. Text in a JSON string has escaped quotes."""
+"""The SQL pattern that matches a body with a pending undo. Quotes in a JSON string are escaped."""
 
 
 class _Body(FrozenStruct, frozen=True, kw_only=True, rename=_STORED_NAMES):
@@ -272,7 +273,10 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 
 
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
-    """Return the members of a `_Body` as a dict, which is faster to create. Each order needs three."""
+    """Return the members of a `_Body` as a dict, which is faster to create.
+
+    Each order needs three of them.
+    """
     body = {
         "fingerprint": entry.fingerprint,
         "intent_id": entry.intent_id,
@@ -488,7 +492,7 @@ STEP_COLUMNS = (
     "by_whom",
     "reason",
 )
-"""The columns of the history; the columns of an entry are the fields of `EntryRow`."""
+"""The columns of the history. The columns of an entry are the fields of `EntryRow`."""
 
 
 def step_values(step: HistoryEvent) -> tuple[Any, ...]:
@@ -553,7 +557,7 @@ STEPS: Mapping[int, tuple[str, ...]] = {
     # demand for dual control and the version. Orders may be encrypted, which older programs cannot read.
     1: ('ALTER TABLE "{schema}".keys RENAME TO keys_2',),
 }
-"""The statements that upgrade each version to the next; they are valid in SQLite and in PostgreSQL."""
+"""The statements that upgrade each version to the next. They are valid in both SQLite and PostgreSQL."""
 
 PAGE = 1000
 """The number of entries that an upgrade reads at once."""
@@ -571,7 +575,7 @@ class Upgrade:
             needed.
         states: the number of keys in each state, across all scopes; empty if no upgrade is needed.
         unreadable: the number of corrupt records among them. The upgrade does not change them.
-        users: the number, programs and addresses of other connections to the database, including idle ones.
+        users: the other connections to the database, including idle ones: their number, program and address.
             Empty for SQLite, which cannot list them.
     """
 
@@ -612,7 +616,7 @@ class Upgradable(abc.ABC):
 
 
 NOTHING = Upgrade(found=VERSION, states={}, unreadable=0)
-"""The upgrade of a journal that needs none."""
+"""The upgrade for a journal that needs none."""
 
 
 async def planned(store: Upgradable, what: str) -> Upgrade:
@@ -633,7 +637,7 @@ async def planned(store: Upgradable, what: str) -> Upgrade:
 
 
 async def upgraded(store: Upgradable, what: str, plan: Upgrade | None) -> Upgrade:
-    """Carry out ``plan``, or without a plan the upgrade that is needed, and return it."""
+    """Carry out ``plan``, or the upgrade that is needed if there is no plan. Return the upgrade."""
     plan = plan or await planned(store, what)
     if plan.found != VERSION and await store.carry_out(plan):
         return plan

@@ -1,6 +1,6 @@
 """A journal in a SQLite file, which any number of processes on one machine can share.
 
-When a commit returns, it is on disk (write-ahead log, ``synchronous=FULL``). The journal accesses the file
+A commit is on disk when it returns (write-ahead log, ``synchronous=FULL``). The journal accesses the file
 only in its own thread, so the event loop never waits for the disk.
 """
 

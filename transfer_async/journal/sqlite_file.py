@@ -2,8 +2,9 @@
 
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
-file is only examined with ``stat``. A new file is created under another name and linked into place. Two
-copies of the SQLite library in one process do not know about each other; this module cannot handle that case.
+file is only examined with ``stat``. A new file is created under another name and linked into place. If a
+process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module cannot
+handle that case.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _refuse_unfit(real: Path) -> None:
             )
     if there.st_dev != real.parent.stat().st_dev or _is_mounted(real):
         raise JournalFailed(
-            f"{real.name} is mounted by itself, so other processes miss its log: mount its directory"
+            f"{real.name} is itself a mount point, so other processes do not see its log: mount its directory"
         )
 
 
@@ -145,7 +146,7 @@ class Files:
         real: the same path without symbolic links. SQLite stores the log and the index beside this path.
 
     Raises:
-        JournalFailed: this process must not open the file again: see `Files.refuse_if_moved`.
+        JournalFailed: this process must not open the file again; see `Files.refuse_if_moved`.
     """
 
     def __init__(self, path: Path, real: Path) -> None:
@@ -239,10 +240,11 @@ _MAX_LOG_BYTES = 32 << 20
 """The size, in bytes, at which the log is written into the file."""
 
 _PAGES = "PRAGMA page_size=8192"
-"""For a new file: an order needs half as many pages in the log as with the usual 4,096 bytes."""
+"""The page size of a new file. An order needs half as many pages in the log as with the default of 4,096
+bytes."""
 
 _PAUSE = 0.005
-"""Seconds between two attempts while another process holds the file."""
+"""The seconds between attempts while another process has locked the file."""
 
 
 def decode_lossless(text: bytes) -> str:
@@ -310,7 +312,7 @@ class OpenFile:
             else:
                 if mode != "wal":
                     raise JournalFailed(
-                        f"SQLite cannot keep a log beside {self._files.path.name}: use a local disk"
+                        f"SQLite cannot create a log beside {self._files.path.name}: use a local disk"
                     )
                 return
             time.sleep(_PAUSE)

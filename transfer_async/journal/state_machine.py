@@ -94,7 +94,12 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease expired before it sent anything"),
     Transition(RenewLease, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
     Transition(TakeOver, S.CLAIMED, S.CLAIMED, "recovery undoes an abandoned claim under a new lease"),
-    Transition(MarkSending, S.CLAIMED, S.SENDING, "from here on a crash means doubt, never a retry"),
+    Transition(
+        MarkSending,
+        S.CLAIMED,
+        S.SENDING,
+        "a crash after this puts the key in doubt",
+    ),
     Transition(Release, S.CLAIMED, S.FREE, "nothing was sent"),
     Transition(Release, S.SENDING, S.FREE, "the service refused, or there is proof that nothing was sent"),
     Transition(Release, S.IN_DOUBT, S.FREE, "the sender's own result replaces the recorded doubt"),

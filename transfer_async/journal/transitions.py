@@ -43,7 +43,7 @@ class Move(HidesStored, frozen=True):
     """
 
     name: ClassVar[str]
-    """The transition's name in the history and in messages. It is stored, so it never changes."""
+    """The transition's name in the history and in messages. It is stored, so it must never change."""
 
     @property
     def order_bound(self) -> str | None:
@@ -110,7 +110,7 @@ class Move(HidesStored, frozen=True):
 
 
 def _kept_in_doubt(entry: Entry, move: Move, now: float) -> Entry:
-    """Return the entry in doubt: its intent has ended, but an earlier intent's order may exist.
+    """Return the entry in doubt, because its intent has ended but an earlier intent's order may exist.
 
     The later intent's hold is kept, because it covers the earlier order if that order exists. If a person
     refutes the earlier order, the hold is released.
@@ -201,7 +201,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
         attempt: the token for all HTTP attempts of this call.
         receipts: the receipts of the hooks.
         window: how long requests may be sent, in seconds.
-        reason: if the order is sent although the beneficiary's name differs, the text for the history.
+        reason: the text for the history, if the order is sent although the beneficiary's name differs.
     """
 
     name: ClassVar[str] = "mark"
@@ -258,7 +258,7 @@ class Create(OfAttempt, frozen=True, kw_only=True):
 
 
 CREATED_LATE = "the order was created after its doubt had been refuted: a duplicate is suspected"
-"""The reason that the history gives for a `Create` that `is_late`."""
+"""The reason that the history records for a `Create` that `is_late`."""
 
 
 def is_late(created: Entry) -> bool:
@@ -321,7 +321,7 @@ class Release(_OfClaim, frozen=True, kw_only=True):
         attempt: the attempt's token; None before `MarkSending`.
         ending: the failure, which stays on record.
         pending_undos: the undos that become pending.
-        reason: if the beneficiary was not verified, the text for the history.
+        reason: the text for the history, if the beneficiary was not verified.
     """
 
     name: ClassVar[str] = "free"
@@ -357,7 +357,7 @@ def _leased(undos: tuple[PendingUndo, ...], until: float) -> tuple[PendingUndo, 
 
 
 class GoInDoubt(OfAttempt, frozen=True, kw_only=True):
-    """Record the sender's report that the outcome is unknown. It sends no more requests.
+    """Record the sender's report that the outcome is unknown. The sender sends no more requests.
 
     Args:
         attempt: the attempt's token.
@@ -420,7 +420,7 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
         reason: the evidence for the decision.
         proposal: the id of the proposal that this decision approves, or None.
         seen: the ``Entry.version`` that the person saw, or None to accept any version.
-        by_program: whether the bank's ``resolve`` decides, and not a person.
+        by_program: whether the bank's ``resolve`` decides, instead of a person.
     """
 
     decision: ClassVar[Decision]
@@ -682,7 +682,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
     Args:
         by: the person who puts the record into quarantine.
         reason: the reason to record in the history.
-        proposing: whether a proposal follows, which another person must approve, and not a decision.
+        proposing: whether a proposal follows, which another person must approve, instead of a decision.
         order_may_exist: whether to put the key in doubt even if the record says that it is free. Its order
             may exist, so the key must not be used to pay again before a person has decided.
     """

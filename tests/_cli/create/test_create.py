@@ -184,7 +184,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         (["--burst", "2"], "--burst: needs --rate as well"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
         (["--hooks", f"{__name__}:broken_factory"], "--hooks: the factory failed (LookupError"),
-        (["--hooks", f"{__name__}:twice"], "hooks: each needs a name of its own"),
+        (["--hooks", f"{__name__}:twice"], "hooks: names must be unique"),
         (
             ["--outcomes", "/no/such/directory/x"],
             "--outcomes: the directory /no/such/directory does not exist",
