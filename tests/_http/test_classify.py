@@ -343,9 +343,11 @@ def test_a_message_shows_status_and_request_id(classification, reading):
 
 
 def test_the_error_of_a_lost_answer_names_the_kind_of_failure():
-    told = error(Classification.UNKNOWN, ExchangeResult(sent=True, error=ConnectionResetError("s3cr3t")))
+    lost = ExchangeResult(sent=True, error=ConnectionResetError("s3cr3t"))
+    doubt, failed = error(Classification.UNKNOWN, lost), error(Classification.FAILED, lost, reading=True)
 
-    assert "ConnectionResetError" in str(told)
+    assert str(doubt) == "the request may have been processed (ConnectionResetError)"
+    assert str(failed) == "no usable answer (ConnectionResetError)"
 
 
 def test_only_field_names_of_the_specification_are_taken_from_a_refusal():

@@ -215,7 +215,7 @@ async def test_both_paths_send_the_same_bytes(
 @each("value", ["a\r\nX-Other: b", "a\nb", "a\0b", "a\x7fb"])
 def test_a_header_with_a_control_character_is_not_sent(value: str):
     with pytest.raises(ValueError, match="control character"):
-        exchange._head("GET", URL("http://service.example/"), CIMultiDict({"X-Name": value}), None)
+        exchange.head_of("GET", URL("http://service.example/"), CIMultiDict({"X-Name": value}))
 
 
 # --- the check, the write, and the end ----------------------------------------------------------

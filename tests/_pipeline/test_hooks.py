@@ -168,6 +168,7 @@ FAILING = {
     ),
     "a hold that breaks late": Failing("placed", ConnectionError("secret details"), True, HoldFailed),
     "a hold that cancels itself": Failing("place", asyncio.CancelledError(), True, HoldFailed),
+    "a hold that waits and cancels itself": Failing("placed", asyncio.CancelledError(), True, HoldFailed),
     "a hold with another call's refusal": Failing("place", Refused(status=422), True, HoldFailed),
 }
 
@@ -177,6 +178,7 @@ async def test_a_hook_that_raises_stops_the_order_and_is_undone_unless_it_did_no
     world: World, row: Failing
 ):
     async def break_late(_: object) -> None:
+        await asyncio.sleep(0)
         raise row.error
 
     first, second = world.bank.step("one"), world.bank.step("two", error=row.error)

@@ -129,6 +129,7 @@ PARTS = {
     "outcomes": Part(
         ("transfer_async/_pipeline/outcomes.py",),
         (
+            "tests/_pipeline/test_call.py",
             "tests/_pipeline/test_create_order.py",
             "tests/_pipeline/test_doubt.py",
             "tests/_pipeline/test_doubt_cause.py",

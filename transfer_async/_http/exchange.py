@@ -81,8 +81,8 @@ class Response:
     """
 
     def __init__(self, connection: Any, method: str, *, deadline: float, sock_read: float) -> None:
-        self._connection, self._transport = connection, connection.transport
-        self._protocol = connection.protocol
+        self._connection = connection
+        self.transport, self.protocol = connection.transport, connection.protocol
         self._deadline, self._sock_read = deadline, sock_read
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -93,14 +93,14 @@ class Response:
         """Wait for the head of the final response, and set the status, the headers and the content."""
         while True:
             self._start_timer()
-            message, payload = await self._protocol.read()
+            message, payload = await self.protocol.read()
             if message.code == 101 or not 100 <= message.code <= 199:
                 break
         self.status, self.reason, self.headers = message.code, message.reason, message.headers
         self.content = payload
         if not payload.is_eof():
-            self._protocol.read_timeout = self._sock_read
-            self._protocol.start_timeout()
+            self.protocol.read_timeout = self._sock_read
+            self.protocol.start_timeout()
 
     def _start_timer(self) -> None:
         self._stop_timer()
@@ -115,12 +115,12 @@ class Response:
     def _end_wait(self) -> None:
         if self._loop.time() >= self._deadline:
             error: Exception = TimeoutError()
-        elif self.content is None and not self._transport.get_write_buffer_size():
+        elif self.content is None and not self.transport.get_write_buffer_size():
             error = aiohttp.SocketTimeoutError("Timeout on reading data from socket")
         else:  # ``sock_read`` does not apply while the request is being written, nor to the body as a whole.
             self._start_timer()
             return
-        self._protocol.set_exception(error)
+        self.protocol.set_exception(error)
         if self.content is not None:
             self.content.set_exception(error)
 
@@ -142,7 +142,7 @@ async def exchange(
     url: URL,
     guard: GuardedBody,
     *,
-    headers: CIMultiDict[str],
+    head: bytes,
     limits: aiohttp.ClientTimeout,
 ) -> Response:
     """Write a request once, to a connection that passes ``guard``'s checks, and wait for the response's head.
@@ -151,24 +151,27 @@ async def exchange(
 
     Args:
         origin: any request to the same host, from which the connector takes the address.
-        headers: all headers, except ``Host`` and ``Content-Length``.
+        head: the result of `head_of`.
         limits: the time limits, of which ``total`` and ``sock_read`` must be set.
     """
     assert limits.total is not None and limits.sock_read is not None  # noqa: S101, PT018
     deadline = asyncio.get_running_loop().time() + limits.total
-    data = _head(method, url, headers, guard.content) + (guard.content or b"")
+    content = guard.content or b""
+    if guard.content is not None or method not in ("GET", "HEAD", "OPTIONS"):
+        head += b"Content-Length: %d\r\n" % len(content)
+    data = b"%b\r\n%b" % (head, content)
     try:
         connection = await connector.connect(origin, [], limits)
     except TimeoutError as error:
         raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {url}") from error
     response = Response(connection, method, deadline=deadline, sock_read=limits.sock_read)
     try:
-        await guard.take(connection.transport, connection.protocol)
+        await guard.take(response.transport, response.protocol)
         # Nothing is awaited between the check and the write.
-        connection.protocol.set_response_params(
+        response.protocol.set_response_params(
             skip_payload=method == "HEAD", read_until_eof=True, auto_decompress=False
         )
-        connection.transport.write(data)
+        response.transport.write(data)
         guard.connection.sent(len(data))
         await response.receive()
     except BaseException as error:
@@ -181,11 +184,10 @@ async def exchange(
     return response
 
 
-def _head(method: str, url: URL, headers: CIMultiDict[str], content: bytes | None) -> bytes:
+def head_of(method: str, url: URL, headers: CIMultiDict[str]) -> bytes:
+    """Return the request line and the headers, without ``Content-Length`` and the final line break."""
     lines = [f"{method} {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    if content is not None or method not in ("GET", "HEAD", "OPTIONS"):
-        lines.append(f"Content-Length: {len(content or b'')}")
     if not all(map(str.isprintable, lines)):
         raise ValueError("a header contains a line break or another control character")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+    return ("\r\n".join(lines) + "\r\n").encode()

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
@@ -171,6 +171,7 @@ class Transport:
         self._orders = self._others = session
         self._borrowed = session is not None
         self._may_exchange = session is None and proxy is None
+        self._order_head: tuple[object, bytes] = (None, b"")  # the last order's headers, and its head
         self._origin: aiohttp.ClientRequest | None = None  # The connector reads the address from it.
         self._opened = self._closed = False
         self._timeouts = timeouts
@@ -230,12 +231,11 @@ class Transport:
                     if session is not None:
                         left.push_async_callback(session.close)
 
-    async def post_order(
+    def post_order(
         self, body: GuardedBody, *, headers: CIMultiDict[str], left: float
-    ) -> ExchangeResult:
+    ) -> Awaitable[ExchangeResult]:
         """Send a create-order request (specification 4.1) at most once, and return the result."""
-        url = self._create_order
-        return await self._carry_out("POST", url, body, headers=headers, left=left, is_order=True)
+        return self._carry_out("POST", self._create_order, body, headers=headers, left=left, is_order=True)
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
         """Return whether ``connection`` has received no more bytes since its response was read."""
@@ -304,7 +304,7 @@ class Transport:
         finally:
             guard.spent = True  # aiohttp must not send the rest of the request.
 
-    async def _request(
+    def _request(
         self,
         method: str,
         url: URL,
@@ -313,7 +313,7 @@ class Transport:
         headers: CIMultiDict[str],
         left: float,
         is_order: bool,
-    ) -> Response | aiohttp.ClientResponse:
+    ) -> Awaitable[Response | aiohttp.ClientResponse]:
         """Send a request with `exchange` if possible, or else with the session."""
         self.open()
         session = self._orders if is_order else self._others
@@ -323,10 +323,15 @@ class Transport:
         if self._may_exchange and exchange.is_possible(session):
             if self._origin is None:
                 self._origin = aiohttp.ClientRequest("GET", URL(self._base_url), ssl=self._options["ssl"])
-            return await exchange.exchange(
-                session.connector, self._origin, method, url, guard, headers=headers, limits=timeout
+            known, head = self._order_head
+            if known is not headers or not is_order:  # The headers stay the same until the token changes.
+                head = exchange.head_of(method, url, headers)
+            if is_order:
+                self._order_head = headers, head
+            return exchange.exchange(
+                session.connector, self._origin, method, url, guard, head=head, limits=timeout
             )
-        return await session.request(
+        return session.request(
             method,
             url,
             data=SessionBody(guard) if is_order else guard.content,
