@@ -38,7 +38,7 @@ def add_option(parser: pytest.Parser) -> None:
         OPTION,
         choices=LEVELS,
         default="short",
-        help="how large the trials are: short (less than two minutes for all tests), "
+        help="how large the trials are: short (some two minutes for all tests), "
         "ci (some minutes for the trials), long (hours); `-m trial` runs nothing but trials",
     )
     for level, count in EXAMPLES.items():
