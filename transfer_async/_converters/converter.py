@@ -16,7 +16,6 @@ import typing
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
-from operator import contains, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
@@ -386,13 +385,9 @@ class _Leaf(metaclass=_CountsChecks):
     """
 
 
-_KINDS: list[Any] = [*(item.kind for item in (*STRICT, *STRICT_OF_BANK)), *(str for _ in PEOPLE)]
-_ALLOWED = [{str: (str,), Decimal: (Decimal, int), bool: (bool, int)}[kind] for kind in _KINDS]
-"""The types of all required values of a response, in the order of the values, as msgspec reads them."""
-_numbers_of, _flags_of = (
-    itemgetter(*(index for index, item in enumerate(_KINDS) if item is kind)) for kind in (Decimal, bool)
-)
-_BITS = frozenset((0, 1))
+_KINDS = [*(item.kind for item in (*STRICT, *STRICT_OF_BANK)), *(str for _ in PEOPLE)]
+_READERS = [LEAVES[kind] for kind in _KINDS]
+"""The readers of all required values of a response, in the order of the values."""
 _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
@@ -425,17 +420,14 @@ def read_head(raw: bytes) -> Head | None:
         *head, bank, user, beneficiary = astuple(_read_leaves(raw))
         after = next(_numbers)
         leaves = (*head, *astuple(bank), user.username, beneficiary.username)
+        values = [read(leaf) for read, leaf in zip(_READERS, leaves, strict=True)]
     except _UNUSUAL:
         return None
-    if after - before != len(_KINDS) + 1:  # There is a duplicate field, or another thread is reading too.
+    if after - before != len(_READERS) + 1:  # There is a duplicate field, or another thread is reading too.
         return None
-    # These checks are done in C, without a call of a reader for each value.
-    if not all(map(contains, _ALLOWED, map(type, leaves))) or not _BITS.issuperset(_flags_of(leaves)):
-        return None
-    is_zero = 0 in _numbers_of(leaves)
+    is_zero = any(type(value) is Decimal and not value for value in values)
     if is_zero and _MINUS_ZERO.search(raw):  # An int has no -0.
         return None
-    values = [kind(leaf) for kind, leaf in zip(_KINDS, leaves, strict=True)]
     people = len(values) - len(PEOPLE)
     return values[: len(STRICT)], tuple(values[len(STRICT) : people]), values[people:]
 

@@ -10,7 +10,6 @@ import enum
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -177,18 +176,9 @@ _CENT = Decimal("0.01")
 """The maximum allowed difference between an amount that was sent and the amount in the response."""
 
 
-_compared = attrgetter("poster_currency", "matcher_currency", "poster_amount", "matcher_amount")
-
-
 def other_order(sent: NewOrder, answer: Answer) -> str | None:
     """Return the name of the first field in which ``answer`` differs from the order sent, or None."""
     order = answer.order
-    people = (sent.poster_username, sent.poster_recipient_username)
-    if (
-        _compared(order) == _compared(sent)
-        and (answer.poster_username, answer.beneficiary_username) == people
-    ):
-        return None  # Nearly every response has exactly the values that were sent.
     for name in ("poster_currency", "matcher_currency"):
         if _is_other(getattr(order, name), getattr(sent, name)):
             return name
