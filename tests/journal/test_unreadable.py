@@ -209,6 +209,22 @@ async def test_invalid_text_hides_no_other_key_and_an_operator_can_end_it(
     assert "\\udcff" in after.quarantined[0]
 
 
+@pytest.mark.parametrize("text", ["body", "'{'"])
+async def test_a_record_whose_text_became_a_blob_still_needs_attention(
+    world: World, tmp_path: Path, text: str
+):
+    """A flipped bit in a file changes the type of a value. No pattern of SQL matches a blob."""
+    path = tmp_path / "journal.db"
+    async with SQLiteJournal(path) as journal:
+        await in_doubt(world, journal, "a")
+        sql = f"UPDATE keys_2 SET body = CAST({text} AS BLOB)"
+        await journal._ask(lambda file: file._db.execute(sql).rowcount)
+    async with SQLiteJournal(path) as journal:
+        found = await journal.work(world.scope, limit=10)
+
+    assert [key for key, _ in found] == ["a"]
+
+
 @pytest.mark.parametrize("damage", ["state = 'odd'", "ending = '{'", "reason = CAST(x'ff' AS TEXT)"])
 async def test_a_corrupt_history_line_hides_no_other(world: World, tmp_path: Any, damage: str):
     async with SQLiteJournal(tmp_path / "journal.db") as journal:

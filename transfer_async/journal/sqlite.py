@@ -89,7 +89,7 @@ _SELECT = f"SELECT k.key, {_ROW} FROM {_KEYS} WHERE s.name = ?"
 _IS_DOUBT = "k.ended_at IS NULL AND k.state = 'in_doubt'"
 _WORK = (
     f"{_SELECT} AND k.key > ? AND k.ended_at IS NULL AND NOT (k.due_at > ? AND k.due_at <= ?) "
-    "AND k.body LIKE ? ORDER BY k.key LIMIT ?"
+    "AND (? = '%' OR k.body LIKE ?) ORDER BY k.key LIMIT ?"  # LIKE matches no BLOB and no NULL.
 )
 
 
@@ -252,7 +252,7 @@ class SQLiteJournal(DurableJournal):
     async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
         # A lease that ends later than `BELIEVED` allows counts as expired: see `state_machine.is_waiting`.
         now = self._now()
-        return await self._rows(_WORK, scope, after, now, now + BELIEVED, body, limit)
+        return await self._rows(_WORK, scope, after, now, now + BELIEVED, body, body, limit)
 
     async def _with_move(self, move: str, scope: str, after: str) -> tuple[list[str], str]:
         found = await self._query(_WITH_MOVE, int(after or 0), move, scope, HISTORY_PAGE)
