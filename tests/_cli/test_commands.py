@@ -256,7 +256,7 @@ def test_the_demo_prints_its_lines_and_a_surprise_fails_it(monkeypatch, surprise
         (["--match-every", "0"], "--match-every"),
         (["--match-every", "inf"], "--match-every"),
         (["--match-every", "nan"], "--match-every"),
-        (["--token", "two words"], "--token: must not contain a space"),
+        (["--token", "two words"], "--token: must not contain spaces"),
         (["--token", ""], "--token: "),
         (["--accounts", "/nowhere/accounts.json"], "No such file"),
         (["--port", "70000"], "--port"),

@@ -321,7 +321,7 @@ def test_a_header_given_twice_is_refused(names: tuple[str, ...]):
 )
 def test_a_value_that_cannot_be_sent_is_refused_and_not_shown(value: Any):
     with pytest.raises(
-        ValueError, match=r"^headers: the value of X-Tenant must be printable ASCII"
+        ValueError, match=r"^headers: the value of X-Tenant must be non-empty printable ASCII"
     ) as caught:
         TransferClient(BASE, "abc", headers={"X-Tenant": value})
 

@@ -300,7 +300,7 @@ async def test_an_outdated_page_changes_nothing_and_shows_what_happened(
     answer = await ben.sends(old, form, reason="I think so", **fields)
 
     assert answer.status == 409
-    assert "the key has changed meanwhile" in answer.text
+    assert "the key has changed in the meantime" in answer.text
     assert "decided: the order exists by ada tx-abc" in answer.text
     assert "on the statement" in answer.text
     assert decisions(await doubted.told()) == ["resolve: created"]
@@ -351,7 +351,7 @@ async def test_another_operators_form_is_not_reported_as_a_change_of_the_key(dou
     answer = await desk.visitor("ben").sends(page, "resolve", order_id="tx-abc", reason="seen")
 
     assert "This page is out of date, or was rendered for another operator." in answer.text
-    assert "changed meanwhile" not in answer.text
+    assert "changed in the meantime" not in answer.text
 
 
 # --- what is typed --------------------------------------------------------------------------------

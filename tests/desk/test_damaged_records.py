@@ -187,7 +187,7 @@ async def test_a_decision_that_fails_after_a_quarantine_reports_both(
 
     assert answer.status == 409
     assert "The corrupt record was put into quarantine. Nothing was decided: it is too early" in answer.text
-    assert "changed meanwhile" not in answer.text
+    assert "changed in the meantime" not in answer.text
 
 
 # --- two persons ----------------------------------------------------------------------------------

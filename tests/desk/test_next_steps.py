@@ -122,7 +122,7 @@ async def test_a_page_has_a_bounded_number_of_links(doubted: World):
 )
 async def test_a_link_that_is_not_a_template_of_a_web_address_is_refused(world: World, link: Any):
     async with world.client() as client:
-        with pytest.raises(ValueError, match=r"^link: must be an http or https address"):
+        with pytest.raises(ValueError, match=r"^link: must be an http or https URL"):
             made_desk(client, who=lambda _: None, link=link)
     with pytest.raises(ValueError, match=r"^link: "):
         PageStyle(link=link)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -160,6 +160,7 @@ class TimedJournal:
         known = (SYSTEMS[item.__name__] for item in type(journal).__mro__ if item.__name__ in SYSTEMS)
         self._system = next(known, "other")
         self._read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest] = WeakKeyDictionary()
+        self._undos_read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest] = WeakKeyDictionary()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._journal, name)
@@ -202,11 +203,22 @@ class TimedJournal:
         Every ``recover`` reads all pending keys with this method.
         """
         found = await self._journal.work(scope, limit=limit, after=after)
-        oldest = self._read_by.setdefault(_this_task(), Oldest()) if after else Oldest()
-        self._read_by[_this_task()] = oldest
-        for _, entry in found:
-            oldest.note(entry)
-        return found
+        task = _this_task()
+        oldest = self._read_by.get(task) if after else self._undos_read_by.pop(task, None)
+        return _noted(found, self._read_by, oldest)
+
+    @property
+    def pending_undos(self) -> Callable[..., Awaitable[list[tuple[str, Entry]]]]:
+        """The other journal's optional method. ``recover`` runs these undos before it calls `work`."""
+        list_keys = self._journal.pending_undos  # type: ignore[attr-defined] # not every journal has it
+
+        async def pending_undos(scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
+            found = await list_keys(scope, limit=limit, after=after)
+            return _noted(
+                found, self._undos_read_by, self._undos_read_by.get(_this_task()) if after else None
+            )
+
+        return pending_undos
 
     def _measure(self, began: float, move: Move, error: BaseException | None) -> None:
         seconds = perf_counter() - began
@@ -224,6 +236,18 @@ def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - a task runs every coroutine
     return task
+
+
+def _noted(
+    found: list[tuple[str, Entry]],
+    read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest],
+    oldest: Oldest | None,
+) -> list[tuple[str, Entry]]:
+    """Include the work of a page in the times of this task's run, or in new times, and return the page."""
+    oldest = read_by[_this_task()] = oldest or Oldest()
+    for _, entry in found:
+        oldest.note(entry)
+    return found
 
 
 def _log_failure(raised: Exception) -> None:
