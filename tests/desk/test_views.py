@@ -149,7 +149,6 @@ async def test_the_reasons_of_a_key_do_not_contradict_each_other(
     assert "in doubt undo pending" in page.text
     assert "The order may exist, and its hold is kept." in page.text
     assert "A call with this key ended in a definite failure" in page.text
-    assert "A definite failure is recorded" not in page.text
     assert "no recovery can continue it" in corrupt.text
     assert "The next recovery" not in corrupt.text
 
