@@ -152,7 +152,7 @@ async def exchange(
     Args:
         origin: any request to the same host, from which the connector takes the address.
         head: the result of `head_of`.
-        limits: the time limits, of which ``total`` and ``sock_read`` must be set.
+        limits: the time limits; ``total`` and ``sock_read`` must be set.
     """
     assert limits.total is not None and limits.sock_read is not None  # noqa: S101, PT018
     deadline = asyncio.get_running_loop().time() + limits.total

@@ -60,7 +60,7 @@ CONCURRENT_COMMITS = 3
 """The maximum number of concurrent commits. While one waits for the disk, the next is prepared."""
 
 MAX_CONNECTIONS = CONCURRENT_COMMITS + 2
-"""The maximum number of open connections, two of which are left for readers."""
+"""The maximum number of open connections; two of them are left for readers."""
 
 HISTORY_PAGE = 100_000
 """The number of history lines that one statement searches. There is no index on the transition."""
