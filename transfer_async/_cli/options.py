@@ -55,7 +55,7 @@ Hooks = Annotated[str | None, _hooks]
 HooksNeeded = Annotated[str, _hooks]
 
 Token = Annotated[
-    str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token; safer in the environment.")
+    str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token. Prefer the variable.")
 ]
 Scope = Annotated[
     str | None, typer.Option(help="The name of the service in the journal; its base URL by default.")
@@ -95,7 +95,7 @@ Options = Mapping[str, tuple[Any, Any]]
 """The type and the default of each option, by parameter name."""
 
 _NETWORK_HELP = {
-    "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port; safer in the environment."),
+    "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port. Prefer the variable."),
     "ca": ("FILE", "A PEM file of the certificates to trust in place of the system's."),
     "client_cert": ("FILE", "A PEM file of the client's certificate."),
     "client_key": ("FILE", "A PEM file of the key, if --client-cert does not contain it."),

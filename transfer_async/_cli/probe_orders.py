@@ -217,7 +217,7 @@ class Ledger:
         """Return the orders that were sent, or may have been sent.
 
         Raises:
-            ValueError: an order differs from the plan, so its amount is unknown.
+            ValueError: the amount of an order is unknown, because the order differs from the plan.
         """
         found: list[PlannedOrder] = []
         for name in NAMES:

@@ -334,7 +334,7 @@ def parties_of(entry: Entry) -> OrderIntent | Order | None:
 
 
 def order_of_intent(entry: Entry, intent_id: str) -> NewOrder | Order | None:
-    """Return the order of one of the key's intents, or None if it is no longer on record."""
+    """Return the order that one of the key's intents requested, or None if it is no longer stored."""
     intents = [entry.intent, *(undo.intent for undo in entry.pending_undos)]
     found = next((item.order for item in intents if item is not None and item.id == intent_id), None)
     return order_on_record(entry) if found is None and entry.intent_id == intent_id else found

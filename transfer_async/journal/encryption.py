@@ -85,7 +85,7 @@ class KeySeal:
         """Read the keys from a JSON file: ``{"current": "2026", "keys": {"2026": "<32 bytes in base64>"}}``.
 
         Raises:
-            ValueError: the file cannot be read, or its format is wrong. The message never contains its
+            ValueError: the file cannot be read, or its format is wrong. The message never contains the
                 contents.
         """
         try:

@@ -801,7 +801,7 @@ class Claim(Move, frozen=True, kw_only=True):
         fingerprint: the digest of the intent's order.
         client_made: whether the client generated the key.
         lease: the duration of the lease in seconds.
-        max_claim_age: the age, in seconds, from which an abandoned claim is too old to continue.
+        max_claim_age: the maximum age, in seconds, of an abandoned claim that may be continued.
         hooks: the names of the hooks that this call may run and can undo, last first.
         once: whether a recorded final refusal of the same order ends the call. If the bank passes the same
             hold again, a refusal that is not final also ends the call: the bank may have released that hold

@@ -497,7 +497,7 @@ class SharedPull:
         if status == _EXPIRED:
             self._end_all(message.subject)
         elif status is not None:
-            why = f"the consumer delivers no messages (status {status})"
+            why = f"the consumer is not delivering messages (status {status})"
             self._end_all(message.subject, ConnectionError(why))
         elif not self._give(message):
             await message.nak()

@@ -224,7 +224,7 @@ class OrderWorker:
             try:
                 await do()
             except Exception as error:  # noqa: BLE001 - the task is repeated after a pause
-                log.warning("a periodic task at the broker failed (%s)", type(error).__name__)
+                log.warning("a periodic task of the broker connection failed (%s)", type(error).__name__)
                 pause = max(every, pauses.next())
             else:
                 pauses.reset()
