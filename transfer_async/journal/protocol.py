@@ -72,15 +72,15 @@ class Journal(Protocol):
     Six more methods are optional:
 
     - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without this method,
-    no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
-    service.
+      no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
+      service.
     - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
-    to, sorted by id, with ids greater than ``after``. Each is a tuple of the order's id, its key, and the
-    time at which the last work for the key was done (or None).
+      to, sorted by id, with ids greater than ``after``. Each is a tuple of the order's id, its key, and the
+      time at which the last work for the key was done (or None).
     - ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
-    ``after`` for the next call, which is empty at the end. A page may be empty before the end.
+      ``after`` for the next call, which is empty at the end. A page may be empty before the end.
     - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
-    this method, all keys that have an order are read.
+      this method, all keys that have an order are read.
     - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
       keys, newest first, and the ``after`` for the next call, which is empty at the end. It returns only
       lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
@@ -88,7 +88,7 @@ class Journal(Protocol):
       part of the history. It may then return fewer lines than ``limit``, or none, although there are more.
       Without this method, the operators' page cannot list decisions.
     - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
-    pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
+      pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
     """
 
     durable: bool
