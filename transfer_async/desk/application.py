@@ -282,10 +282,7 @@ class Action:
     _change: _Change
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Make the change and redirect to the key's page.
-
-        If the change is refused, show the page with the reason.
-        """
+        """Make the change and redirect to the key's page; if it is refused, show the page with the reason."""
         operator = operator_at(request)
         if not operator.roles & self._roles:
             raise web.HTTPForbidden

@@ -39,10 +39,7 @@ _Order = NewOrder | Order | None
 
 @frozen(kw_only=True)
 class AuditChoice:
-    """The filters in the URL of an audit page.
-
-    URLs are stored in logs, so they contain a hash of a person's name instead of the name.
-    """
+    """The filters in an audit page's URL. URLs are logged, so it contains a hash of a person's name."""
 
     person: str = ""  # the hash of the person's name
     since: date | None = None  # the first day

@@ -33,10 +33,7 @@ class BulkProposals:
     _shared: Shared
 
     async def select(self, request: web.Request) -> web.Response:
-        """Show the selected keys, with a field for each key's order id.
-
-        If the form contains pasted text with order ids, fill these ids in.
-        """
+        """Show the selected keys, each with a field for its order id, filled in from any pasted text."""
         operator, form = _may_propose(request), await form_of(request)
         found = dict(_pasted(form.get("found", "")))
         typed = dict(zip(form.getall("key", []), form.getall("order_id", []), strict=False))
@@ -45,10 +42,7 @@ class BulkProposals:
         return await self._page(operator, ids, reason=form.get("reason", ""))
 
     async def propose(self, request: web.Request) -> web.Response:
-        """Propose each order id that was entered.
-
-        If some of the proposals are refused, show their keys again.
-        """
+        """Propose each order id that was entered; if some are refused, show their keys again."""
         operator, form = _may_propose(request), await form_of(request)
         columns = [form.getall(name, []) for name in ("key", "stamp", "order_id")]
         reason = form.get("reason", "")

@@ -382,10 +382,7 @@ def kinds_of(view: KeyView) -> tuple[str, ...]:
 
 
 def _is_in_use(view: KeyView) -> bool:
-    """Return whether a worker's lease on the key is valid.
-
-    A lease with an implausibly late end does not count.
-    """
+    """Return whether a worker's lease is valid; a lease with an implausibly late end does not count."""
     entry = view.entry
     return view.age is not None and 0 < entry.lease_until - entry.claimed_at - view.age <= BELIEVED
 
@@ -478,10 +475,7 @@ amount."""
 
 @frozen(kw_only=True)
 class Choice:
-    """The filters, sort order and page number of the list, as contained in its URL.
-
-    URLs are stored in logs, so they contain no free text.
-    """
+    """The filters, order and page of the list, from its URL. URLs are logged, so it has no free text."""
 
     kind: str = ""
     currency: str = ""

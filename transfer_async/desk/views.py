@@ -173,10 +173,7 @@ class Views:
         )
 
     async def _list(self, request: web.Request, *, is_empty: bool, **given: Any) -> web.Response:
-        """Return a page with a list.
-
-        If it is empty, warn if the journal contains only keys of other scopes.
-        """
+        """Return a page with a list; if it is empty, warn if the journal has only keys of other scopes."""
         others = await self._shared.operators.other_scopes() if is_empty else ()
         return self._shared.answer(
             "list",
@@ -394,10 +391,7 @@ def operator_at(request: web.Request) -> Operator:
 
 
 def address(key: str, **more: str) -> str:
-    """Return the relative URL of a key's page.
-
-    The key is a parameter, because a path cannot contain all characters.
-    """
+    """Return the relative URL of a key's page, with the key as a parameter: not every key fits in a path."""
     return f"key?{urlencode({'key': key, **more})}"
 
 
@@ -641,10 +635,7 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 def confirmation(
     name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str, zone: ZoneInfo | None = None
 ) -> str | None:
-    """Return the confirmation of the change ``name`` if the history contains the change, otherwise None.
-
-    The history is checked because anyone can put any ``name`` into a URL.
-    """
+    """Return the confirmation of ``name`` if the history contains that change: anyone can write a URL."""
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
     if name == "approved":
