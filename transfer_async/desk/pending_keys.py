@@ -528,7 +528,7 @@ class Choice:
 
     def query(self, **changes: Any) -> dict[str, Any]:
         """Return this choice, updated with ``changes``, as query parameters, omitting default values."""
-        wanted = attrs.asdict(attrs.evolve(self, **changes))
+        wanted = attrs.asdict(attrs.evolve(self, **changes), recurse=False)
         given = {name: int(value) if isinstance(value, bool) else value for name, value in wanted.items()}
         return {name: value for name, value in given.items() if value != _UNCHOSEN.get(name, value)}
 
