@@ -15,7 +15,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from tests.faults.parties import KEY, Bank, Certificates
-from tests.faults.servers import Connection, answers, http, order_reply, serving
+from tests.faults.servers import Connection, Script, answers, http, order_reply, serving
 from tests.support import samples
 from tests.support.cases import each
 from tests.support.loop_time import LoopTime
@@ -266,18 +266,24 @@ async def test_a_cancelled_exchange_closes_its_connection(bank: Bank):
 SLOW_READ = Timeouts(sock_read=5.0)
 
 
-@pytest.mark.usefixtures("http_path")
-async def test_an_interim_response_starts_the_wait_anew(bank: Bank, loop_time: LoopTime):
-    async def slow(connection: Connection) -> None:
+def interim_responses(loop_time: LoopTime, line: bytes, *, number: int) -> Script:
+    """Return a script that sends an interim response every 4 s before the order."""
+
+    async def script(connection: Connection) -> None:
         request = await connection.request()
-        for _ in range(3):
+        for _ in range(number):
             await loop_time.pass_(4.0)
-            connection.send(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+            connection.send(b"HTTP/1.1 " + line + b"\r\n\r\n")
             await connection.drain()
             await loop_time.pass_(0.0)
         connection.send(order_reply(request))
 
-    async with serving(slow) as server:
+    return script
+
+
+@pytest.mark.usefixtures("http_path")
+async def test_an_interim_response_starts_the_wait_anew(bank: Bank, loop_time: LoopTime):
+    async with serving(interim_responses(loop_time, b"103 Early Hints", number=3)) as server:
         order = await bank.send_order(server.url, timeouts=SLOW_READ)
 
     assert order.id.startswith("tx-")
@@ -285,16 +291,7 @@ async def test_an_interim_response_starts_the_wait_anew(bank: Bank, loop_time: L
 
 @pytest.mark.usefixtures("http_path")
 async def test_the_deadline_ends_a_wait_that_interim_responses_start_anew(bank: Bank, loop_time: LoopTime):
-    async def processing(connection: Connection) -> None:
-        request = await connection.request()
-        for _ in range(8):
-            await loop_time.pass_(4.0)
-            connection.send(b"HTTP/1.1 102 Processing\r\n\r\n")
-            await connection.drain()
-            await loop_time.pass_(0.0)
-        connection.send(order_reply(request))
-
-    async with serving(processing) as server:
+    async with serving(interim_responses(loop_time, b"102 Processing", number=8)) as server:
         error: Any = await bank.try_order(server.url, timeouts=SLOW_READ)
 
     assert error.status is None

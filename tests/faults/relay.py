@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.listening import stop_listening
+from tests.support.listening import stop_serving
 
 FAULTS = ("close", "reset", "lose the rest", "delay")
 
@@ -41,11 +41,7 @@ class Relay:
 
     async def stop(self) -> None:
         assert self._server is not None
-        await stop_listening(self._server)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await stop_serving(self._server, self._tasks)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._relay(reader, writer))

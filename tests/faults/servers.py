@@ -23,7 +23,7 @@ from typing import Any
 from attrs import frozen
 
 from tests.support import samples
-from tests.support.listening import stop_listening
+from tests.support.listening import stop_serving
 
 Script = Callable[["Connection"], Awaitable[None]]
 
@@ -204,11 +204,7 @@ class Server:
     async def stop(self) -> None:
         """End every connection, and listen no more."""
         assert self._server is not None
-        await stop_listening(self._server)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await stop_serving(self._server, self._tasks)
         await asyncio.sleep(0)  # in which closed transports take their leave
         await asyncio.sleep(0)
         if self.failure is not None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from tests.support.bank import turns
 
 _ACCEPTING = 5
 """Iterations of the event loop after which an accepted connection has its task."""
+
+
+async def stop_serving(server: asyncio.Server, connections: Collection[asyncio.Task[None]]) -> None:
+    """Close ``server``, and end the tasks of its connections."""
+    await stop_listening(server)
+    for task in connections:
+        task.cancel()
+    if connections:
+        await asyncio.wait(connections)
 
 
 async def stop_listening(server: asyncio.Server) -> None:
