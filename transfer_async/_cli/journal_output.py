@@ -21,7 +21,7 @@ from transfer_async._models import errors
 from transfer_async._models.errors import Attempt, Cause, TransferError
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.decisions import is_approval, proposed_row
+from transfer_async._pipeline.decisions import approved_proposal, proposed_row
 from transfer_async._pipeline.key_views import KeyView
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support import util
@@ -205,16 +205,10 @@ AUDIT: dict[str, Callable[[AuditLine], str]] = {
     "move": lambda line: line[1].move,
     "order id": lambda line: shown(line[1].order_id),
     "by": lambda line: shown(line[1].by),
-    "proposed by": lambda line: shown(getattr(_approved(line), "by", None)),
+    "proposed by": lambda line: shown(getattr(approved_proposal(line), "by", None)),
     "reason": lambda line: shown(line[1].reason),
 }
 """The columns of ``journal audit``, each with the function that returns a cell's text."""
-
-
-def _approved(line: AuditLine) -> HistoryEvent | None:
-    """Return the proposal that a line of the audit approves, or None."""
-    _, step, proposal = line
-    return proposal if proposal is not None and is_approval(step, proposal) else None
 
 
 # --- for machines -------------------------------------------------------------------------------
@@ -285,7 +279,7 @@ def step_json(step: HistoryEvent) -> dict[str, Any]:
 def audit_json(line: AuditLine) -> dict[str, Any]:
     """Return a line of the audit for JSON."""
     key, step, _ = line
-    proposal = _approved(line)
+    proposal = approved_proposal(line)
     approved = None if proposal is None else {"by": proposal.by, "at": time_after(_EPOCH, proposal.at)}
     return {"key": key, **step_json(step), "approved_proposal": approved}
 

@@ -30,6 +30,7 @@ from transfer_async.journal.model import (
     undos_on_failure,
 )
 from transfer_async.journal.operator_transitions import WITHOUT_CHANGE, Amend, Propose, TakeBack, Waive
+from transfer_async.journal.protocol import AuditLine
 from transfer_async.journal.transitions import Move, Refute, Resolve
 
 Effects = Callable[[KeyView, str, AbstractSet[str], str | None], Iterable[Sentence]]
@@ -476,6 +477,12 @@ def is_approval(step: HistoryEvent, proposal: HistoryEvent) -> bool:
         return False
     is_same_order = not row.names_order or step.order_id == proposal.order_id
     return is_same_order and (proposal.reason or "").startswith(f"{row.decision.value}: ")
+
+
+def approved_proposal(line: AuditLine) -> HistoryEvent | None:
+    """Return the history line of the proposal that ``line`` approves, or None."""
+    _, step, proposal = line
+    return proposal if proposal is not None and is_approval(step, proposal) else None
 
 
 def approval(steps: Sequence[HistoryEvent]) -> HistoryEvent | None:

@@ -15,7 +15,7 @@ from attrs import asdict, evolve, field, frozen
 
 from transfer_async._models.requests import NewOrder
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.decisions import is_approval
+from transfer_async._pipeline.decisions import approved_proposal
 from transfer_async._pipeline.key_views import order_of_intent
 from transfer_async._support.clock import moment
 from transfer_async.desk.pending_keys import PAGE, PER_PAGE, csv_of, utc_text
@@ -56,7 +56,8 @@ class AuditChoice:
 
     def address(self, page: str = "audit", **changes: Any) -> str:
         """Return the URL of the page with these filters, updated with ``changes``."""
-        given = asdict(evolve(self, **changes)) | {"decisions": "1" if self.decisions else ""}
+        wanted = evolve(self, **changes)
+        given = asdict(wanted, recurse=False) | {"decisions": "1" if wanted.decisions else ""}
         query = urlencode({name: str(value) for name, value in given.items() if value})
         return f"{page}?{query}" if query else page
 
@@ -90,7 +91,7 @@ class AuditViews:
             lines=await self._with_orders(lines),
             after=after,
             csv=choice.address(AUDIT_CSV, after=""),
-            proposal_of=proposal_of,
+            proposal_of=approved_proposal,
             at=moment,
             name_of=name_of,
         )
@@ -161,15 +162,9 @@ class AuditViews:
         return self._shared.answer("message", status=404, title="No audit", text=text, operator=operator)
 
 
-def proposal_of(line: AuditLine) -> Any:
-    """Return the history line of the proposal that ``line`` approves, or None."""
-    _, step, proposal = line
-    return proposal if proposal is not None and is_approval(step, proposal) else None
-
-
 def _csv_line(given: tuple[AuditLine, _Order]) -> Sequence[str]:
     line, order = given
-    (key, step, _), proposal = line, proposal_of(line)
+    (key, step, _), proposal = line, approved_proposal(line)
     proposed = ("", "") if proposal is None else (proposal.by or "", utc_text(proposal.at))
     amount = ("", "") if order is None else (f"{order.poster_amount:f}", order.poster_currency)
     text, reason = did(step)
