@@ -280,7 +280,7 @@ async def test_a_settled_transition_is_not_committed_again_after_an_error_about_
             raise ValueError
         await commit(wanted)
 
-    store._commit = partly  # type: ignore[method-assign]
+    store._commit = partly  # type: ignore[method-assign] # a commit that ends halfway
     verdicts = await asyncio.gather(*await waiting(store, 3))
 
     assert [verdict.denial for verdict in verdicts] == [None] * 3
