@@ -99,6 +99,8 @@ def blockbuster() -> Iterator[BlockBuster]:
             blockbuster.functions[call].can_block_in("redis/utils.py", {"get_lib_version"})
         # The collectors of coverage in several threads share a lock.
         blockbuster.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", {"lock_data"})
+        # uvloop joins the threads of its executor when it closes, and its own functions have no Python frame.
+        blockbuster.functions["threading.Lock.acquire"].can_block_in("asyncio/runners.py", {"close"})
         yield blockbuster
 
 

@@ -29,7 +29,8 @@ async def asked(*words: Any, answers: str | None = None, code: int = 0) -> testi
     """Run a command in a thread. Check its exit code, and that it shows no traceback."""
     result = await asyncio.to_thread(invoke, *words, answers=answers)
     assert "Traceback" not in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     assert result.exit_code == code, result.output
     return result
 
