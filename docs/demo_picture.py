@@ -66,8 +66,8 @@ def picture(lines: list[str]) -> str:
         if re.match(r"\d\. |\$ |demo ok", line):
             text.stylize("bold")
         text.highlight_regex(r"^  checked", "cyan")
-        text.highlight_regex(r"hold-\d \w+|is kept|is released", "yellow")
-        text.highlight_regex(r"created: tx-\w+|created, tx-\w+|gives back tx-\w+", "green")
+        text.highlight_regex(r"hold-\d (?:was )?\w+|is kept|is released", "yellow")
+        text.highlight_regex(r"created: tx-\w+|created, tx-\w+|returns tx-\w+", "green")
         text.highlight_regex(r"in doubt|unknown \(\w+\)|refused: there is no order", "magenta")
         console.print(text, highlight=False)
     return console.export_svg(title="", theme=MONOKAI, code_format=_FORMAT, unique_id="demo")

@@ -24,21 +24,21 @@ STORY = (
     r"bank +payment-2 +hold-2 placed",
     r"client +payment-2 +attempt 1 ended: unknown",
     r"client +payment-2 +in doubt",
-    r"bank +payment-2 +the back office .* not known",
+    r"bank +payment-2 +the back office .* unknown",
     r"client +payment-2 +the call ends: unknown",
-    r"checked +payment-2 +its hold is kept: hold-2",
-    rf"bank +payment-2 +the back office .* found it: {TX}",
+    r"checked +payment-2 +the hold is kept: hold-2",
+    rf"bank +payment-2 +the back office .* found the order: {TX}",
     rf"client +payment-2 +resolved: created, {TX}",
-    rf"client +payment-2 +create_order again, same key: gives back {TX}",
+    rf"client +payment-2 +create_order with the same key again: returns {TX}",
     r"checked +payment-2 +no second request was sent",
     r"bank +payment-3 +hold-3 placed",
     r"client +payment-3 +refused",
-    r"bank +payment-3 +hold-3 released",
-    r"checked +payment-3 +its key is free again",
+    r"bank +payment-3 +hold-3 was released",
+    r"checked +payment-3 +the key is free again",
     rf"sandbox +payment-1 +matched: {TX}",
     rf"order +payment-1 +{TX}  matched .* hold-1 kept",
     rf"order +payment-2 +{TX}  matched .* hold-2 kept",
-    r"checked +the ledger keeps 2 holds",
+    r"checked +the ledger contains the holds",
 )
 
 
@@ -129,7 +129,7 @@ def confused(many: demo.ManyOrders, result: OrderResult) -> None:
 FALSE_CLAIMS = {
     "a hold is released that is still kept": (
         (Ledger, "release", forget),
-        "payment-3: this is not true: its hold is released",
+        "payment-3: this claim is not true: the hold is released",
     ),
     "an existing order was never sent": (
         (demo.ManyOrders, "_note", confused),
@@ -154,7 +154,7 @@ async def test_two_orders_that_fit_leave_the_doubt_open(monkeypatch):
     with pytest.raises(demo.FalseClaim, match="recover"):
         await demo.run(lines.append)
 
-    assert "the back office sees 2 orders that fit: not known" in lines[-1]
+    assert "the back office found 2 matching orders: unknown" in lines[-1]
 
 
 async def test_a_demo_that_takes_too_long_fails():
@@ -185,7 +185,7 @@ def test_money_is_shown_in_full():
 def test_the_customer_confirms_a_close_match_and_another_name_gets_no_hold(story):
     lines = story.lines
 
-    asked = found_in(lines, r"bank +payment-5 +a close match, put to the customer")
+    asked = found_in(lines, r"bank +payment-5 +a close match; the bank asks its customer")
     assert asked < found_in(lines, rf"client +payment-5 +created: {TX}")
     assert found_in(lines, r"client +payment-6 +the call ends: never sent \(no match\)")
     assert not any(re.search(r"bank +payment-6 .*placed", line) for line in lines)

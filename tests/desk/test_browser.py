@@ -80,7 +80,7 @@ async def test_two_people_end_a_doubt_by_keyboard(world: World, browser: Browser
         await ada.press(" ")
         await ada.follow("Propose that none exists", role="button")
         assert "Another person must approve it." in await ada.text()
-        assert "You proposed it: another person must approve it." in await ada.text()
+        assert "You proposed this decision, so another person must approve it." in await ada.text()
 
         await ben.go(f"{desk.base}/")
         await ben.follow("proposed", role="link")
@@ -91,7 +91,7 @@ async def test_two_people_end_a_doubt_by_keyboard(world: World, browser: Browser
         assert "Approving releases hold-731 of 155,025.00 NGN" in await ben.text()
         await ben.write("If you are certain that no order exists", "155,025.00 NGN")
         await ben.follow("Approve: no order exists", role="button")
-        assert "Approved: it is done." in await ben.text()
+        assert "Approved: the decision is recorded." in await ben.text()
         assert ben.status == 200
 
         await client.recover()

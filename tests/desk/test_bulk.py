@@ -141,7 +141,7 @@ async def test_an_id_for_two_keys_or_a_missing_reason_is_refused_at_its_field(wo
     twice = await proposed(ada, page, k1="tx-1", k2="tx-1", k3="tx-3")
     silent = await proposed(ada, page, reason=" ", k2="tx-2")
 
-    assert twice.text.count("Order id: is the same for several keys") == 2
+    assert twice.text.count("Order id: several keys have the same order id") == 2
     assert "Proposed: 1 key." in twice.text
     assert "Reason: must be a non-empty line" in silent.text
     assert 'value="tx-2"' in silent.html

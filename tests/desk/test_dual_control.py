@@ -128,7 +128,7 @@ async def test_the_proposer_is_not_offered_approval_and_cannot_approve(world: Wo
     tried = await both.post("/approve", {**shown.page.forms["withdraw"], "reason": "mine"})
 
     assert "approve" not in shown.page.forms
-    assert "You proposed it: another person must approve it." in shown.text
+    assert "You proposed this decision, so another person must approve it." in shown.text
     assert tried.status == 403
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
@@ -143,7 +143,7 @@ async def test_the_proposer_cannot_approve_under_another_spelling_of_the_name(
 
     tried = await again.post("/approve", {**shown.page.forms["withdraw"], "reason": "mine"})
 
-    assert "You proposed it: another person must approve it." in shown.text
+    assert "You proposed this decision, so another person must approve it." in shown.text
     assert tried.status == 403
     assert (await world.entry()).state is KeyState.IN_DOUBT
 
@@ -199,7 +199,7 @@ async def test_waiving_dual_control_is_proposed_elsewhere_and_approved_here(
     assert "The rule of dual control" in shown.text
     assert "Approving ends dual control" in shown.text
     assert answer.status == 303
-    assert "Nothing here: use transfer-async journal four-eyes" in (await ada.key(FOUR_EYES)).text
+    assert "Nothing on this page: use transfer-async journal four-eyes" in (await ada.key(FOUR_EYES)).text
     steps = [step.move for step in await desk.operators_side.history(FOUR_EYES)]
     assert "waive" in steps
 
@@ -245,7 +245,7 @@ async def test_a_proposal_form_never_decides_alone(
     answer = await ada.sends(page, form, reason="seen", **fields)
 
     assert answer.status == 409
-    assert "Nothing was changed: one person is enough now" in answer.text
+    assert "Nothing was changed: one person may now decide alone" in answer.text
     assert "decided: dual control is waived by yan" in answer.text
     assert await world.entry() == before
     assert (await ada.sends(answer.page, form, reason="seen", **fields)).status == 303
@@ -299,8 +299,11 @@ async def test_of_two_simultaneous_approvals_the_second_shows_who_was_first(
     first, second = sorted(zip(answers, people, strict=True), key=lambda one: one[0].status)
     assert (first[0].status, first[1].name, second[0].status) == (303, by, 409)
     assert f"Nothing was changed: {by} approved it at " in second[0].text
-    assert "Approved: it is done." not in second[0].text + (await second[1].key(done="approved")).text
-    assert "Approved: it is done." in (await first[1].key(done="approved")).text
+    assert (
+        "Approved: the decision is recorded."
+        not in second[0].text + (await second[1].key(done="approved")).text
+    )
+    assert "Approved: the decision is recorded." in (await first[1].key(done="approved")).text
 
 
 async def test_a_repeated_approval_shows_that_it_was_already_yours(ada: Visitor, ben: Visitor):

@@ -49,7 +49,7 @@ async def test_a_note_leaves_a_proposal_and_its_approval_valid(world: World):
         path, query = where_to(await ben.sends(page, "approve", reason="asked, too"))
         done = await ben.get(path, **query)
 
-    assert "Approved: it is done." in done.text
+    assert "Approved: the decision is recorded." in done.text
     assert (await world.entry()).order_id == "tx-abc"
 
 

@@ -161,8 +161,8 @@ async def test_a_key_that_a_worker_is_processing_is_not_called_abandoned(world: 
     world.time.pass_(60)
     abandoned = await ada.key()
 
-    assert "Its worker never reported an end." not in busy.text
-    assert "Its worker never reported an end." in abandoned.text
+    assert "The worker never reported how its attempt ended." not in busy.text
+    assert "The worker never reported how its attempt ended." in abandoned.text
 
 
 async def test_a_lease_that_ends_too_late_hides_no_key(world: World, desk: Desk):
@@ -175,7 +175,7 @@ async def test_a_lease_that_ends_too_late_hides_no_key(world: World, desk: Desk)
     listed, page = await desk.visitor().get(), await desk.visitor().key()
 
     assert "k abandoned 155,025.00 NGN" in listed.text
-    assert "Its worker never reported an end." in page.text
+    assert "The worker never reported how its attempt ended." in page.text
 
 
 async def test_only_a_page_without_forms_refreshes_itself(world: World, desk: Desk):

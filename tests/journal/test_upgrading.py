@@ -460,7 +460,7 @@ def test_the_upgrade_command_shows_the_plan_and_asks(tmp_path: Path):
     refused = invoke("journal", "upgrade", "--journal", str(store.path))
 
     assert refused.exit_code == 2
-    assert "its format is 1, and will be 2; 7 keys: 1 claimed, 2 created" in refused.stderr
+    assert "the format is 1, and will be 2; 7 keys: 1 claimed, 2 created" in refused.stderr
     assert store.content().version == 1
 
 
@@ -468,7 +468,7 @@ def test_the_upgrade_command_needs_an_existing_file(tmp_path: Path):
     refused = invoke("journal", "upgrade", "--journal", str(tmp_path / "nowhere.db"))
 
     assert refused.exit_code == 2
-    assert "there is no file" in refused.stderr
+    assert "does not exist" in refused.stderr
 
 
 def test_the_upgrade_command_reports_the_upgrade_also_as_json(tmp_path: Path):
@@ -481,9 +481,9 @@ def test_the_upgrade_command_reports_the_upgrade_also_as_json(tmp_path: Path):
     ]
 
     assert (made.exit_code, again.exit_code) == (0, 0)
-    assert "1 corrupt record will stay corrupt" in made.stderr
+    assert "1 corrupt record will not be repaired" in made.stderr
     assert made.stdout == "the journal's format is now 2; 7 keys unchanged\n"
-    assert again.stdout == "the journal's format is already 2: there is nothing to do\n"
+    assert again.stdout == "the journal already has format 2: there is nothing to upgrade\n"
     assert as_json == [
         {"upgraded": True, "found": 1, "version": 2, "keys": 7, "states": STATES, "unreadable": 0},
         {"upgraded": False, "found": 2, "version": 2},

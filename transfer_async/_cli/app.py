@@ -116,7 +116,8 @@ def _why(error: Exception, port: int) -> str:
     if not isinstance(error, OSError):
         return explained(error)
     return (
-        f"--port: cannot listen on port {port} ({error.strerror or error}): choose a free port, or 0 for any"
+        f"--port: cannot listen on port {port} ({error.strerror or error}): choose "
+        "another port, or 0 for any free port"
     )
 
 
@@ -210,14 +211,15 @@ def sandbox(
     """Serve the sandbox until Ctrl-C.
 
     The sandbox is a small implementation of the transfer order service, for development. The command prints
-    the sandbox's address, its token and two environment variables to export. While it runs, it writes one
-    line per request to stderr. On SIGINT (Ctrl-C) or SIGTERM it shuts down cleanly with exit code 0.
+    the sandbox's address, its token and two environment variables to export. While the sandbox runs, it
+    writes one line per request to stderr. After SIGINT (Ctrl-C) or SIGTERM, the sandbox shuts down cleanly
+    with exit code 0.
 
     Exit codes: 0 stopped; 1 the sandbox cannot listen on the port; 2 wrong usage.
 
-    --fault applies a fault to a share of all orders, from 0 to 1. --seed determines which orders: the same
-    orders, sent one after another, get the same faults. SETTINGS configures the fault, as setting=value,...
-    or as JSON:
+    --fault applies a fault to a fraction of all orders, from 0 to 1. --seed determines which orders are
+    affected: with the same seed, the same orders, sent one after another, get the same faults. SETTINGS
+    configures the fault, as setting=value,... or as JSON:
 
     \b
       --fault close-after-processing=0.05
@@ -244,9 +246,11 @@ def sandbox(
 
     if not (beyond_loopback or servers.is_loopback(host)):
         fail(
-            f"--host: {host} is not a loopback address, and the sandbox is only for development. To "
-            "listen there "
-            "anyway, pass --beyond-loopback. Clients then require https, so pass --tls-cert too",
+            (
+                f"--host: {host} is not a loopback address, and the sandbox is only for "
+                "development. To listen on this address anyway, pass --beyond-loopback. "
+                "Clients then require https, so also pass --tls-cert"
+            ),
             USAGE,
         )
     if not is_positive(match_every):
@@ -281,11 +285,12 @@ def whoami(
 ) -> None:
     """Show the account that the token belongs to.
 
-    The command prints the account's id, username and role, and whether it is active. It never prints the
-    token. It reads the service's base URL from TRANSFER_BASE_URL, and the token from TRANSFER_API_TOKEN.
+    The command prints the account's id, username and role, and whether it is active. The command never prints
+    the token. The command reads the service's base URL from TRANSFER_BASE_URL, and the token from
+    TRANSFER_API_TOKEN.
 
-    Exit codes: 0 the service answered; 1 the service refused the request or could not be reached; 2 an
-    environment variable is missing or invalid.
+    Exit codes: 0 the service returned the account; 1 the service refused the request or could not be reached;
+    2 an environment variable is missing or invalid.
     """
     with failing("whoami", {ValueError: USAGE}):
         client = _client_from_env(network())
@@ -314,9 +319,9 @@ def verify_hooks(
 
     The hooks place and release several hundred holds, at most six at a time. Connect them to a test ledger
     with enough funds for six holds. The command calls each hook twice, concurrently and from a new worker,
-    cancels it at each await, and interrupts it with timeouts and lost connections. It undoes each hook
-    without a receipt, twice, and when there is nothing to undo. After each step, it compares held(intent_id)
-    and, if the factory returns it, balance() with the expected values.
+    cancels it at each await, and interrupts it with timeouts and lost connections. The command undoes each
+    hook without a receipt, twice, and when there is nothing to undo. After each step, the command compares
+    held(intent_id) and, if the factory returns it, balance() with the expected values.
 
     For each broken rule, the command prints the calls that broke it, the observed result and a suggested fix.
 
@@ -391,13 +396,14 @@ def _explained_failure(error: Exception) -> str:
     message = in_one_line(error)
     if isinstance(error.__cause__, aiohttp.ClientSSLError):
         return (
-            f"{message}; the server answers, but the TLS connection failed: check that the port in "
-            "TRANSFER_BASE_URL accepts https, and that this machine trusts the server's certificate"
+            f"{message}; the server is reachable, but the TLS connection failed: check that "
+            "the port in TRANSFER_BASE_URL accepts https, and that this machine trusts the "
+            "server's certificate"
         )
     if isinstance(error, Unauthorized):
         return f"{message}; check that TRANSFER_API_TOKEN is the token of this service"
     if isinstance(error, ConnectionFailed):
-        return f"{message}; check that the service at TRANSFER_BASE_URL is up"
+        return f"{message}; check that the service at TRANSFER_BASE_URL is running"
     if getattr(error, "status", None) in (404, 405):
         return f"{message}; check TRANSFER_BASE_URL: it must include any path prefix, but not /api/api/v1"
     return message

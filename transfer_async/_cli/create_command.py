@@ -88,8 +88,8 @@ def create(
     JSON Lines: one command per line, in the format that workers use.
 
     FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,
-    resolve (which finds out whether an order in doubt exists) and other settings. It may be async. If no hook
-    holds the funds, the held field of every line must contain the reference of an existing hold.
+    resolve (which finds out whether an order in doubt exists) and other settings. FACTORY may be async. If no
+    hook holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
     line has an outcome. The file of an earlier run is renamed to PATH.old. These files contain no personal
@@ -99,14 +99,14 @@ def create(
     clients. If a line's send_before or deadline would pass while the line waits, its order is not sent and no
     hold is placed.
 
-    After Ctrl-C or SIGTERM, the command starts no further orders and finishes those in flight; a second
-    signal cuts off the orders in flight. A run gives up after 10 consecutive failures caused by a wrong token
-    or base URL. It also gives up after 32 (twice --concurrency, but at least 20) consecutive orders that end
-    in doubt or fail for reasons unrelated to the order. If another run holds the lease on a key, the line is
-    retried after all other lines, until the lease expires.
+    After Ctrl-C or SIGTERM, the command finishes the orders in flight and starts no new ones; a second signal
+    aborts the orders in flight. A run stops early after 10 consecutive failures caused by a wrong token or
+    base URL. A run also stops early after 32 (twice --concurrency, but at least 20) consecutive orders that
+    are in doubt or fail for reasons unrelated to the order. If another run holds the lease on a key, the line
+    is retried after all other lines, until the lease expires.
 
-    Exit codes (the highest, if several of 3 to 5 apply). After exit code 1, 130 or 143, orders may also be in
-    doubt:
+    Exit codes (if several of 3 to 5 apply, the highest is returned). After exit code 1, 130 or 143, orders
+    may also be in doubt:
 
     \b
       0    all orders are created, or the dry run found no fault
@@ -152,7 +152,7 @@ def create(
 
 
 def _complain(line: str) -> None:
-    """Write a line to stderr, ignoring errors, because they must not end the run."""
+    """Write a line to stderr. Ignore errors, because an error on stderr must not end the run."""
     with contextlib.suppress(OSError):
         output.complain(line)
 
@@ -234,7 +234,7 @@ class CreateRun:
                     raise ValueError("FILE: contains no orders; nothing was sent")
                 if client is None or journal is None or self.dry_run:
                     _write(self.tell, checking.summary())
-                    self.tell("no faults; this was a dry run: nothing was sent or written")
+                    self.tell("no errors found; this was a dry run, so nothing was sent or written")
                     return DONE
                 _write(self.progress.say, checking.summary())
                 if journal_is_new:
@@ -287,7 +287,7 @@ class CreateRun:
             raise Failed(f"FILE: cannot be read ({error.strerror or error}); nothing was sent") from error
         except sqlite3.Error as error:
             raise Failed(
-                f"cannot write a temporary file for the keys ({error}): free disk space; nothing was sent"
+                f"cannot write the temporary file of keys ({error}): free some disk space; nothing was sent"
             ) from error
         return checking
 
@@ -310,13 +310,15 @@ class CreateRun:
         took = self._clock.now() - began
         self.tell(self._how_it_ended(total, took, is_complete=is_complete, gave_up=failure or bulk.gave_up))
         if not is_complete:
-            self.tell("run the same command again: it continues where it stopped, and sends no order twice")
+            self.tell(
+                "run the same command again: it continues where this run stopped, and sends no order twice"
+            )
         where = f"outcomes: {outcomes.path}" if is_complete else f"outcomes so far: {outcomes.part}"
         _write(self.tell, [shown(where), *self._tally.advice()])
         if is_complete:  # also if it gave up or was stopped at the last line
             return self._tally.exit_code
         if failure or bulk.gave_up:
-            raise Failed(failure or f"given up: {bulk.gave_up}")
+            raise Failed(failure or f"stopped early: {bulk.gave_up}")
         return self.stopping.exit_code or FAILED
 
     def _how_it_ended(self, total: int, took: float, *, is_complete: bool, gave_up: str | None) -> str:
@@ -352,15 +354,18 @@ async def _open(journal: Journal) -> AsyncIterator[None]:
 
 
 async def _send(bulk: BulkRun, orders: OrderFile, outcomes: OutcomeFile) -> str | None:
-    """Send the orders and complete the outcomes file. Return the reason if this fails, and None otherwise."""
+    """Send the orders and complete the outcomes file.
+
+    Return the reason if sending or writing fails, and None otherwise.
+    """
     failed = "FILE cannot be read, or --outcomes cannot be written"
     try:
         await bulk.run(orders.records())
         if bulk.is_complete:
-            failed = "--outcomes: the .part file cannot be completed or renamed"
+            failed = "--outcomes: the .part file cannot be written or renamed"
             await asyncio.to_thread(outcomes.finish)
     except Changed as changed:
-        return f"{changed}: no further line was sent"
+        return f"{changed}: no further orders were sent"
     except OSError as error:
         return f"{failed} ({error.strerror or error})"
     return None
@@ -379,7 +384,7 @@ def journal_and_files(address: str | None) -> tuple[Journal | None, tuple[Path, 
         return None, ()
     journal = journal_named(address)
     if not journal.durable:
-        raise ValueError("--journal: must be durable, because the next run needs the record of what was sent")
+        raise ValueError("--journal: must be durable, because the next run must know which orders were sent")
     if "://" in address:
         try:
             importlib.import_module("asyncpg")

@@ -3,10 +3,11 @@
 `ORDERS` is the layout of a file of orders. The functions of this module can also read files with other
 layouts.
 
-The file is read twice, because nothing may be sent before the last line is checked, and memory use must not
-grow with the file. Storing the checked orders on disk would take longer than reading the file again (60
-instead of 51 microseconds per line), and would create a second copy of customers' data. `UnchangedFile`
-compares the content of both passes, because a file can change without changing its size or modification time.
+An order file is read twice, because no order may be sent before the last line is checked, and memory use must
+not grow with the size of the file. Storing the checked orders on disk would take longer than reading the file
+again (60 instead of 51 microseconds per line), and would create a second copy of customers' data.
+`UnchangedFile` compares the content of both passes, because a file can change without changing its size or
+modification time.
 """
 
 from __future__ import annotations
@@ -125,17 +126,22 @@ def _header_faults(header: Sequence[str], layout: Layout) -> Iterator[LineFault]
             yield f"column {number}, '{shown(short)}'", "is unknown: correct or remove it"
     for name in layout.columns:
         if header.count(name) > 1:
-            yield name, "names more than one column: keep one of them"
+            yield name, "is the name of more than one column: keep one of them"
         elif name not in header and name not in layout.optional:
             yield name, "is missing: add this column"
 
 
 def _why_none_is_known(header: Sequence[str], columns: Collection[str]) -> str:
-    """Explain why a header has no known column, without quoting it: it may contain personal data."""
+    """Explain why a header contains no known column.
+
+    The header is not quoted, because it may contain personal data.
+    """
     for separator, plural in _OTHER_SEPARATORS.items():
         if len(set(",".join(header).split(separator)) & set(columns)) > 1:
-            return f"separates the columns with {plural}: use commas, and a decimal point in amounts"
-    return "names no known column: the first line must be the header"
+            return (
+                f"is separated by {plural}: separate columns with commas, and use a decimal point in amounts"
+            )
+    return "contains no known column name: the first line must be the header"
 
 
 _LINE_BREAK = "contains a line break: check that every quote is closed"
@@ -144,7 +150,7 @@ _LINE_BREAK = "contains a line break: check that every quote is closed"
 def _csv_record(line: int, cells: Sequence[str], header: Sequence[str], layout: Layout = ORDERS) -> Record:
     if len(cells) != len(header):
         more = "more" if len(cells) > len(header) else "fewer"
-        return Record(line=line, faults=(("", f"has {more} cells than the header has columns"),))
+        return Record(line=line, faults=(("", f"has {more} values than the header has columns"),))
     if broken := [name for name, cell in zip(header, cells, strict=True) if {"\n", "\r"} & set(cell)]:
         # A line break in a cell shows an unclosed quote. The cell contains all orders up to the next quote.
         return Record(line=line, faults=tuple((name, _LINE_BREAK) for name in broken))
@@ -235,7 +241,7 @@ class OrderFile:
 
 
 def _handed_out(kept: deque[Record]) -> Iterator[Record]:
-    """Remove and yield each record, so that it stays in memory only while the caller uses it."""
+    """Remove and yield each record, so that a record stays in memory only while the caller uses it."""
     while kept:
         yield kept.popleft()
 
@@ -350,7 +356,7 @@ class Checking:
         needs_held: whether every order must contain the reference of a hold, because no hook holds the funds.
         now: the current time. An order whose time limit has passed is reported as a fault. If None, time
             limits are not checked, because a key that already has an order still returns it.
-        is_stopped: called before every 64th line. The check stops if it returns true.
+        is_stopped: called before every 64th line. The check stops if ``is_stopped`` returns true.
 
     Attributes:
         records: the number of orders, with or without faults.
@@ -399,7 +405,13 @@ class Checking:
         for name in LIMITS:
             limit = getattr(record.command, name, None)
             if self._now is not None and limit is not None and limit <= self._now:
-                yield name, "has passed: set a later time (a key that already has an order still returns it)"
+                yield (
+                    name,
+                    (
+                        "has passed: set a later time (if the key already has an order, that order is "
+                        "still returned)"
+                    ),
+                )
 
     def _note(self, line: int, faults: list[LineFault]) -> None:
         self.faults += len(faults)
@@ -418,15 +430,15 @@ class Checking:
             sums[currency] = EXACT.add(sums.get(currency, Decimal(0)), amount)
 
     def summary(self) -> list[str]:
-        """Return lines that show the number of orders and the sums."""
+        """Return lines that show the number of orders and the total amounts."""
         lines = [f"{self.records:,} orders" if self.records != 1 else "1 order"]
         for side, sums in self.sums.items():
             lines += [f"  {side:<10}{currency:<11}{amount:,f}" for currency, amount in sorted(sums.items())]
         return lines
 
     def complaint(self) -> list[str]:
-        """Return lines that show the listed faults and the number of all faults."""
-        more = f"; the first {len(self.listed):,} are shown" if self.faults > len(self.listed) else ""
+        """Return lines that show the listed faults and the total number of faults."""
+        more = f"; only the first {len(self.listed):,} are shown" if self.faults > len(self.listed) else ""
         faults = "1 fault" if self.faults == 1 else f"{self.faults:,} faults"
         records = "1 line" if self.faulty == 1 else f"{self.faulty:,} lines"
         return [*self.listed, f"{faults} in {records}{more}. {self.none_done}"]
@@ -443,7 +455,10 @@ class Keys(TemporaryDatabase):
         super().__init__(_TABLE)
 
     def seen(self, key: str, line: int) -> int | None:
-        """Record the line of ``key``. If an earlier line has the same key, return that line's number."""
+        """Record the line number of ``key``.
+
+        If an earlier line has the same key, return that line's number.
+        """
         if self.database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?)", (key, line)).rowcount:
             return None
         found: tuple[int] = self.database.execute("SELECT line FROM keys WHERE key = ?", (key,)).fetchone()

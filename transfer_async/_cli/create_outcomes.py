@@ -219,7 +219,8 @@ def _open_locked(path: Path, option: str) -> int:
         except BlockingIOError:
             os.close(file)
             raise ValueError(
-                f"{option}: another run is writing {shown(str(path))}: wait for it, or choose another path"
+                f"{option}: another run is writing {shown(str(path))}: wait until that run has "
+                "finished, or choose another path"
             ) from None
         except BaseException:
             os.close(file)
@@ -255,7 +256,7 @@ class Pace:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, now: float, done: int) -> None:
-        """Record that ``done`` lines are finished at the time ``now``."""
+        """Record that ``done`` lines were finished at the time ``now``."""
         while self._seen and now - self._seen[0][0] > SPAN:
             self._seen.popleft()
         if done > (self._seen[-1][1] if self._seen else 0):
@@ -380,7 +381,7 @@ def outcome_of(result: Order | Exception) -> Outcome:
 
 
 def code_of(result: Order | Exception) -> int:
-    """Return the exit code of a run in which every order except this one was created."""
+    """Return the exit code of a run in which all other orders were created."""
     if isinstance(result, (Order, AlreadyCreated)):
         return process.DONE
     if isinstance(result, JournalFailed) and result.outcome is not Outcome.NOT_SENT:
@@ -421,13 +422,15 @@ class Tally:
         return ", ".join(counts).replace("_", " ") or "none"
 
     def advice(self) -> Iterator[str]:
-        """Yield lines that tell the user what happened and what to do next."""
+        """Yield lines that explain what happened and what to do next."""
         if (before := self.counts[Outcome.CREATED] - self.made) > 0:
-            yield f"already created before this run: {before:,}. To pay once more, use another key"
+            yield (
+                f"already created before this run: {before:,}. To make such a payment again, use another key"
+            )
         if count := self._reasons[process.UNKNOWN].total():
             yield (
-                f"in doubt: {count:,}. These orders may exist: keep the holds, do not pay in another way, "
-                "and run: transfer-async journal list"
+                f"in doubt: {count:,}. These orders may exist: keep the holds, do not make the "
+                "payments in another way, and run: transfer-async journal list"
             )
         if reasons := self._reasons[process.NOT_SENT]:
             yield f"may succeed later: {_counted(reasons)}. Run the same command again"
@@ -441,11 +444,11 @@ class Tally:
             )
         if refuted:
             yield (
-                f"refuted: {refuted:,}. These orders were in doubt and certainly do not exist. They "
-                "are not sent again: to pay, use another key"
+                f"refuted: {refuted:,}. These orders were in doubt and do not exist. They are "
+                "not sent again: to make the payments, use other keys"
             )
         if self.undos_pending:
-            pending = f"undos that failed and are pending: {self.undos_pending:,}"
+            pending = f"failed undos, now pending: {self.undos_pending:,}"
             yield f"{pending}. Run: transfer-async journal recover"
 
 

@@ -1,11 +1,11 @@
 """Create the orders in a file, and write each outcome as soon as it is known.
 
-A run ends when every line has an outcome, when a signal stops it, or when it gives up. In each case, the
-journal has recorded what was done, and the next run continues from there.
+A run ends when every line has an outcome, when a signal stops the run, or when the run gives up. In each
+case, the journal contains the outcomes so far, and the next run continues from there.
 
 A run gives up after several consecutive failures that are caused not by the orders but by the service, the
-base URL, the token, the journal or a hook. Every further order would either place a hold only to release it,
-or end in doubt.
+base URL, the token, the journal or a hook. Otherwise, every further order would either place a hold only to
+release it, or end in doubt.
 
 If another worker (usually a killed run) holds the lease on a key, the line is retried after all other lines,
 until the lease has expired.
@@ -53,8 +53,11 @@ run.
 """
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
-"""The first and the longest wait before postponed lines are retried, in seconds. The wait doubles each time,
-because a live worker may finish a key long before its lease ends. The last retry follows the last lease."""
+"""The first and the longest wait before postponed lines are retried, in seconds.
+
+The wait doubles each time, because a live worker may finish a key long before its lease ends. The last retry
+follows the last lease.
+"""
 
 MARGIN = 0.05
 """Seconds between the expiry of the last lease and the last retry."""
@@ -84,14 +87,14 @@ def request_of(record: Record) -> LineRequest:
 
 @define(kw_only=True)
 class CircuitBreaker:
-    """Counts consecutive failures that are not caused by the orders."""
+    """Counts consecutive failures that are not caused by the orders themselves."""
 
     concurrency: int  # the number of orders in flight
     _in_a_row: int = field(default=0, init=False)
     _not_ready: int = field(default=0, init=False)
 
     def count(self, result: Order | Exception) -> str | None:
-        """Count a result. Return the reason to give up, or None."""
+        """Count a result. Return the reason to give up, or None to continue."""
         if isinstance(result, KeyBusy):  # Another worker uses the key. This is no failure.
             return None
         fate = disposition(result)
@@ -108,7 +111,7 @@ class CircuitBreaker:
         limit = max(AT_LEAST, 2 * self.concurrency)
         for count, most in ((self._not_ready, NOT_READY), (self._in_a_row, limit)):
             if count >= most:
-                return f"{count} orders in a row ended with {type(result).__name__}: {fate.reason}"
+                return f"{count} consecutive orders failed with {type(result).__name__}: {fate.reason}"
         return None
 
 
@@ -205,10 +208,13 @@ class BulkRun:
         if self.gave_up is None and not self._stopping.asked.is_set():
             self.gave_up = self._breaker.count(order_or_error)
             if self.gave_up is not None:
-                self._progress.say(f"giving up: {self.gave_up}; finishing the orders in flight")
+                self._progress.say(f"stopping early: {self.gave_up}; finishing the orders in flight")
 
     def _postpone_if_busy(self, result: OrderResult) -> bool:
-        """Postpone the line if another worker holds the lease on its key. Return whether it was postponed."""
+        """Postpone the line if another worker holds the lease on its key.
+
+        Return whether the line was postponed.
+        """
         request, error = result.request, result.error
         if not isinstance(error, KeyBusy) or len(self._postponed) >= MOST_POSTPONED or self._is_over:
             return False
@@ -221,7 +227,8 @@ class BulkRun:
     async def _cut_off_when_asked(self) -> None:
         await self._stopping.asked.wait()
         self._progress.say(
-            "stopping: starting no new orders and finishing those in flight; signal again to cut them off"
+            "stopping: finishing the orders in flight and starting no new ones; signal "
+            "again to abort the orders in flight"
         )
         await self._stopping.cut.wait()
         await self._client.close(timeout=CUT_OFF)

@@ -1,8 +1,8 @@
 """The demo: a small bank sends orders to a sandbox of the service, in one process.
 
-Each line is printed when its event happens, by an observer of the client, the hold hook, ``resolve``, or the
-code that receives a call's result. Every claim is checked against the orders in the sandbox and the holds in
-the bank's ledger.
+Each line is printed as soon as its event happens: by an observer of the client, by the hold hook, by
+``resolve``, or by the code that receives a call's result. Every claim is checked against the orders in the
+sandbox and the holds in the bank's ledger.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FalseClaim(Exception):
 def expect(claim: str, truth: bool, *, key: str = "") -> None:
     """Raise `FalseClaim`, quoting ``claim``, unless ``truth`` is true."""
     if not truth:
-        raise FalseClaim(f"{key or 'the demo'}: this is not true: {claim}")
+        raise FalseClaim(f"{key or 'the demo'}: this claim is not true: {claim}")
 
 
 @frozen
@@ -85,7 +85,7 @@ class Narration:
         self.plain(f"{self._now() - self._began:7.3f} s  {who:<8} {key:<9}  {text}")
 
     def check(self, key: str, claim: str, truth: bool) -> None:
-        """Print ``claim`` if it is true.
+        """Print ``claim`` if ``truth`` is true.
 
         Raises:
             FalseClaim: ``claim`` is false.
@@ -94,7 +94,7 @@ class Narration:
         self.tell("checked", key, claim)
 
     def observe(self, event: events.Event) -> None:
-        """Print an event. The client calls this method as an observer."""
+        """Print an event. Print an event of the client; this method is an observer."""
         sentence = SENTENCES.get(type(event))
         if sentence is not None:
             self.tell("client", event.key, sentence(event))
@@ -121,7 +121,7 @@ SENTENCES: dict[type[events.Event], Callable[[Any], str]] = {
     events.OrderCreated: lambda event: f"created: {event.order_id}",
     events.OrderUnrecorded: lambda event: f"the journal could not record {event.order_id}",
     events.OrderRefused: lambda _: "refused: no order exists",
-    events.NotSent: lambda event: f"not sent ({event.error})",
+    events.NotSent: lambda event: f"the order was not sent ({event.error})",
     events.OrderInDoubt: lambda _: (
         "in doubt: the order may exist, so nothing is undone and nothing is sent again"
     ),
@@ -162,15 +162,15 @@ PAYMENTS = (
         SAME,
         PersonName("Ben", "Okri"),
         "pays Ben Okri",
-        "the name matched, so the customer was not asked",
+        "the names matched, so the customer was not asked",
         (),
     ),
-    Payment(CLOSE, PersonName("Ben", "Okry"), "pays Ben Okry", "the customer was asked, once", (CLOSE,)),
+    Payment(CLOSE, PersonName("Ben", "Okry"), "pays Ben Okry", "the customer was asked once", (CLOSE,)),
     Payment(
         OTHER,
         PersonName("Amaka", "Nwosu"),
         "pays Amaka Nwosu, at Ben Okri's username",
-        "the name does not match, and no order exists",
+        "the names do not match, and no order exists",
         (CLOSE,),
         MatchResult.NO_MATCH,
     ),
@@ -202,7 +202,9 @@ async def _beneficiaries(scene: Scene) -> None:
                     is_expected = no.result is payment.result and not no.order_may_exist
                 lines.check(payment.key, payment.claim, is_expected and customer.asked == [*payment.asked])
         lines.check(OTHER, "no hold was ever placed", OTHER not in {**ledger.kept, **ledger.released})
-        lines.check("", "the sandbox has the two orders, and not the third", len(sandbox.orders) == 2)
+        lines.check(
+            "", "the sandbox contains the first two orders, but not the third", len(sandbox.orders) == 2
+        )
 
 
 class _Customer:
@@ -215,7 +217,7 @@ class _Customer:
     async def says_yes(self, intent: OrderIntent, user: User) -> bool:
         self.asked.append(intent.key)
         question = f"did you mean {user.firstname} {user.middlename} {user.lastname}?"
-        self._lines.tell("bank", intent.key, f"a close match, put to the customer: {question}")
+        self._lines.tell("bank", intent.key, f"a close match; the bank asks its customer: {question}")
         self._lines.tell("customer", intent.key, "yes")
         return True
 
@@ -322,7 +324,7 @@ def _outcome(result: OrderResult) -> Outcome:
     if isinstance(result.error, TransferError):
         return result.error.outcome
     kind = type(result.error).__name__
-    expect(f"{kind} is an error of the package", result.error is None, key=str(result.request.key))
+    expect(f"{kind} is one of the package's own errors", result.error is None, key=str(result.request.key))
     return Outcome.CREATED
 
 
@@ -364,7 +366,9 @@ class Scene:
         self.orders[key] = order
         number = len(self.ledger.kept)
         last = list(self.sandbox.orders)[number - 1 :]
-        self.lines.check(key, f"the sandbox has it, as order {number} of {number}", last == [order.id])
+        self.lines.check(
+            key, f"the sandbox contains the order, as number {number} of {number}", last == [order.id]
+        )
 
 
 async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = PATIENCE) -> None:
@@ -386,7 +390,9 @@ async def run(say: Say, *, match_every: float = MATCH_EVERY, patience: float = P
 
 async def _play(lines: Narration, *, match_every: float) -> None:
     async with Sandbox(match_every=match_every) as sandbox:
-        lines.plain("A bank, the transfer_async client, and a sandbox of the service, in one process.")
+        lines.plain(
+            "This demo runs a bank, the transfer_async client and a sandbox of the service in one process."
+        )
         ledger, office = Ledger(lines.tell), BackOffice(sandbox, lines.tell)
         async with TransferClient(
             sandbox.base_url,
@@ -406,7 +412,7 @@ async def _play(lines: Narration, *, match_every: float) -> None:
             for number, (title, step) in enumerate(STEPS, 1):
                 lines.title(f"{number}. {title}")
                 await step(scene)
-    lines.check("", "all of this agrees with the sandbox and the ledger", True)
+    lines.check("", "all of these figures match the sandbox and the ledger", True)
     lines.plain("")
     matched = ", ".join(f"{order.id} matched" for order in scene.orders.values())
     lines.plain(f"demo ok: {matched}, 1 refused, 0 in doubt")
@@ -416,13 +422,13 @@ async def _play(lines: Narration, *, match_every: float) -> None:
 
 
 async def _who_am_i(scene: Scene) -> None:
-    every = f"its matcher bot runs every {scene.match_every:g} s"
+    every = f"the matcher bot runs every {scene.match_every:g} s"
     scene.lines.tell("sandbox", "", f"listens on {scene.sandbox.base_url}; {every}")
     me = await scene.client.who_am_i()
     active = "active" if me.is_active else "not active"
     scene.lines.tell("client", "", f"who am I: {me.username}, role {me.role}, {active}")
     bank = scene.sandbox.accounts.bank
-    scene.lines.check("", "that is the account that owns the token", me.id == bank.id)
+    scene.lines.check("", "this is the account that owns the token", me.id == bank.id)
 
 
 async def _an_order(scene: Scene) -> None:
@@ -440,9 +446,9 @@ async def _a_lost_answer(scene: Scene) -> None:
         honest = doubt.outcome is Outcome.UNKNOWN and doubt.order_may_exist
         lines.check(LOST, "the error says that the order may exist", honest)
         kept = doubt.receipts == {"funds_hold": ledger.kept.get(LOST)}
-        lines.check(LOST, f"its hold is kept: {ledger.kept.get(LOST)}", kept)
+        lines.check(LOST, f"the hold is kept: {ledger.kept.get(LOST)}", kept)
     else:
-        raise FalseClaim("an order whose answer was lost was reported as created")
+        raise FalseClaim("an order whose response was lost was reported as created")
 
 
 async def _the_doubt_ends(scene: Scene) -> None:
@@ -451,7 +457,7 @@ async def _the_doubt_ends(scene: Scene) -> None:
     report = await scene.client.recover()
     lines.check(LOST, "recover() resolved it", (report.resolved, report.in_doubt) == (1, 0))
     order = await _create_lost(scene)
-    lines.tell("client", LOST, f"create_order again, same key: gives back {order.id}")
+    lines.tell("client", LOST, f"create_order with the same key again: returns {order.id}")
     lines.check(LOST, "no second request was sent", scene.requests == sent)
     scene.check_newest(LOST, order)
 
@@ -469,10 +475,10 @@ async def _a_refusal(scene: Scene) -> None:
         lines.check(REFUSED, "the error says that no order exists", not no.order_may_exist)
     else:
         raise FalseClaim("an order to a beneficiary who cannot be paid was created")
-    lines.check(REFUSED, "its hold is released", REFUSED in scene.ledger.released)
+    lines.check(REFUSED, "the hold is released", REFUSED in scene.ledger.released)
     record = await scene.client.known(REFUSED)
     free = record is not None and record.state is KeyState.FREE
-    lines.check(REFUSED, "its key is free again", free)
+    lines.check(REFUSED, "the key is free again", free)
 
 
 def _reason(no: Refused) -> str:
@@ -487,7 +493,7 @@ async def _the_matcher_bot(scene: Scene) -> None:
         scene.lines.tell("sandbox", key, f"matched: {order.id}")
         now = scene.office.order(order.id)
         same = now.id == order.id and now.state is OrderState.MATCHED
-        scene.lines.check(key, "it is the same order, and its state is matched", same)
+        scene.lines.check(key, "the order is unchanged, and its state is now matched", same)
 
 
 async def _what_there_is(scene: Scene) -> None:
@@ -498,10 +504,10 @@ async def _what_there_is(scene: Scene) -> None:
         lines.tell("order", key, f"{now.id}  {now.state.value}  {sent}  {kept.get(key)} kept")
     ours = {order.id for order in scene.orders.values()}
     exact = set(scene.sandbox.orders) == ours and len(ours) == 2
-    lines.check("", "the sandbox has these 2 orders and no other", exact)
-    lines.check("", "it received 3 requests for 3 keys", scene.requests == 3)
+    lines.check("", "the sandbox contains only these 2 orders", exact)
+    lines.check("", "the sandbox received 3 requests for 3 keys", scene.requests == 3)
     held = set(kept) == set(scene.orders) and set(released) == {REFUSED}
-    lines.check("", "the ledger keeps 2 holds, theirs, and has released 1", held)
+    lines.check("", "the ledger contains the holds of these 2 orders, and has released 1 hold", held)
 
 
 async def _many_orders(scene: Scene) -> None:
@@ -509,17 +515,20 @@ async def _many_orders(scene: Scene) -> None:
 
 
 STEPS: tuple[tuple[str, Callable[[Scene], Awaitable[None]]], ...] = (
-    ("Who the caller is", _who_am_i),
+    ("Whose token is it?", _who_am_i),
     ("An order is created", _an_order),
-    ("An answer is lost: the service processes the order and closes the connection", _a_lost_answer),
+    ("A response is lost: the service processes the order and closes the connection", _a_lost_answer),
     (
-        "The doubt ends: the bank finds out that the order exists; here it looks into the sandbox",
+        (
+            "The doubt is resolved: the bank finds out that the order exists (in this "
+            "demo, it asks the sandbox)"
+        ),
         _the_doubt_ends,
     ),
     ("A refusal: the beneficiary cannot be paid", _a_refusal),
     ("The matcher bot matches the orders", _the_matcher_bot),
     ("The result", _what_there_is),
-    ("Is the beneficiary who the customer means?", _beneficiaries),
+    ("Does the beneficiary's name match?", _beneficiaries),
     (f"{ORDERS} orders at once, with faults", _many_orders),
 )
 """The steps, in the demo's order. Each step checks its claims. The last two have sandboxes of their own."""

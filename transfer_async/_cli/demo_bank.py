@@ -72,7 +72,9 @@ class Ledger:
         hold = self._holds.get(intent.id)
         if hold is not None and not hold.released:
             self._holds[intent.id] = evolve(hold, released=True)
-            self._tell("bank", intent.key, f"{hold.reference} released: the customer can use the money again")
+            self._tell(
+                "bank", intent.key, f"{hold.reference} was released: the customer can use the money again"
+            )
 
     @property
     def kept(self) -> dict[str, str]:
@@ -87,7 +89,8 @@ class Ledger:
 
 @define
 class BackOffice:
-    """Finds out whether an order exists. A real bank would use a look-up, a statement or a person.
+    """Finds out whether an order exists. A real bank would look up the order, check an account statement, or
+    ask a person.
 
     The demo reads the sandbox's orders, because the service has no documented look-up of orders.
     """
@@ -99,14 +102,16 @@ class BackOffice:
     async def resolve(self, intent: OrderIntent, _doubt: OutcomeUnknown) -> Order | None:
         """Return the order for ``intent``, or None while it is unknown. Used as the client's ``resolve``."""
         if not self.at_work:
-            self._tell("bank", intent.key, "the back office has not looked yet: not known")
+            self._tell("bank", intent.key, "the back office has not looked yet: unknown")
             return None
         found = [order for order in self._sandbox.orders.values() if _is_of(order, intent.order)]
         if len(found) != 1:
             # If no order is found, this proves nothing: a request that stalled may still take effect.
-            self._tell("bank", intent.key, f"the back office sees {len(found)} orders that fit: not known")
+            self._tell("bank", intent.key, f"the back office found {len(found)} matching orders: unknown")
             return None
-        self._tell("bank", intent.key, f"the back office (here: the sandbox) has found it: {found[0].id}")
+        self._tell(
+            "bank", intent.key, f"the back office (here, the sandbox) has found the order: {found[0].id}"
+        )
         return self.order(found[0].id)
 
     def order(self, order_id: str) -> Order:

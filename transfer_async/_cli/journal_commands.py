@@ -84,7 +84,10 @@ InDoubt = Annotated[
 ProposalId = Annotated[
     str | None,
     typer.Option(
-        "--proposal", help="The proposal's id. Without it, the command shows the proposal and asks."
+        "--proposal",
+        help=(
+            "The proposal's id; by default, the command shows the current proposal and asks for confirmation."
+        ),
     ),
 ]
 
@@ -99,11 +102,15 @@ From = Annotated[
 ]
 Results = Annotated[
     Path | None,
-    typer.Option(metavar="PATH", help="With --from, the file of results; FILE.results.jsonl by default."),
+    typer.Option(
+        metavar="PATH", help="With --from, the file to write the results to; FILE.results.jsonl by default."
+    ),
 ]
 FileFormat = Annotated[
     Format | None,
-    typer.Option("--format", help="With --from, the format of FILE; by default, its suffix decides."),
+    typer.Option(
+        "--format", help="With --from, the format of FILE; by default, determined by the file's suffix."
+    ),
 ]
 DryRun = Annotated[
     bool,
@@ -183,7 +190,7 @@ def _decide_from_file(
         return False
     for item in parameters:
         if item.name not in _BESIDE_FROM and given[item.name] != item.default:
-            fail(f"journal: {typed[item.name]}: leave it out with --from", USAGE)
+            fail(f"journal: {typed[item.name]} cannot be used with --from", USAGE)
     settle_after = given.get("settle_after", SETTLE_AFTER)
     _check_settle_after(settle_after)
     target, by = (
@@ -204,15 +211,18 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
     First stop every program that uses the journal. Programs of an earlier version can never use the journal
     again. All scopes are upgraded in place, in one transaction. If the command is interrupted, run it again.
     The command shows what the journal contains, and asks for confirmation before it changes anything. If the
-    format is up to date, it does nothing.
+    format is up to date, the command does nothing.
     """
     plan = _with_store(journal, lambda store: store.planned_upgrade())
     is_needed = plan.found != plan.version
     if is_needed:
         complain(_plan_text(plan))
         confirm(
-            "Programs of an earlier version, including running ones, can never use the journal again. This "
-            "cannot be undone. Are all of them stopped, and should the journal be upgraded now?",
+            (
+                "Programs of an earlier version, including running ones, can never use the "
+                "journal again. This cannot be undone. Have you stopped all programs of an "
+                "earlier version, and should the journal be upgraded now?"
+            ),
             yes=yes,
         )
     done = _with_store(journal, lambda store: store.upgrade(plan)) if is_needed else plan
@@ -226,7 +236,7 @@ def upgrade(*, journal: options.JournalNeeded, yes: Yes = False, as_json: AsJson
         keys = journal_output.counted(done.keys, "key")
         tell(f"the journal's format is now {done.version}; {keys} unchanged")
     else:
-        tell(f"the journal's format is already {done.version}: there is nothing to do")
+        tell(f"the journal already has format {done.version}: there is nothing to upgrade")
 
 
 def _with_store(address: str, do: Callable[[DurableJournal], Awaitable[Upgrade]]) -> Upgrade:
@@ -247,10 +257,10 @@ def _plan_text(found: Upgrade) -> str:
         f"{count} {shown(state.replace('_', ' '))}" for state, count in sorted(found.states.items())
     )
     keys = journal_output.counted(found.keys, "key")
-    text = f"journal: its format is {found.found}, and will be {found.version}; {keys}"
+    text = f"journal: the format is {found.found}, and will be {found.version}; {keys}"
     text += f": {states}" if states else ""
     if found.unreadable:
-        text += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will stay corrupt"
+        text += f"; {journal_output.counted(found.unreadable, 'corrupt record')} will not be repaired"
     return "\n".join([text, *(f"connected to the database: {shown(user)}" for user in found.users)])
 
 
@@ -323,7 +333,7 @@ def note(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a note into a key's history. The key does not change, and a proposal stays valid."""
+    """Add a note to a key's history. The key does not change, and any proposal stays valid."""
     with usage():
         person, reason = Person(by, None).name, checked_text("TEXT", text)
     target.with_journal(lambda operators: operators.note(key, by=person, reason=reason))
@@ -348,7 +358,7 @@ def audit(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what people did about all keys, newest first. Deleted keys are not included."""
+    """List the actions of all people on all keys, newest first. Deleted keys are not included."""
     with usage():
         wanted: dict[str, Any] = {
             "by": by,
@@ -443,11 +453,11 @@ def _order_named(
     rows = rows_of(decision)
     if not any(row.names_order for row in rows):
         if order_id is not None:
-            fail(f"journal: --order-id: is not for {decision.value}", USAGE)
+            fail(f"journal: --order-id cannot be used with {decision.value}", USAGE)
         return None
     if len(rows) > 1:  # one kind of the decision names an order, the other none
         if (order_id is None) is not in_doubt:
-            fail("journal: --order-id or --in-doubt: give one of them", USAGE)
+            fail("journal: pass either --order-id or --in-doubt", USAGE)
         if order_id is None:
             return None
     elif order_id is None:
@@ -505,7 +515,7 @@ def propose(
 ) -> None:
     """Propose a decision about a key, for another person to approve.
 
-    The key does not change before the approval. Any change to the key voids the proposal.
+    The key does not change until the proposal is approved. Any change to the key voids the proposal.
     """
     _check_settle_after(settle_after)
     view, wanted = target.view(key), Decision(decision)
@@ -626,7 +636,7 @@ def four_eyes(
 def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
     waiver = target.with_journal(lambda operators: operators.four_eyes()).proposal
     if waiver is None:
-        fail("journal: four-eyes: there is no proposal to waive dual control", FAILED)
+        fail("journal: four-eyes: nobody has proposed to waive dual control", FAILED)
     attribution = person.attribution()
     if action is Action.APPROVE:
         target.with_journal(lambda operators: _approve(operators, FOUR_EYES, waiver, attribution))
@@ -639,7 +649,10 @@ def _end_waiver(target: JournalTarget, action: Action, person: Person) -> None:
 async def _approve(
     operators: Operators, key: str, proposal: Proposal, attribution: dict[str, str]
 ) -> KeyRecord:
-    """Approve a proposal. If another person was faster, the error names the person and the time."""
+    """Approve a proposal.
+
+    If another person has already approved the proposal, the error names the person and the time.
+    """
     try:
         return await operators.approve(key, proposal=proposal.id, **attribution)
     except KeyChanged as changed:
@@ -647,7 +660,10 @@ async def _approve(
 
 
 async def _approval_text(operators: Operators, key: str) -> str:
-    """Describe the approval of the key's last proposal. Return an empty string if it was not approved."""
+    """Describe the approval of the key's last proposal.
+
+    Return an empty string if the proposal was not approved.
+    """
     step = approval(await operators.history(key))
     return "" if step is None else f"; {shown(step.by)} approved it at {journal_output.step_time(step)}"
 
@@ -665,7 +681,13 @@ def _current_proposal(target: JournalTarget, view: KeyView, named_id: str | None
     if named_id is None and not is_interactive():
         fail("journal: --proposal is required when not interactive", USAGE)
     if named_id not in (None, proposal.id):
-        fail(f"journal: {shown(key)}: another proposal has replaced it: {proposal.id}", FAILED)
+        fail(
+            (
+                f"journal: {shown(key)}: another proposal has replaced the proposal that you "
+                f"named: {proposal.id}"
+            ),
+            FAILED,
+        )
     return proposal
 
 
@@ -697,8 +719,7 @@ def recover(
     FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and, optionally,
     resolve (which finds out whether an order in doubt exists). FACTORY may be async.
 
-    Exit codes: the same as for all journal commands, and 3 if an undo is still pending or a record is
-    corrupt.
+    Exit codes: those of all journal commands, and 3 if an undo is still pending or a record is corrupt.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -761,8 +782,11 @@ def prune(
             "delivered again"
         )
     confirm(
-        f"This deletes every key of {shown(target.scope)} that ended before {journal_output.iso(time)} "
-        "and more than a day ago. If a deleted key is used again, it creates another order. Delete them?",
+        (
+            f"This deletes every key of {shown(target.scope)} that ended before "
+            f"{journal_output.iso(time)} and more than a day ago. A call with a deleted key "
+            "creates another order. Delete these keys?"
+        ),
         yes=yes,
     )
     # An invalid time causes a ValueError.

@@ -1,8 +1,9 @@
 """Make the decisions in a file: ``journal resolve``, ``refute``, ``propose``, ``approve`` with ``--from``.
 
 Each row contains a decision about one key. The decision is a single transition, bound to the version of the
-key that the person saw. Therefore no row is half decided, even if a run is stopped or killed. The next run
-reports the rows that are already decided, and refuses rows whose key has changed since the person saw it.
+key that the person saw. Therefore, no decision is recorded in part, even if a run is stopped or killed. The
+next run reports the rows that are already decided, and refuses rows whose key has changed since the person
+saw it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ from transfer_async.journal.transitions import Claim, Move
 
 @frozen(kw_only=True)
 class FileDecision:
-    """A row of the file. ``seen`` is the version of the key that the person saw."""
+    """A decision in a row of the file. ``seen`` is the version of the key that the person saw."""
 
     key: str
     decision: Decision
@@ -83,7 +84,7 @@ class FileDecision:
 def _seen(value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError("seen: must be the key's version that you saw (moves in journal list --json)")
+        raise ValueError("seen: must be the version of the key that you saw (moves in journal list --json)")
     return int(text)
 
 
@@ -144,10 +145,10 @@ class DecisionCheck(Checking):
     """Checks all rows before the first decision is made."""
 
     one_each = "decide each key once"
-    none_done = "Nothing was decided."
+    none_done = "No decision was recorded."
 
     def _add(self, command: FileDecision) -> None:
-        """Do nothing, because a decision has no amount."""
+        """Do nothing, because decisions have no amounts to add."""
 
 
 # --- a dry run ---------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ class DecisionRun:
     is_whole: bool = False
 
     async def run(self, operators: Operators) -> None:
-        """Decide the rows one by one, until the end, a signal, or a failure of the journal."""
+        """Record the decisions one by one, until the file ends, a signal arrives, or the journal fails."""
         with self.stopping.by_signals():
             try:
                 self.is_whole = await self._decide(operators)
@@ -273,7 +274,7 @@ class DecisionRun:
             if (self.command == "propose" and is_own) or await _is_decided(operators, wanted, view):
                 return Result.BEFORE, ""
             if self.command == "approve" and not is_proposed:
-                raise ValueError("no such decision has been proposed")  # noqa: TRY301 - like `approve`
+                raise ValueError("nobody has proposed this decision")  # noqa: TRY301 - like `approve`
             effects = effects_text(view, wanted.row, order_id=wanted.order_id)
             await self._decide_row(operators, wanted, view)
         except JournalFailed as failed:
@@ -337,11 +338,11 @@ def decide_file(
     counts = ", ".join(f"{run.counts[result]:,} {result}" for result in Result if run.counts[result])
     tell(f"{counted(count, 'row')}: {counts or 'none was decided'}")
     if file is None:
-        tell("this was a dry run: nothing was decided or written")
+        tell("this was a dry run: no decision was recorded, and no file was written")
     else:
         tell(shown(f"results: {results}" if run.is_whole else f"results so far: {file.part}"))
     if not run.is_whole:
-        tell("run the same command again: it continues, and decides no row twice")
+        tell("run the same command again: it continues where this run stopped, and records no decision twice")
         raise typer.Exit(run.stopping.exit_code or FAILED)
     raise typer.Exit(ROWS_REFUSED if run.counts[Result.REFUSED] else DONE)
 
@@ -365,8 +366,11 @@ def _checked(rows: OrderFile, scope: str, *, yes: bool) -> int:
     if not check.records:
         raise ValueError("FILE: contains no decisions")
     confirm(
-        f"FILE: {counted(check.records, 'decision')} about keys of {shown(scope)}. Refuting releases holds: "
-        "if an order exists anyway, it may be paid twice. --dry-run shows every row. Make all of them?",
+        (
+            f"FILE: {counted(check.records, 'decision')} about keys of {shown(scope)}. "
+            "Refuting releases holds: if an order exists anyway, the payment may be made "
+            "twice. --dry-run shows every row. Record all of these decisions?"
+        ),
         yes=yes,
     )
     return check.records

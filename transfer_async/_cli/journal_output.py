@@ -54,7 +54,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def time_given(option: str, text: str) -> datetime:
-    """Return the time in ``text``, which is in UTC if it names no zone.
+    """Return the time in ``text``, which is in UTC unless it contains a time zone.
 
     Raises:
         ValueError: the text is not a time; the message names the option.
@@ -76,7 +76,7 @@ def time_named(before: str | None, older_than: str | None, *, now: datetime) -> 
         ValueError: the time is invalid or in the future, or both or neither of the options are given.
     """
     if (before is None) == (older_than is None):
-        raise ValueError("--before or --older-than: give one of them")
+        raise ValueError("pass either --before or --older-than")
     if before is not None:
         time = time_given("--before", before)
     elif age := re.fullmatch(r"(\d{1,5})([mhdw])", older_than or ""):
@@ -182,7 +182,7 @@ def parties(seen: OrderIntent | Order) -> dict[str, str | None]:
 
 
 def _ending_text(ending: Ending) -> str:
-    named = f"; the service names: {', '.join(ending.fields)}" if ending.fields else ""
+    named = f"; fields named by the service: {', '.join(ending.fields)}" if ending.fields else ""
     return f"{ending.error} ({ending.outcome.value.replace('_', ' ')}){named}"
 
 
@@ -343,7 +343,7 @@ def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
         ValueError: the address is invalid, or the file does not exist.
     """
     if "://" not in address and not Path(address).is_file():
-        raise ValueError(f"--journal: there is no file {shown(util.public(address))}")
+        raise ValueError(f"--journal: the file {shown(util.public(address))} does not exist")
     return options.journal_named(address)
 
 
@@ -359,7 +359,10 @@ async def opened(
 
 
 def explained(error: Exception) -> str:
-    """Return the text of ``error``. For a `TransferError`, add its type and, if safe, its cause's message."""
+    """Return the text of ``error``.
+
+    For a `TransferError`, add the error's type and, if safe, its cause's message.
+    """
     if not isinstance(error, TransferError):
         return as_typed(str(error))
     cause = "" if error.__cause__ is None else errors.safe_line(error.__cause__)

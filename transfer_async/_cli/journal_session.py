@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-By = Annotated[str | None, typer.Option(help="Your name in the history; the login name by default.")]
+By = Annotated[str | None, typer.Option(help="Your name in the history; by default, your login name.")]
 Reason = Annotated[
-    str | None, typer.Option(help="Your evidence for the decision, which is kept in the key's history.")
+    str | None, typer.Option(help="Your evidence for the decision, recorded in the key's history.")
 ]
 Undone = Annotated[
     bool,
@@ -67,7 +67,7 @@ class JournalTarget:
             settle_after: seconds until a refutation is accepted; see `Operators`.
             refusal_code: the exit code if ``work`` raises a ValueError.
             in_any_scope: whether to accept a journal that contains only keys of other scopes.
-            wrap: takes the journal, and returns the journal to use in its place.
+            wrap: a function that takes the journal, and returns the journal to use instead.
         """
         store = self.journal
         store = store if wrap is None else wrap(store)
@@ -77,7 +77,7 @@ class JournalTarget:
                 other_scopes = () if in_any_scope else await operators.other_scopes()
                 if other_scopes:
                     names = only_scopes(other_scopes).shown(str)
-                    advice = "pass the right one with --scope or --base-url"
+                    advice = "pass the right scope with --scope or --base-url"
                     fail(f"journal: the journal has no key of {self.scope}, {names}: {advice}", OTHER_SCOPE)
                 return await work(operators)
 
@@ -124,7 +124,10 @@ class Person:
             return checked_name("--by", by)
 
     def attribution(self) -> dict[str, Any]:
-        """Return the ``by`` and ``reason`` arguments for `Operators`, prompting for a missing reason."""
+        """Return the ``by`` and ``reason`` arguments for `Operators`.
+
+        If the reason is missing, prompt for it.
+        """
         by, reason = self.name, self.reason
         if reason is None:
             if not is_interactive():
@@ -145,16 +148,17 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def warn_of_sender(view: KeyView) -> None:
-    """Warn if the sender of a key in doubt never reported an end, because it may still send."""
+    """Warn if the sender of a key in doubt never reported a result, because it may still send the order."""
     if view.state in (KeyState.SENDING, KeyState.IN_DOUBT) and not view.sender_reported:
         complain(
-            f"journal: {shown(view.key)}: its sender never reported an end. Make sure that its process has "
-            "ended: a suspended process may still send."
+            f"journal: {shown(view.key)}: the sender never reported how its attempt ended. "
+            "Make sure that the sender's process has ended: a suspended process may still "
+            "send the order."
         )
 
 
 def run_journal(work: Coroutine[Any, Any, T], *, refusal_code: int = FAILED) -> T:
-    """Run ``work``. If it fails, print the error in one line and end the command."""
+    """Run ``work``. If ``work`` fails, print the error in one line and end the command."""
     # TransferError comes first, because some of its subclasses are also ValueErrors.
     with failing(
         "journal", {TransferError: FAILED, ValueError: refusal_code}, words=journal_output.explained
@@ -175,7 +179,7 @@ def effects_text(view: KeyView, row: DecisionRow, *, order_id: str | None = None
 def _pending_text(target: JournalTarget, key: str) -> str:
     """Describe the pending undos.
 
-    If the journal fails, explain how to list them instead, because the decision is already saved.
+    If the journal fails, explain how to list the undos instead, because the decision is already saved.
     """
 
     async def view(store: Journal) -> KeyView:
@@ -185,7 +189,7 @@ def _pending_text(target: JournalTarget, key: str) -> str:
     try:
         return pending(run(view(target.journal)), holds=HOLDS).shown(shown)
     except (TransferError, ValueError):
-        return "transfer-async journal show lists the pending undos"
+        return "to list the pending undos, run transfer-async journal show"
 
 
 def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json: bool) -> None:
@@ -198,8 +202,9 @@ def print_record(target: JournalTarget, key: str, record: KeyRecord, *, as_json:
         end = f"its order is {shown(record.order_id)}"
     elif record.state is KeyState.FREE:
         end = (
-            f"{_pending_text(target, key)}. If the same message or line is processed again, it "
-            "returns the recorded result. To make a payment that is still due, use another key"
+            f"{_pending_text(target, key)}. If the same message or line is processed again, "
+            "the recorded result is returned. To make a payment that is still due, use "
+            "another key"
         )
     else:
         end = "find out whether its order exists, then resolve or refute it"

@@ -1,6 +1,7 @@
 """The entry point of the ``transfer-async`` command.
 
-It handles ``--version`` without importing the command line, and reports if typer is not installed.
+The launcher handles ``--version`` without importing the command line, and reports an error if typer is not
+installed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _make_streams_safe() -> None:
 
 
 def narrowed(app: Typer, words: Sequence[str]) -> Typer:
-    """Return the app with only the command that ``words[0]`` names, because building all commands is slow.
+    """Return an app with only the command named ``words[0]``, because building all commands is slow.
 
     If ``words[0]`` is missing or is not a command, return the whole app, which then prints its help or an
     error.

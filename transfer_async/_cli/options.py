@@ -37,14 +37,16 @@ _journal = typer.Option(
     "--journal",
     envvar="TRANSFER_JOURNAL",
     metavar="ADDRESS",
-    help="The journal: the path of a file, or a postgresql:// address.",
+    help="The journal: the path of a file, or a postgresql:// URL.",
 )
 _base_url = typer.Option("--base-url", envvar="TRANSFER_BASE_URL", help="The base URL of the service.")
 _hooks = typer.Option(
     "--hooks",
     metavar="MODULE:FACTORY",
-    help="A function that returns the bank's hooks, "
-    "and optionally its resolve, token, retry and other settings.",
+    help=(
+        "A factory function that returns your hooks and, optionally, resolve, token, "
+        "retry and other settings."
+    ),
 )
 
 Journal = Annotated[str | None, _journal]
@@ -55,51 +57,77 @@ Hooks = Annotated[str | None, _hooks]
 HooksNeeded = Annotated[str, _hooks]
 
 Token = Annotated[
-    str | None, typer.Option(envvar="TRANSFER_API_TOKEN", help="The API token. Prefer the variable.")
+    str | None,
+    typer.Option(
+        envvar="TRANSFER_API_TOKEN", help="The API token. It is safer to set the environment variable."
+    ),
 ]
 Scope = Annotated[
-    str | None, typer.Option(help="The name of the service in the journal; its base URL by default.")
+    str | None, typer.Option(help="The service's name in the journal; by default, its base URL.")
 ]
 SettleAfter = Annotated[
     float,
     typer.Option(
-        help="Seconds after the last possible send until a report that no order exists is accepted."
+        help=(
+            "Minimum seconds between the last moment at which an order could have been "
+            "sent and a decision that it does not exist."
+        )
     ),
 ]
 AbandonedSettleAfter = Annotated[
     float | None,
     typer.Option(
-        help="Replaces --settle-after if resolve returns NO_ORDER but the sender never reported an end "
-        "(it may only be suspended); 86400 (a day) by default."
+        help=(
+            "Used instead of --settle-after when resolve returns NO_ORDER and the sender, "
+            "which may only be suspended, never reported a result; 86400 (a day) by "
+            "default."
+        )
     ),
 ]
 PerSecond = Annotated[
     float | None,
-    typer.Option("--rate", help="Maximum orders per second, including retries; no limit by default."),
+    typer.Option(
+        "--rate", help=("The maximum number of orders per second, including retries; no limit by default.")
+    ),
 ]
 Burst = Annotated[
-    int | None, typer.Option(help="With --rate, maximum orders sent at once after a pause; 1 by default.")
+    int | None,
+    typer.Option(
+        help=("With --rate, the maximum number of orders sent at once after a pause; 1 by default.")
+    ),
 ]
 Broker = Annotated[
     str | None,
     typer.Option(
         envvar="TRANSFER_BROKER",
         metavar="ADDRESS",
-        help="The broker: a nats://, tls://, redis:// or rediss:// address.",
+        help="The broker's URL: nats://, tls://, redis:// or rediss://.",
     ),
 ]
-Commands = Annotated[str, typer.Option(help="The subject or stream for commands.")]
+Commands = Annotated[str, typer.Option(help="The subject or stream that contains commands.")]
 
 
 Options = Mapping[str, tuple[Any, Any]]
 """The type and the default of each option, by parameter name."""
 
 _NETWORK_HELP = {
-    "proxy": ("ADDRESS", "An HTTP proxy: http://user:password@host:port. Prefer the variable."),
-    "ca": ("FILE", "A PEM file of the certificates to trust in place of the system's."),
-    "client_cert": ("FILE", "A PEM file of the client's certificate."),
-    "client_key": ("FILE", "A PEM file of the key, if --client-cert does not contain it."),
-    "headers": ("FILE", "Headers for every request, one per line, such as X-Gateway-Key: 7f3a."),
+    "proxy": (
+        "ADDRESS",
+        (
+            "The URL of an HTTP proxy, http://user:password@host:port. It is safer to set "
+            "the environment variable."
+        ),
+    ),
+    "ca": ("FILE", "A PEM file of CA certificates to trust instead of the system's."),
+    "client_cert": ("FILE", "A PEM file that contains the client's certificate."),
+    "client_key": (
+        "FILE",
+        ("A PEM file that contains the client's private key, if --client-cert does not contain the key."),
+    ),
+    "headers": (
+        "FILE",
+        ("A file of headers to send with every request, one per line, such as X-Gateway-Key: 7f3a."),
+    ),
 }
 NETWORK: Options = {
     name: (Annotated[str | None, typer.Option(envvar=VARIABLES[name], metavar=kind, help=text)], None)
@@ -145,8 +173,8 @@ def expanded(
 
     Args:
         command: the command's function.
-        groups: for each parameter, by name, the function that builds its value from the values of the group's
-            options, and these options.
+        groups: for each parameter name, the group's options, and the function that builds the parameter's
+            value from their values.
     """
     wanted = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -193,7 +221,7 @@ def rate_given(per_second: float | None, burst: int | None) -> Rate | None:
     """
     if per_second is None:
         if burst is not None:
-            raise ValueError("--burst: needs --rate as well")
+            raise ValueError("--burst: requires --rate, too")
         return None
     try:
         return Rate(per_second, burst=1 if burst is None else burst)
@@ -221,7 +249,7 @@ def client_of(
     settings = {"token": token, **settings, **side.settings}
     if settings["token"] is None:
         raise ValueError(
-            "no token: pass --token, set TRANSFER_API_TOKEN, or return a token from the factory of --hooks"
+            "no token: pass --token, set TRANSFER_API_TOKEN, or return a token from the --hooks factory"
         )
     settings["observers"] = [*observers, *settings.get("observers", ())]
     try:
@@ -229,12 +257,13 @@ def client_of(
     except ValueError as error:
         why, is_factorys = str(error), str(error).partition(":")[0] in side.settings
     raise ValueError(
-        f"--hooks: invalid setting returned by the factory: {why}" if is_factorys else as_typed(why)
+        f"--hooks: the factory returned an invalid setting: {why}" if is_factorys else as_typed(why)
     )
 
 
 def journal_named(address: str) -> SQLiteJournal | PostgresJournal:
-    """Return the unopened journal for ``--journal``. Environment variables configure its encryption.
+    """Return the unopened journal for ``--journal``. Environment variables configure the journal's
+    encryption.
 
     Raises:
         ValueError: the address or an encryption key in the environment is invalid.
@@ -263,7 +292,7 @@ _logger = logging.getLogger(__name__)
 
 @frozen(kw_only=True)
 class BankSide:
-    """The result of the bank's factory. Use it as an async context manager, which calls ``close`` on exit.
+    """The result of the bank's factory, an async context manager that calls ``close`` on exit.
 
     Args:
         hooks: the hooks that run before an order is sent.
@@ -349,7 +378,7 @@ async def made_by(factory: Callable[[], object] | None) -> BankSide:
             "--hooks: the factory must return a sequence of hooks, or a mapping or object with hooks"
         )
     if unknown := parts.keys() - {*SETTINGS, *_FOR_TRIALS}:
-        raise ValueError(f"--hooks: unexpected setting {shown(min(unknown))!r} returned by the factory")
+        raise ValueError(f"--hooks: the factory returned an unknown setting, {shown(min(unknown))!r}")
     settings = {name: parts[name] for name in SETTINGS if name in parts}
     return BankSide(hooks=hooks, resolve=resolve, settings=settings, close=close)
 

@@ -55,7 +55,7 @@ def fail(why: str, code: int) -> NoReturn:
 def failing(
     command: str, codes: Mapping[type[Exception], int], *, words: Callable[[Exception], str] | None = None
 ) -> Iterator[None]:
-    """Report errors of the types in ``codes`` in one line, and exit with the matching code.
+    """If an error of a type in ``codes`` is raised, report it in one line, and exit with the matching code.
 
     Args:
         command: the command's name, printed at the beginning of the line.

@@ -81,8 +81,8 @@ def probe(
     """Find out how a service's test environment really behaves.
 
     The probe determines statuses, limits, required fields and the lifetime of connections, which the
-    specification does not state. It has three levels. Before each level, it shows what it will send and the
-    maximum cost:
+    specification does not state. The probe has three levels. Before each level, the probe shows what it will
+    send and the maximum cost:
 
     \b
       0  reads only: a wrong token, an unknown path, how long a connection is kept, headers, proxies
@@ -95,8 +95,9 @@ def probe(
     the order is sent again later and counted again. The probe stops if the service does not respond or
     rejects the token.
 
-    The probe writes a profile, which contains no personal names, tokens or bodies. It also prints suggested
-    client settings and the reasons for them. transfer-async sandbox --profile FILE then imitates the service.
+    The probe writes a profile, which contains no personal names, tokens or bodies. The probe also prints
+    suggested client settings and the reasons for them. To imitate the service, run transfer-async sandbox
+    --profile FILE.
 
     Exit codes: 0 done; 1 stopped, or failed; 2 wrong usage, or not confirmed.
     """
@@ -106,7 +107,7 @@ def probe(
     if not this_is_not_live:
         fail(NOT_LIVE, USAGE)
     if not (is_positive(patience) and patience <= MAX_PATIENCE):
-        fail(f"--patience: must be more than 0 seconds, and at most {MAX_PATIENCE:g}", USAGE)
+        fail(f"--patience: must be greater than 0 seconds, and at most {MAX_PATIENCE:g}", USAGE)
     codes = {ValueError: USAGE, Stopped: FAILED, OSError: FAILED, JournalFailed: FAILED}
     with failing("probe", codes, words=_message):
         levels = frozenset(level or [0])
@@ -136,7 +137,7 @@ async def _probed(requested: ProbeRun, factory: Callable[[], object] | None) -> 
         try:
             headers = request.checked_headers(own, request_id_header=id_header)
         except ValueError as error:
-            raise ValueError(f"--hooks: invalid setting returned by the factory: {error}") from None
+            raise ValueError(f"--hooks: the factory returned an invalid setting: {error}") from None
         service = evolve(requested.service, headers=headers, request_id_header=id_header)
         await evolve(requested, service=service).run()
 
@@ -168,7 +169,7 @@ def _order_settings(
             "--order, --journal, --most-orders and --most-amount are required for levels 1 and 2"
         )
     if not journal.parent.is_dir():
-        raise ValueError("--journal: its directory does not exist; create it first")
+        raise ValueError("--journal: the file's directory does not exist; create it first")
     return OrderSettings(
         order=NewOrder.from_json(order.read_bytes()),
         apart=_amount("--apart", apart),
@@ -183,7 +184,7 @@ def _amount(option: str, text: str) -> Decimal:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not amount.is_finite() or amount <= 0:
-        raise ValueError(f"{option}: must be a plain number, more than 0")
+        raise ValueError(f"{option}: must be a plain number greater than 0")
     return amount
 
 

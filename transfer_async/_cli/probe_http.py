@@ -1,7 +1,8 @@
 """The probe's requests and connections, and the parts of a response that a profile records.
 
 The client's connection pool reconnects automatically, which would hide closed connections. Therefore the
-probe uses the standard library's `http.client` in a thread. It reads responses in the same way as the client.
+probe uses the standard library's `http.client` in a thread. The probe parses responses in the same way as the
+client.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ MAX_BUSY = 5  # number of busy responses in a row after which the probe stops
 MAX_RETRY_AFTER = 120.0  # maximum seconds of ``Retry-After`` that the probe waits
 FIRST_WAIT = 1.0  # seconds to wait if a busy service sends no ``Retry-After``; doubled each time
 
-_LATER = "run the probe again later: it continues where it stopped"
-_NOT_RECORDED = "The profile does not record this"
+_LATER = "run the probe again later: it continues where this run stopped"
+_NOT_RECORDED = "The profile does not record this failure"
 
 
 class Stopped(Exception):
-    """Raised if the probe must stop sending. The message explains why and what to do."""
+    """Raised if the probe must stop sending. The message explains why, and what to do next."""
 
 
 @frozen(kw_only=True)
@@ -153,7 +154,7 @@ class Connection:
         self._http.close()
 
     def _interrupt(self) -> None:
-        """Interrupt the thread's blocking call. The thread then closes the connection."""
+        """Interrupt the thread's blocking call. The interrupted thread then closes the connection."""
         connection: socket.socket | None = self._http.sock
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -268,18 +269,22 @@ class Service:
             times += 1
 
     async def wait(self, response: Response, *, times: int) -> None:
-        """Wait after a busy response. ``times`` is the number of busy responses before it.
+        """Wait before a request is repeated after a busy response. ``times`` is the number of previous busy
+        responses.
 
         Raises:
             Stopped: the wait is too long, or there were too many consecutive busy responses.
         """
         if times >= MAX_BUSY:
-            raise Stopped(f"the service answered {response.status} {MAX_BUSY} times in a row; {_LATER}")
+            raise Stopped(
+                f"the service responded to {MAX_BUSY} consecutive requests with {response.status}; {_LATER}"
+            )
         asked = retry_after(response.headers.get("Retry-After"), now=self.clock.utc())
         seconds = FIRST_WAIT * 2.0**times if asked is None else asked
         if seconds > MAX_RETRY_AFTER:
             raise Stopped(
-                f"the service answered {response.status} and asked to wait {seconds:,.0f} s; {_LATER}"
+                f"the service responded with {response.status} and a Retry-After of "
+                f"{seconds:,.0f} s; {_LATER}"
             )
         await self.clock.sleep(seconds)
 
@@ -294,8 +299,8 @@ def check_user(response: Response) -> None:
     check_reached(response)
     if classify_response(response, RetryPolicy(), READ_ANSWERS) is not Classification.ANSWERED:
         raise Stopped(
-            f"the service answered who-am-i with {response.status}: check {BASE_URL}, and {TOKEN}. "
-            f"{_NOT_RECORDED}"
+            f"the service responded to who-am-i with {response.status}: check {BASE_URL}, "
+            f"and {TOKEN}. {_NOT_RECORDED}"
         )
     try:
         read_into(User, response.body)
@@ -307,7 +312,7 @@ def check_reached(response: Response) -> None:
     """Raise `Stopped` if the service could not be reached or rejected the token."""
     if not response.sent or response.status is None:
         trouble = "no response arrived" if response.sent else "no connection could be opened"
-        raise Stopped(f"{trouble}: check {BASE_URL}, and that the service is up. {_NOT_RECORDED}")
+        raise Stopped(f"{trouble}: check {BASE_URL}, and that the service is running. {_NOT_RECORDED}")
     if classify_response(response, RetryPolicy(), ORDER_ANSWERS) is Classification.WRONG_TOKEN:
         raise Stopped(
             f"the service rejected the token (status {response.status}): check {TOKEN}. {_NOT_RECORDED}"
@@ -359,7 +364,7 @@ def find_order(response: Response, known: Collection[str], *, sent: NewOrder | N
         answer = read_answer(response.body)
         order_id, is_order = answer.order.id, True
         if sent is not None and (other := other_order(sent, answer)):
-            unreadable = f"it shows another order: {other} differs"
+            unreadable = f"the response describes another order: {other} differs"
     except Unreadable as error:
         unreadable = str(error)
     document = _decoded(response.body)

@@ -1,8 +1,8 @@
 """Levels 1 and 2 of the probe: plan orders, limit their number and cost, and send them.
 
 The cap applies to the total of all runs that use the same journal, even if probes are killed. Orders that
-exceed the cap are left out before anything is sent. The journal preserves the count across runs: each order
-has a fixed key, a key has at most one order, and a key that was ever recorded as sending always counts.
+would exceed the cap are skipped before anything is sent. The journal preserves the count across runs: each
+order has a fixed key, a key has at most one order, and a key that was ever recorded as sending always counts.
 """
 
 from __future__ import annotations
@@ -77,13 +77,18 @@ CASES = (
     *(Case(name, REFUSALS, special.why) for name, special in profile.MUST_BE_REFUSED.items()),
     Case(profile.ORDER, ORDERS, "a valid order"),
     Case(profile.SAME_AGAIN, ORDERS, "the same body again: one order, two, or a refusal?", profile.ORDER),
-    Case(profile.CUT, ORDERS, "the connection is closed once the body is sent", is_cut=True),
-    Case(profile.CUT_AGAIN, ORDERS, "the cut body again, if repeated bodies are recognised", profile.CUT),
+    Case(profile.CUT, ORDERS, "the connection is closed after the body is sent", is_cut=True),
+    Case(
+        profile.CUT_AGAIN,
+        ORDERS,
+        ("the same body again after the connection was closed, if the service recognises repeated bodies"),
+        profile.CUT,
+    ),
     *(Case(name, ORDERS, special.why) for name, special in profile.WITHOUT.items()),
-    Case(profile.LEAST, ORDERS, "the least amount of the poster's currency, as who-am-i shows it"),
-    Case(profile.BELOW, ORDERS, "an amount below the least amount"),
-    Case(profile.GREATEST, ORDERS, "the greatest amount"),
-    Case(profile.ABOVE, ORDERS, "an amount above the greatest amount"),
+    Case(profile.LEAST, ORDERS, "the minimum amount of the poster's currency, according to who-am-i"),
+    Case(profile.BELOW, ORDERS, "an amount below the minimum amount"),
+    Case(profile.GREATEST, ORDERS, "the maximum amount"),
+    Case(profile.ABOVE, ORDERS, "an amount above the maximum amount"),
 )
 """All cases, in their sequence. Amounts depend on a case's position, so never change the sequence."""
 
@@ -113,7 +118,10 @@ class PlannedOrder:
 
     @property
     def amount(self) -> Decimal:
-        """The maximum cost of the order, in the poster's currency. The body never contains a larger one."""
+        """The maximum cost of the order, in the poster's currency.
+
+        The request body never contains a larger amount.
+        """
         return self.order.poster_amount if self.counted is None else self.counted
 
     @property
@@ -133,7 +141,7 @@ def key_of(name: str, attempt: int = 1) -> str:
 
 @frozen(kw_only=True)
 class Plan:
-    """The orders of both levels. Their amounts differ, except where one order repeats another."""
+    """The orders of both levels. The amounts of these orders differ, except if an order repeats another."""
 
     order: NewOrder  # a valid order
     apart: Decimal  # the step of ``matcher_amount`` from one order to the next, so that all orders differ
@@ -148,7 +156,7 @@ class Plan:
         return found
 
     def planned(self, case: Case, *, attempt: int = 1) -> PlannedOrder | None:
-        """Return the order for a case. Each attempt has a different amount.
+        """Return the order for a case. Each attempt at a case has a different amount.
 
         Return None if the case needs a limit that is unknown, or that no amount can reach.
         """
@@ -190,7 +198,7 @@ class Cap:
     amount: Decimal  # maximum sum, in the poster's currency
 
     def admitted(self, wanted: Iterable[PlannedOrder], sent: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return the ``wanted`` orders that still fit under the cap, given the orders in ``sent``.
+        """Return the ``wanted`` orders that do not exceed the cap, given the orders in ``sent``.
 
         Every order that any run has sent, or may have sent, counts in full, whatever its outcome.
         """
@@ -230,7 +238,8 @@ class Ledger:
                 if planned is None or fingerprint(planned.order) != entry.fingerprint:
                     raise ValueError(
                         "--journal: contains orders that do not match --order, --apart or the "
-                        "profile's limits; use the previous values, or a new journal, which has its own cap"
+                        "profile's limits: pass the previous values, or a new journal, which has its "
+                        "own cap"
                     )
                 self._entries[key] = entry
                 found.append(planned)
@@ -266,8 +275,9 @@ def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
         return SeenAnswer(status=entry.ending.status, order="none") if is_answer else None
     if entry.cause is not None and entry.cause.kind is CauseKind.UNREADABLE_ANSWER:
         raise Stopped(
-            f"{sent.name}: its answer is no longer in the profile, and the order may cost more than was "
-            "counted. Check the order in the test environment, then use another --journal with its own cap"
+            f"{sent.name}: the response to this order is no longer in the profile, and the "
+            "order may cost more than was counted. Check the order in the test "
+            "environment, then use another --journal with its own cap"
         )
     status = None if entry.cause is None else entry.cause.status
     is_answer = sent.case.is_cut or not (status is None or status in BUSY)
@@ -276,14 +286,17 @@ def _recorded_answer(sent: PlannedOrder, entry: Entry) -> SeenAnswer | None:
 
 @contextmanager
 def locked(journal: Path) -> Iterator[None]:
-    """Lock the journal against other probes. The operating system releases the lock of a killed process."""
+    """Lock the journal against other probes.
+
+    If a process is killed, the operating system releases its lock.
+    """
     file = os.open(journal.with_name(journal.name + ".probe"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         if fcntl is not None:  # pragma: no branch - Windows
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ValueError("--journal: in use by another probe; wait until it ends") from None
+                raise ValueError("--journal: in use by another probe; wait until that probe ends") from None
         yield
     finally:
         os.close(file)
@@ -322,7 +335,7 @@ class LevelOrders:
         return sum((item.amount for item in self.sent), Decimal(0))
 
     def admit(self, wanted: Iterable[PlannedOrder]) -> list[PlannedOrder]:
-        """Return the orders that fit under the cap."""
+        """Return the orders that do not exceed the cap."""
         return self.cap.admitted(wanted, self.sent)
 
     def answered(self, name: str, answer: SeenAnswer) -> None:
@@ -333,7 +346,10 @@ class LevelOrders:
             self.sent[last] = evolve(self.sent[last], counted=answer.amount)
 
     def is_useful(self, case: Case) -> bool:
-        """Return whether a case is worth sending. A repeated body is not, without an answer to the first."""
+        """Return whether a case is worth sending.
+
+        Repeating a body is useless if the first request received no response.
+        """
         again = self.answers.get(profile.SAME_AGAIN)
         if case.name == profile.CUT_AGAIN and (again is None or again.order == "new"):
             return False  # The response would not show which of the two orders exists.
@@ -348,25 +364,26 @@ class LevelOrders:
             is_success = answer.status is not None and 200 <= answer.status <= 299
             if item.case.level == REFUSALS and (is_success or answer.order in ("new", "same")):
                 raise Stopped(
-                    f"{item.name} ({item.case.why}) must be refused, but was created, or the response is a "
-                    "success. Check the order in the test environment; nothing more is sent"
+                    f"{item.name} ({item.case.why}) should be refused, but was created or received "
+                    "a success response. Check the order in the test environment; no further order "
+                    "is sent"
                 )
             if item.name == profile.ORDER and answer.order != "new" and answer.unreadable is None:
                 raise Stopped(
-                    "the valid order was not created: correct --order so that this service accepts it"
+                    "the valid order was not created: correct --order so that this service accepts the order"
                 )
             if item.name == profile.ORDER and answer.order != "new":
                 raise Stopped(
-                    f"the valid order was answered with {answer.status}, and the client cannot read the "
-                    f"response: {answer.unreadable}. Every order would end in doubt. The service must "
-                    "respond as the specification says (2.1)"
+                    f"the service responded to the valid order with {answer.status}, and the client "
+                    f"cannot read the response: {answer.unreadable}. Every order would be in doubt. "
+                    "The service must respond as the specification says (2.1)"
                 )
         more = ", ".join(item.name for item in self.sent if item.counted is not None)
         if more and self.amount_sent > self.cap.amount:
             raise Stopped(
-                f"the service calculated more than was sent ({more}): all orders together are "
-                f"{self.amount_sent:f} {self.plan.order.poster_currency}, more than --most-amount. "
-                "Nothing more is sent"
+                f"the service calculated larger amounts than were sent ({more}): the total is "
+                f"now {self.amount_sent:f} {self.plan.order.poster_currency}, more than "
+                "--most-amount. No further order is sent"
             )
 
 
@@ -386,14 +403,14 @@ def order_announcement(orders: LevelOrders) -> list[str]:
         *(f"  {item.name}: {item.case.why}; {item.amount} {currency}" for item in new),
         *(_LEFT_OUT.format(item.name) for item in wanted if item not in new),
         f"  {len(new)} requests; at most {len(new)} orders, and {amount:f} {currency} in total",
-        "  1 more request before them: who-am-i",
+        "  first, 1 more request: who-am-i",
         f"  sent before: {len(orders.sent)} orders, {orders.amount_sent:f} {currency}",
         f"  the cap: {orders.cap.orders} orders, {orders.cap.amount:f} {currency}",
-        "  if the service is busy (429, 503), the order is sent again later, and counts again",
+        ("  if the service is busy (429, 503), the order is sent again later, and is counted again"),
     ]
 
 
-_LEFT_OUT = "  left out, beyond the cap: {}"
+_LEFT_OUT = "  skipped, because they would exceed the cap: {}"
 
 
 async def send_orders(
@@ -404,7 +421,7 @@ async def send_orders(
     keep: Callable[[str, SeenAnswer], Awaitable[None]],
     say: Say,
 ) -> None:
-    """Send the orders of a level that fit under the cap.
+    """Send the orders of a level that do not exceed the cap.
 
     ``keep`` saves each answer before the next order is sent.
 
@@ -445,9 +462,10 @@ def _check_answered(planned: PlannedOrder, response: Response) -> None:
         check_reached(response)
     elif not planned.case.is_cut and planned.attempt == 1:
         raise Stopped(
-            f"{planned.name} ({planned.case.why}) was sent, but no response arrived: look for the "
-            "order in the test environment, then run the probe again. It sends the order once more. "
-            "If no response arrives then, the profile records that"
+            f"{planned.name} ({planned.case.why}) was sent, but no response arrived: look "
+            "for the order in the test environment, then run the probe again. The probe "
+            "will send the order once more. If again no response arrives, the profile will "
+            "record this"
         )
 
 
@@ -525,7 +543,7 @@ class Relay:
         self._armed, self._answer = planned, None
 
     def disarm(self) -> SeenAnswer | None:
-        """Stop forwarding, and return the answer to the forwarded request, or None if there was none."""
+        """Stop forwarding, and return the response to the forwarded request, or None if none arrived."""
         self._armed = None
         return self._answer
 

@@ -108,7 +108,7 @@ class ProbeRun:
         if level != REFUSALS and currency not in profile.limits:
             self.say(
                 f"level 2: the limits of {currency} are not tested, because the profile does "
-                "not contain them; level 0 reads them"
+                "not contain them; to record them, run level 0"
             )
         await self._begin(order_announcement(orders))
         await self.service.check()
@@ -122,7 +122,7 @@ class ProbeRun:
         for line in lines:
             self.say(line)
         if not await asyncio.to_thread(self.confirm, "begin?"):
-            raise ValueError("not confirmed: nothing more was sent")
+            raise ValueError("not confirmed: no further request was sent")
 
     async def _load(self) -> ServiceProfile:
         try:
@@ -140,7 +140,7 @@ class ProbeRun:
 
 
 def is_answer(seen: SeenAnswer) -> bool:
-    """Return whether an answer is due to the request itself, and not to a busy service or the token."""
+    """Return whether a response was caused by the request itself, and not by a busy service or the token."""
     return seen.status not in (*BUSY, 401) and not seen.unauthorized
 
 
@@ -171,10 +171,13 @@ def read_announcement(limits: ReadLimits) -> list[str]:
     idle = max(limits.steps, default=0.0)
     return [
         "level 0: reads only; no order, no cost",
-        f"  {count} requests: who-am-i with the token, with a wrong one and with none; an unknown path;",
-        "    GET on the create-order path; each one twice, on its own connection",
-        f"  up to {limits.requests} more: who-am-i, repeated on one connection until it is closed",
-        f"  1 more: who-am-i, on a connection that then stays idle for up to {idle:g} s",
+        (f"  {count} requests: who-am-i with the token, a wrong token and no token; an unknown path;"),
+        ("    GET on the create-order path; each of these requests twice, on its own connection"),
+        (
+            f"  up to {limits.requests} more requests: who-am-i, repeated on one connection "
+            "until the service closes the connection"
+        ),
+        (f"  1 more request: who-am-i, on a connection that then stays idle for up to {idle:g} s"),
         f"  {count + limits.requests + 1} requests at most",
     ]
 
@@ -279,12 +282,12 @@ def _are_amounts(values: Iterable[object]) -> bool:
 MAX_WAIT = 300.0  # The proposal ignores a longer ``Retry-After`` (seconds).
 SLOW = 4.0  # A timeout is this many times the slowest response seen, because some responses are slower.
 
-_DEFAULT = "the default; no response suggests another value"
+_DEFAULT = "the default; no response suggests a different value"
 
 
 @frozen(kw_only=True)
 class Proposal:
-    """Proposed settings, the reason for each, and notes about problems that no setting solves."""
+    """The proposed settings with their reasons, and notes about problems that no setting can solve."""
 
     retry: RetryPolicy
     timeouts: Timeouts
@@ -317,10 +320,12 @@ def proposed(profile: ServiceProfile) -> Proposal:
         "refused": refused_reason,
         "sock_read": timeout_reason,
         "total": timeout_reason,
-        "max_delay": f"a response asked to wait for {wait:g} s (Retry-After)"
+        "max_delay": f"a response contained Retry-After: {wait:g}"
         if is_long
-        else "no response asked for a longer wait",
-        "deadline": "enough for two attempts and the wait between them" if wait else "enough for a response",
+        else "no response contained a longer Retry-After",
+        "deadline": "long enough for two attempts and the delay between them"
+        if wait
+        else "long enough for a response",
     }
     return Proposal(retry=policy, timeouts=timeouts, reasons=reasons, notes=tuple(_notes(profile)))
 
@@ -332,7 +337,9 @@ def _refused(profile: ServiceProfile) -> tuple[frozenset[int], str]:
     if not taken:
         return REFUSED, "the default: no response with one of these statuses contained an order"
     shown = ", ".join(map(str, sorted(taken)))
-    return REFUSED - taken, f"without {shown}, which proves no refusal: a response with it contained an order"
+    return REFUSED - taken, (
+        f"without {shown}, which does not prove a refusal: a response with this status contained an order"
+    )
 
 
 def _timeouts(profile: ServiceProfile) -> tuple[Timeouts, str]:
@@ -358,19 +365,23 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     answers, connection = profile.answers, profile.connection
     if connection is not None and connection.closed_by is not None and connection.closed_by <= POOL_KEEPALIVE:
         yield (
-            f"an idle connection is closed within {connection.closed_by:g} s, but the client keeps it for "
-            f"{POOL_KEEPALIVE:g} s: expect more doubts. Pass your own session with a shorter "
-            "keepalive_timeout"
+            f"the service closes an idle connection within {connection.closed_by:g} s, but "
+            f"the client keeps idle connections for {POOL_KEEPALIVE:g} s: expect more "
+            "orders in doubt. Pass your own session with a shorter keepalive_timeout"
         )
     if connection is not None and connection.requests is not None and not connection.announced:
         yield (
-            f"a connection is closed after {connection.requests} requests, and no response announces it: an "
-            "order sent at that moment ends in doubt. Ask the service's operator to send Connection: close "
-            "in the last response, or pass your own session with force_close=True"
+            f"the service closes a connection after {connection.requests} requests without "
+            "announcing this: an order sent at that moment would be in doubt. Ask the "
+            "service's operator to send Connection: close in the last response, or pass "
+            "your own session with force_close=True"
         )
     wrong = answers.get(names.WRONG_TOKEN)
     if wrong is not None and wrong.status is not None and _judged(wrong) is not Classification.WRONG_TOKEN:
-        yield f"a wrong token is answered with {wrong.status}, which the client reports as another error"
+        yield (
+            f"the service responds to a wrong token with {wrong.status}, which the client "
+            "does not report as a wrong token"
+        )
     again = answers.get(names.SAME_AGAIN)
     if again is not None:
         yield _duplicates(again, answers.get(names.CUT_AGAIN))
@@ -383,7 +394,9 @@ def _notes(profile: ServiceProfile) -> Iterator[str]:
     ]
     if unclear:
         named = ", ".join(unclear)
-        yield f"refused with a status that proves no refusal, so such orders end in doubt: {named}"
+        yield (
+            f"refused with a status that does not prove a refusal, so that such orders end in doubt: {named}"
+        )
 
 
 def _judged(answer: SeenAnswer) -> Classification:
@@ -406,8 +419,8 @@ def _duplicates(again: SeenAnswer, after_cut: SeenAnswer | None) -> str:
     if after_cut is None or again.order == "unknown":
         return note
     if again.order == "none" and again.status == after_cut.status:
-        return f"{note}. After the connection was cut, the order exists: its repetition was refused"
-    return f"{note}. After the connection was cut, it is unknown whether the order exists"
+        return f"{note}. The order whose connection was closed exists, because its repetition was refused"
+    return f"{note}. It is unknown whether the order whose connection was closed exists"
 
 
 def as_lines(proposal: Proposal) -> Iterator[str]:

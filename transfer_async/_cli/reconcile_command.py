@@ -105,14 +105,14 @@ def reconcile(
 ) -> None:
     """Compare an export of the service's orders with the journal.
 
-    If exactly one order fits a key in doubt, the command prints how to resolve the key with that order. It
-    also reports keys in doubt that several orders fit, orders that belong to no key (such as duplicates),
-    created keys whose order is not in the export, and keys that were resolved with a wrong order. It never
-    resolves or refutes a key itself. It never concludes that an order does not exist, because an order that
-    is missing from the export may appear later.
+    If exactly one order matches a key in doubt, the command prints how to resolve the key with that order.
+    The command also reports keys in doubt with several matching orders, orders that belong to no key (such as
+    duplicates), created keys whose order is not in the export, and keys that were resolved with a wrong
+    order. The command never resolves or refutes a key itself. The command never concludes that an order does
+    not exist, because an order that is missing from the export may appear later.
 
-    Exit codes: 0 everything agrees; 1 the journal or the export cannot be read or compared; 2 wrong usage; 3
-    something needs attention; 4 the journal has keys of other scopes only.
+    Exit codes: 0 the export and the journal agree; 1 the journal or the export cannot be read or compared; 2
+    wrong usage; 3 something needs attention; 4 the journal contains only keys of other scopes.
     """
     target = target_of(journal, scope, base_url)
     with usage():
@@ -140,7 +140,7 @@ def reconcile(
                 complain(_ASSUMED)
         if proposer is not None:
             assumed = ", if the export's times are in UTC" if is_time_assumed else ""
-            reason = f"reconciled with {export.name}: the one order that fits{assumed}"
+            reason = f"reconciled with {export.name}: the only matching order{assumed}"
             _propose(comparison, target, by=proposer, reason=reason)
     if any(figures[name] for name in _FIGURES if name not in ("orders", "known")):
         raise typer.Exit(DIFFERENT)
@@ -172,23 +172,26 @@ def _propose(comparison: Comparison, target: JournalTarget, *, by: str, reason: 
 
     with usage():
         reason = checked_text("EXPORT", reason)  # The reason contains the file's name.
-    complain(f"{target.with_journal(proposed):,} proposed: another person must approve each of them")
+    complain(f"{target.with_journal(proposed):,} proposed: another person must approve each proposal")
 
 
 # --- the report --------------------------------------------------------------------------------------
 
 
 _ASSUMED = (
-    "posted_at: has no time zone, and was read as UTC. No order that is in both the export and the "
-    "journal confirms this. Check it before you resolve anything"
+    "posted_at: has no time zone, and was read as UTC. The export and the journal "
+    "have no order in common that confirms this. Check the time zone before you "
+    "resolve any key"
 )
 
 _FIGURES = {
     "orders": "orders in the export",
-    "known": "of these orders belong to a key",
-    Match.kind: "keys in doubt that exactly one order fits",
-    Ambiguous.kind: "keys in doubt that several orders fit, or whose order may belong to another key",
-    NotFound.kind: "keys in doubt that no order fits so far",
+    "known": "orders in the export that belong to a key",
+    Match.kind: "keys in doubt with exactly one matching order",
+    Ambiguous.kind: (
+        "keys in doubt with several matching orders, or with an order that may belong to another key"
+    ),
+    NotFound.kind: "keys in doubt with no matching order so far",
     Unknown.kind: "orders that belong to no key",
     Lacking.kind: "created keys whose order is not in the export",
     WrongOrder.kind: "keys resolved with a wrong order",
@@ -212,12 +215,16 @@ def _text(finding: Finding) -> str:
     match finding:
         case Match(key, order_id):
             command = f"transfer-async journal resolve {shlex.quote(key)} --order-id {shlex.quote(order_id)}"
-            return f"{key}: only {order_id} fits; resolve it with {command}"
+            return f"{key}: only {order_id} matches; to resolve the key, run {command}"
         case Ambiguous(key, order_ids, refuted):
-            others = f"; refuted keys that may have sent one: {', '.join(refuted)}" if refuted else ""
-            return f"{key}: ambiguous; these orders fit: {', '.join(order_ids)}{others}"
+            others = (
+                f"; refuted keys that may have sent one of these orders: {', '.join(refuted)}"
+                if refuted
+                else ""
+            )
+            return f"{key}: ambiguous; matching orders: {', '.join(order_ids)}{others}"
         case NotFound(key):
-            return f"{key}: no order fits so far; it may appear later"
+            return f"{key}: no matching order so far; the order may appear later"
         case Unknown(order_id, None):
             return f"{order_id}: belongs to no key"
         case Unknown(order_id, like, like_key):
@@ -226,9 +233,9 @@ def _text(finding: Finding) -> str:
             return f"{key}: its order {order_id} is not in the export"
         case WrongOrder(key, order_id, fitting):
             return (
-                f"{key}: was resolved with {order_id}, whose users, amounts or time do not fit; these orders "
-                f"fit: {', '.join(fitting) or 'none so far'}. Correct it with transfer-async journal amend "
-                f"{shlex.quote(key)}"
+                f"{key}: was resolved with {order_id}, whose users, amounts or time do not "
+                f"match; matching orders: {', '.join(fitting) or 'none so far'}. To correct the "
+                f"order id, run transfer-async journal amend {shlex.quote(key)}"
             )
 
 
@@ -265,8 +272,10 @@ def _read_export(comparison: Comparison, export: Path, columns: Columns) -> None
         complain(shown(f"line {fault.line}: {fault.why}" if fault.line else fault.why))
     if faults:
         fail(
-            "journal: EXPORT: nothing was compared, because an unreadable order may belong to any key. "
-            "Correct the export first",
+            (
+                "journal: EXPORT: nothing was compared, because an unreadable order may belong "
+                "to any key: correct the export first"
+            ),
             FAILED,
         )
 
@@ -276,7 +285,7 @@ def _unreadable(error: Exception) -> str:
 
 
 def _add_export(comparison: Comparison, path: Path, columns: Columns) -> list[BadLine]:
-    """Add every order in the export. Return the faults that were found, one of each kind."""
+    """Add every order in the export. Return one fault of each kind that was found."""
     faults: dict[str, tuple[int, int]] = {}
     for row in _rows(path, columns):
         if isinstance(row, BadLine):
@@ -323,7 +332,7 @@ def _csv_rows(lines: TextLines, columns: Columns) -> Iterator[tuple[int, Any]]:
                 yield line, BadLine(line, str(error))
                 return  # Otherwise every row would have the same fault.
         elif row and len(row) != len(header):
-            yield line, BadLine(line, "does not have as many cells as the header")
+            yield line, BadLine(line, "has a different number of values than the header")
         elif row:
             yield line, dict(zip(header, row, strict=True))
 
@@ -399,7 +408,8 @@ def _cell(row: Any, name: str, columns: Sequence[str]) -> Any:
     if len(set(map(str, found.values()))) > 1:
         given = [*found]
         raise ValueError(
-            f"{name}: is in {' and in '.join(given)}; choose one with --column {name}={given[0]}"
+            f"{name}: is in {' and in '.join(given)}; choose one of these columns with "
+            f"--column {name}={given[0]}"
         )
     return next(iter(found.values()), None)
 

@@ -1,9 +1,10 @@
 """Compare the orders in an export with the keys in a journal, using a temporary database on disk.
 
 An order fits a key in doubt if it has the same users, currencies and amounts, and was posted while the key's
-requests could take effect. The order is a match if no other order fits, it belongs to no key, and no other
-key may have sent such an order. This includes refuted keys, because a refutation may be a mistake. An order's
-absence from the export proves nothing, because the order may appear later.
+requests could take effect. An order is a match if no other order fits the key, the order belongs to no key,
+and no other key, not even a refuted key, may have sent such an order. Refuted keys are included because a
+refutation may be a mistake. An order's absence from the export proves nothing, because the order may appear
+later.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class NotFound:
 
 @frozen
 class Unknown:
-    """An order that belongs to no key. It may be a duplicate of ``like``, which belongs to ``like_key``."""
+    """An order that belongs to no key.
+
+    The order may be a duplicate of ``like``, which belongs to ``like_key``.
+    """
 
     kind: ClassVar[str] = "unknown"
     order_id: str
@@ -113,7 +117,7 @@ class Lacking:
 
 @frozen
 class WrongOrder:
-    """A key resolved with an order that does not fit. ``fitting`` lists the orders that do."""
+    """A key resolved with an order that does not fit. ``fitting`` lists the orders that fit."""
 
     kind: ClassVar[str] = "wrong_order"
     key: str
@@ -131,7 +135,8 @@ class Comparison(TemporaryDatabase):
     """The orders, the keys and the findings. Use it as a context manager.
 
     Add the orders in the export first, then the keys that may have sent an order, then the keys whose order
-    is known. In any other sequence, the comparison would miss a key that is settled between two steps.
+    is known. If they are added in another sequence, the comparison misses a key that is settled between two
+    steps.
 
     Attributes:
         first: the time of the earliest order in the export; infinity if there is none.
@@ -145,7 +150,7 @@ class Comparison(TemporaryDatabase):
         self.has_zones = True
 
     def add_order(self, order: ExportedOrder) -> bool:
-        """Add an order in the export. Return false if it was already added with different values."""
+        """Add an order in the export. Return false if the order was already added with different values."""
         self.has_zones &= order.has_zone
         self.first, self.last = min(self.first, order.posted_at), max(self.last, order.posted_at)
         values = (order.order_id, order.content, order.posted_at)
@@ -161,7 +166,10 @@ class Comparison(TemporaryDatabase):
         )
 
     def add_resolved(self, sender: Sender, order_id: str, *, claimed_at: float) -> None:
-        """Add a key that a person resolved. If its order does not fit, the key may have sent another one."""
+        """Add a key that a person resolved.
+
+        If its order does not fit, the key may have sent another order.
+        """
         self.database.execute("INSERT OR IGNORE INTO resolved VALUES (?)", (sender.key,))
         found = self.database.execute(
             "SELECT content, posted_at FROM orders WHERE id = ?", (order_id,)
@@ -399,7 +407,7 @@ async def add_journal(
 
 
 async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, slack: float) -> bool:
-    """Check the times of orders that the service itself returned. Return whether any were compared."""
+    """Check the times of orders that the service itself returned. Return whether any times were compared."""
     is_compared = await asyncio.to_thread(comparison.times_agree, slack)
     # Other orders may have become known days later, for example when a person resolved them.
     last = ""
@@ -408,10 +416,11 @@ async def _compare_clocks(comparison: Comparison, journal: ScopedJournal, *, sla
             difference = _time_difference(order_id, posted_at, await journal.history(key))
             if difference is not None and difference > slack:
                 raise ValueError(
-                    f"EXPORT: nothing was compared: posted_at of {order_id} differs by {difference:,.0f} s "
-                    f"from the time in the journal for {key}. A time without a zone is read as UTC: export "
-                    "the times in UTC, or with their zone (2026-01-31T13:00:00+01:00). If the "
-                    "service's clock really differs by that much, raise --slack"
+                    f"EXPORT: nothing was compared: posted_at of {order_id} differs by "
+                    f"{difference:,.0f} s from the time in the journal for {key}. A time without a "
+                    "time zone is read as UTC: export the times in UTC, or with an offset "
+                    "(2026-01-31T13:00:00+01:00). If the service's clock really differs by that "
+                    "much, increase --slack"
                 )
             is_compared |= difference is not None
             last = order_id

@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
     """Parse ``--fault`` options: ``NAME=SHARE`` or ``NAME=SHARE:SETTINGS``.
 
-    SHARE is the share of all orders that the fault affects. SETTINGS configures the fault, as
+    SHARE is the fraction of all orders that the fault affects. SETTINGS configures the fault, as
     ``setting=value,setting=value`` or as a JSON object.
 
     Raises:
@@ -55,7 +55,7 @@ def fault_shares(texts: Iterable[str]) -> dict[Fault, float]:
         except (ValueError, msgspec.MsgspecError) as error:
             raise ValueError(f"--fault {text}: {error}") from None
         if fault in shares:
-            raise ValueError(f"--fault {text}: given twice: keep one of them")
+            raise ValueError(f"--fault {text}: passed twice: keep one of the two")
         shares[fault] = share
     return shares
 
@@ -72,7 +72,7 @@ def _fault_share(text: str) -> tuple[Fault, float]:
     try:
         return fault, float(share)
     except ValueError:
-        raise ValueError(f"the share of all orders is missing, as in {name}=0.05") from None
+        raise ValueError(f"the fraction of orders that it affects is missing, as in {name}=0.05") from None
 
 
 def _value(text: str) -> Any:
@@ -90,7 +90,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     """
     if certificate is None:
         if key is not None:
-            raise ValueError("--tls-key: needs --tls-cert as well")
+            raise ValueError("--tls-key: requires --tls-cert, too")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
@@ -143,12 +143,13 @@ IDLE_TIMEOUT = 1_800.0
 
 _NEW_ADDRESS = "The terminal that runs the desk command shows a new address."
 _USED = (
-    "This address works only once, and has already been used. Start the desk command again to get a new one."
+    "This address works only once, and has already been used. To get a new "
+    "address, start the desk command again."
 )
 
 
 class Entrance:
-    """Admits a single browser: it exchanges the one-time token in the address for a session cookie."""
+    """Gives access to one browser, which exchanges the address's one-time token for a session cookie."""
 
     def __init__(self, operator: Operator, *, clock: Clock | None = None, say: Say = lambda _: None) -> None:
         self._operator = operator
@@ -186,7 +187,10 @@ class Entrance:
         return f"{why.capitalize()}. {_NEW_ADDRESS}"
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Admit the first browser that sends the token. ``HEAD`` requests and prefetches do not use it up."""
+        """Admit the first browser that sends the token.
+
+        ``HEAD`` requests and prefetches do not use up the token.
+        """
         if request.method == "HEAD" or "prefetch" in request.headers.get("Sec-Purpose", ""):
             return web.Response(status=405, headers={"Allow": "GET"})
         given = request.query.get("token", "")
@@ -212,7 +216,7 @@ class Entrance:
             return None
         now = self._clock.now()
         if now - self._used_at >= IDLE_TIMEOUT:
-            why = self.end(f"signed out after {IDLE_TIMEOUT / 60:.0f} minutes without use")
+            why = self.end(f"signed out after {IDLE_TIMEOUT / 60:.0f} minutes of inactivity")
             raise web.HTTPUnauthorized(reason=why)
         if "1" not in (request.query.get("live"), request.query.get("wall")):
             self._used_at = now

@@ -73,12 +73,12 @@ def worker(
     """Create orders from a broker's messages and publish their outcomes, until Ctrl-C.
 
     A key has at most one order, however often its message is delivered. Any number of workers may share a
-    broker and a PostgreSQL journal. A message is acknowledged once its outcome is published; otherwise the
-    broker delivers it again.
+    broker and a PostgreSQL journal. A message is acknowledged once its outcome is published; until then, the
+    broker may deliver the message again.
 
     --hooks: FACTORY returns a sequence of hooks, or a mapping or an object that contains hooks and,
     optionally, resolve (which finds out whether an order in doubt exists), token, retry and other settings.
-    It may be async.
+    FACTORY may be async.
 
     --rate and --burst limit the orders of this worker only: divide the service's limit by the number of
     workers.
@@ -137,11 +137,11 @@ def send(
 ) -> None:
     """Send commands to workers.
 
-    All lines are checked first. If any line is not a valid command, nothing is sent. It is safe to send a
-    command again, because its key has at most one order.
+    All lines are checked before the first command is sent. If any line is not a valid command, nothing is
+    sent. It is safe to send a command again, because its key has at most one order.
 
-    Exit codes: 0 the broker accepted all commands; 1 it did not, so send them again; 2 wrong usage, and
-    nothing was sent.
+    Exit codes: 0 the broker accepted all commands; 1 the broker did not accept all commands, so send the file
+    again; 2 wrong usage, and nothing was sent.
     """
     with _usage("send"):
         where = _given(options.BROKER, broker)
@@ -164,7 +164,7 @@ def _try(settings: dict[str, Any]) -> None:
 
 
 def _refuse_beside_try(context: typer.Context) -> None:
-    """Refuse options that --try would ignore. Environment variables are ignored silently.
+    """Refuse options that --try would ignore. Options from environment variables are ignored silently.
 
     Raises:
         ValueError: such options were given; the message names them.
@@ -177,7 +177,7 @@ def _refuse_beside_try(context: typer.Context) -> None:
         if (source := context.get_parameter_source(param.name)) and source.name == "COMMANDLINE"
     ]
     if beside:
-        raise ValueError(f"--try: starts its own broker, sandbox and journal: leave out {', '.join(beside)}")
+        raise ValueError(f"--try starts its own broker, sandbox and journal: remove {', '.join(beside)}")
 
 
 def _given(what: str, value: str | None, *, instead: str = "") -> str:
@@ -196,7 +196,7 @@ def _run(command: str, work: Coroutine[Any, Any, None]) -> None:
         with failing(command, codes, words=_as_typed):
             run(work)
     except asyncio.CancelledError:
-        fail(f"{command}: stopped at once; the broker delivers the commands in progress again", FAILED)
+        fail((f"{command}: stopped immediately; the broker will redeliver the commands in progress"), FAILED)
 
 
 def _as_typed(error: Exception) -> str:
@@ -241,10 +241,13 @@ async def publish(broker: str, commands: list[OrderCommand], settings: WorkerSet
         for command in commands:
             await _with_timeout(line.order(command))
     except TooLarge as error:
-        why = f"the command {command.key!r}: {error}; commands before it were sent, those after it were not"
+        why = f"the command {command.key!r}: {error}; earlier commands were sent, and later ones were not"
         raise ConnectionError(why) from error
     except Exception as error:
-        why = f"the broker at {public(broker)} did not accept all commands ({reason(error)}): send them again"
+        why = (
+            f"the broker at {public(broker)} did not accept all commands ({reason(error)}): "
+            "send the file again"
+        )
         raise ConnectionError(why) from error
     finally:
         with contextlib.suppress(Exception):  # The connection may be lost already.

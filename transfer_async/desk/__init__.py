@@ -1,7 +1,7 @@
 """The operators' page for orders in doubt. Install it with ``pip install 'transfer_async[desk]'``.
 
-This package may import the client and the layers below it. It reads the journal and writes operators'
-decisions to it. It never calls the transfer service.
+This package may import the client and the layers below it. The operators' page reads the journal and records
+operators' decisions in it. The page never calls the transfer service.
 """
 
 try:

@@ -76,23 +76,23 @@ def desk(
 ) -> web.Application:
     """Return the operators' web page. Mount it with ``app.add_subapp("/desk", desk(client, who=who))``.
 
-    The page shows the journal of ``client``, and writes operators' decisions to it. It sends nothing to the
-    transfer service, keeps no session, and uses no scripts. Only operators returned by ``who`` can see data,
-    and every change requires a role.
+    The page shows the journal of ``client``, and writes operators' decisions to it. The page sends nothing to
+    the transfer service, keeps no session, and uses no scripts. Only operators returned by ``who`` can see
+    data, and every change requires a role.
 
     Args:
-        client: the client whose journal to show. The page does not close it.
+        client: the client whose journal to show. The page does not close this client.
         who: a plain or async function that takes a request and returns its `Operator`, or None for an unknown
             person.
         origin: the page's origin, such as ``https://desk.bank.example``. If set, the page accepts forms only
-            from this origin. Required if a proxy changes the ``Host`` header.
+            from this origin. ``origin`` is required if a proxy changes the ``Host`` header.
         label: the name of the environment, such as ``live`` or ``test``, at most 40 characters. Each page
-            shows it in a band at the top and in the title.
+            shows this label in a band at the top and in the title.
         colour: the colour of the band, such as ``#8a0000``.
         link: the URL of the bank's own order search, such as
-            ``https://office.bank.example/orders?id={order_id}``. It may contain the placeholders ``{key}``,
-            ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``, whose values are
-            percent-encoded. A key's page contains one link for each recorded value, at most 10.
+            ``https://office.bank.example/orders?id={order_id}``. The URL may contain the placeholders
+            ``{key}``, ``{order_id}``, ``{request_id}``, ``{intent_id}`` and ``{attempt_id}``, whose values
+            are percent-encoded. A key's page contains one link for each recorded value, at most 10.
         zone: the bank's time zone, such as ``Africa/Lagos``. Times are shown in both UTC and this zone.
 
     Raises:
@@ -121,9 +121,9 @@ def application(
 ) -> web.Application:
     """Return the operators' web page for an `Operators` object; see `desk`.
 
-    ``holds`` contains the names of the hooks that place a hold. ``sign_out`` ends the only session and
-    returns a text to show in the browser. Without it, there is no sign-out button, and the bank manages the
-    sessions itself.
+    ``holds`` contains the names of the hooks that place a hold. ``sign_out`` is a function that ends the only
+    session and returns a text to show in the browser. Without it, there is no sign-out button, and the bank
+    manages the sessions itself.
     """
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)
@@ -282,7 +282,7 @@ class Action:
     _change: _Change
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Make the change and redirect to the key's page; if it is refused, show the page with the reason."""
+        """Make the change and redirect to the key's page, or show the page with the reason for a refusal."""
         operator = operator_at(request)
         if not operator.roles & self._roles:
             raise web.HTTPForbidden
@@ -329,7 +329,7 @@ class Action:
         )
 
     async def _listed(self, form: Form, view: KeyView) -> dict[str, Any]:
-        """Return the query parameters for the list that the operator came from, and for its next key."""
+        """Return the query parameters that identify the operator's previous list and the next key in it."""
         if not form["list"]:
             return {}
         snapshot = await self._shared.cache.at_hand()
@@ -364,7 +364,7 @@ class Action:
             problem = Sentence(text, (_who(approved, form),))
         four_eyes = (await operators.four_eyes()).demanded
         if self._is_current(form, view, four_eyes=not four_eyes):
-            why = "dual control is required now" if four_eyes else "one person is enough now"
+            why = "dual control is required now" if four_eyes else "one person may now decide alone"
             problem = Sentence(f"Nothing was changed: {why}")
             rule = await operators.history(FOUR_EYES)
             steps = tuple(step for step in rule if step.move in (Demand.name, Waive.name))[-1:]
@@ -398,7 +398,7 @@ _Change = Callable[[Operators, KeyView, Form, bool], Awaitable[str]]
 
 
 def _deciding(row: DecisionRow) -> _Change:
-    """Return a function that makes the decision ``row``, or proposes it under dual control."""
+    """Return a function that makes the decision in ``row`` or, under dual control, proposes this decision."""
 
     async def decide(operators: Operators, view: KeyView, form: Form, four_eyes: bool) -> str:
         if row.frees_key and four_eyes and "certain" not in form.fields:  # Otherwise the review page asks.

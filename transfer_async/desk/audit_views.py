@@ -39,7 +39,10 @@ _Order = NewOrder | Order | None
 
 @frozen(kw_only=True)
 class AuditChoice:
-    """The filters in an audit page's URL. URLs are logged, so it contains a hash of a person's name."""
+    """The filters in an audit page's URL.
+
+    URLs are logged, so the URL contains only a hash of a person's name.
+    """
 
     person: str = ""  # the hash of the person's name
     since: date | None = None  # the first day
@@ -119,7 +122,7 @@ class AuditViews:
         return csv_of(AUDIT_CSV, _HEADER, rows())
 
     async def _pages(self, choice: AuditChoice, *, limit: int) -> AsyncIterator[tuple[list[AuditLine], str]]:
-        """Yield the lines that each search finds, and the ``after`` for the next search."""
+        """Yield the lines found by each search, and the value of ``after`` for the next search."""
         wanted: dict[str, Any] = {"by": await self._name(choice.person) if choice.person else None}
         zone = self._shared.style.zone or UTC
         for name, day in (("since", choice.since), ("until", choice.until and choice.until + timedelta(1))):
@@ -131,14 +134,14 @@ class AuditViews:
             is_more = bool(after)
 
     async def _with_orders(self, lines: Sequence[AuditLine]) -> list[tuple[AuditLine, _Order]]:
-        """Return each line with its order, or None if the order is no longer on record."""
+        """Return each line with its order, or with None if the order has been deleted from the journal."""
         keys, read = {key for key, _, _ in lines}, self._shared.operators._journal.read
         entries = dict(zip(keys, await asyncio.gather(*map(read, keys)), strict=True))
         found = [(line, entries[line[0]]) for line in lines]  # None if the key was pruned just now
         return [(line, order_of_intent(entry, line[1].intent_id) if entry else None) for line, entry in found]
 
     def _mark(self, name: str) -> str:
-        """Return the hash of a person's name, and remember the name for `_name`."""
+        """Return the hash of a person's name, and store the name so that `_name` can find it."""
         if len(self._names) >= MAX_NAMES:
             self._names.clear()
         mark = hashlib.sha256(f"{self._shared.operators.scope}\n{name}".encode()).hexdigest()[:16]

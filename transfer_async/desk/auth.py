@@ -28,7 +28,10 @@ LONGEST_NAME = 200
 
 
 class Role(enum.Enum):
-    """An operator's permissions. Every operator may also see the list and the keys' pages."""
+    """An operator's permissions.
+
+    Every operator, with or without a role, may see the list and the keys' pages.
+    """
 
     PARTIES = "parties"
     """View the names of an order's parties. The history records each access."""
@@ -154,7 +157,7 @@ def form_for(
 
 
 def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | None:
-    """Return the decision that the form ``name`` makes if it requires a review, otherwise None.
+    """If the decision made by the form ``name`` requires a review, return the decision, and otherwise None.
 
     A decision that no order exists requires a review, because it releases holds and cannot be undone. Under
     dual control, a proposal can be withdrawn, so the approval is reviewed instead.
@@ -169,11 +172,11 @@ def reviewed_row(name: str, view: KeyView, *, four_eyes: bool) -> DecisionRow | 
 def token_of(view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> str:
     """Return the form token for a page that shows ``view`` to the operator ``name``.
 
-    The token is a hash of everything that the page says about its forms: whether they propose or decide, and
-    all their effects. A form therefore never does anything that its page did not show. The token does not
-    depend on the earliest time of a decision, so a page does not become outdated merely because time passes.
-    It cannot be guessed, because the ids of intents and attempts are random. It does not depend on a secret
-    of this process, so any process behind the same address can check it.
+    The token is a hash of everything that the page says about its forms: whether each form proposes or
+    decides, and what its effects are. Therefore, a form has no effects that its page did not show. The token
+    does not depend on the earliest time of a decision, so a page does not become outdated merely because time
+    passes. The token cannot be guessed, because the ids of intents and attempts are random. The token does
+    not depend on a secret of this process, so any process behind the same address can check it.
     """
     entry = view.entry
     forms = forms_for(view, four_eyes=four_eyes, holds=holds, now=MAX_TIME)
@@ -189,6 +192,6 @@ def _read(effects: Sequence[Sentence]) -> list[str]:
 
 
 def is_current(token: str, view: KeyView, name: str, *, four_eyes: bool, holds: frozenset[str]) -> bool:
-    """Return whether a new page for the key would say the same about its forms as the page with ``token``."""
+    """Return whether the key's page would still describe its forms as the page with ``token`` did."""
     current = token_of(view, name, four_eyes=four_eyes, holds=holds)
     return hmac.compare_digest(token.encode(), current.encode())

@@ -1,7 +1,7 @@
 """Proposals for several keys on the list at once.
 
-Each proposal states that the key's order exists, and another person must approve it. These pages never make a
-decision themselves.
+Each proposal states that a key's order exists, and must be approved by another person. The pages for several
+keys never record a decision themselves.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BulkProposals:
         for key, stamp, order_id in rows:
             try:
                 if order_id in twice and order_id:
-                    raise ValueError("order_id: is the same for several keys")  # noqa: TRY301 - as `propose` refuses it
+                    raise ValueError("order_id: several keys have the same order id")  # noqa: TRY301 - as `propose` refuses it
                 if order_id:
                     await self._propose(operator, key, stamp, order_id, reason)
             except JournalFailed as error:

@@ -1,7 +1,8 @@
-"""The list of keys that need attention. It is read in the background, filtered, sorted and paginated.
+"""The list of keys that need attention. The list is read from the journal in the background, and is filtered,
+sorted and paginated.
 
 The list is kept in memory, and a row contains only what the list shows: a few hundred bytes, and nothing
-about the parties. The larger the journal, the less often it is read; a list that is too old is not shown. A
+about the parties. A larger journal is read less often; a list that is too old is not shown. A
 decision made on the desk replaces one row without reading the journal again. A key's own page always reads
 the journal.
 """
@@ -54,8 +55,10 @@ READ_TIMEOUT = 1.0
 """How long a request waits for the journal, in seconds, before it shows the keys read so far."""
 
 FRESH_FOR = 2.0
-"""The age in seconds at which an empty list is read again. Each key on the list adds `FRESH_PER_KEY`
-seconds."""
+"""The age in seconds at which an empty list is read again.
+
+Each key on the list adds `FRESH_PER_KEY` seconds.
+"""
 
 FRESH_PER_KEY = 0.003
 
@@ -99,7 +102,7 @@ class KeyRow:
 
 
 class Totals:
-    """Counts and total amounts of the listed keys. A decision changes them by one row.
+    """Counts and total amounts of the listed keys. A decision adds or removes a single row.
 
     Attributes:
         counts: the number of keys for each reason.
@@ -126,7 +129,7 @@ class Totals:
         return {currency: self._sums[currency] for currency in sorted(+self._amounts)}
 
     def by_me(self, me: str) -> set[str]:
-        """Return the proposers whose names look like ``me``, who cannot approve their proposals."""
+        """Return the proposers whose names look like ``me``, and whose proposals ``me`` cannot approve."""
         return {by for by in self.proposals if is_same_person(by, me)}
 
     def add(self, row: KeyRow, number: int) -> None:
@@ -213,9 +216,9 @@ class PendingKeysCache:
     async def shown(self) -> PendingKeysSnapshot:
         """Return the list to show.
 
-        If it is old and the journal is small, read it again first. For a large journal, an old list is still
-        shown while it is being read again. Once it is older than `STALE_AFTER` seconds, the keys read so far
-        are shown instead.
+        If the list is old and the journal is small, read the journal again first. For a large journal, an old
+        list is still shown while the journal is being read again. Once the old list is older than
+        `STALE_AFTER` seconds, the keys read so far are shown instead.
         """
         if self._snapshot.is_complete and self._age >= self._fresh_for + STALE_AFTER:
             self._snapshot = PendingKeysSnapshot(rows=[], read_at=self._clock.utc(), is_complete=False)
@@ -266,14 +269,14 @@ class PendingKeysCache:
         return self._clock.now() - self._as_of
 
     def _read_again(self) -> asyncio.Task[None] | None:
-        """Return the task that is reading the list, or None. Start one if the list is old."""
+        """Return the task that is reading the list, or None. Start a new task if the list is old."""
         if self._reading is None and self._age >= self._fresh_for:
             self._reading = asyncio.create_task(self._read())
             self._reading.add_done_callback(self._ended)
         return self._reading
 
     def _ended(self, reading: asyncio.Task[None]) -> None:
-        """Discard a finished task, so that a later request can start a new one."""
+        """Discard a finished task, so that a later request can start a new task."""
         self._reading = None
         _has_failed(reading)  # Without this, asyncio would report an error for which no request waited.
 
@@ -357,12 +360,12 @@ def _ids(view: KeyView) -> str:
 
 
 def began_at(view: KeyView) -> float:
-    """Return when work on a key began, in seconds since 1970, or minus infinity if unknown."""
+    """Return when the key's first call began, in seconds since 1970, or minus infinity if unknown."""
     return -math.inf if view.began is None else view.began.timestamp()
 
 
 def time_of(view: KeyView, made: Proposal | Watcher | None) -> float:
-    """Return when ``made`` was recorded, in seconds since 1970, or minus infinity if unknown.
+    """Return the time at which ``made`` was recorded, in seconds since 1970, or minus infinity if unknown.
 
     The times in a record come from the journal's clock, which may differ from this machine's clock.
     """
@@ -401,8 +404,7 @@ CSV = "pending-keys.csv"
 """The name of the list's CSV file, which is also its URL relative to the list."""
 
 CACHED_CHOICES = 8
-"""The number of choices whose rows are cached, so that the next page need not be filtered and sorted
-again."""
+"""The number of choices whose rows are cached, so that their next page is not filtered and sorted again."""
 
 
 @frozen(kw_only=True)
@@ -469,13 +471,18 @@ AGES = {"1h": ("over 1 hour", 3_600.0), "1d": ("over 1 day", 86_400.0), "7d": ("
 """The filters by age: the label and the minimum age in seconds. Keys of unknown age match every filter."""
 
 AMOUNTS = {str(10**digits): f"{10**digits:,} or more" for digits in range(3, 8)}
-"""The filters by minimum amount, in any currency. Limits are round numbers, so that no URL reveals an
-amount."""
+"""The filters by minimum amount, in any currency.
+
+Limits are round numbers, so that no URL reveals an amount.
+"""
 
 
 @frozen(kw_only=True)
 class Choice:
-    """The filters, order and page of the list, from its URL. URLs are logged, so it has no free text."""
+    """The filters, order and page of the list, from its URL.
+
+    URLs are logged, so the URL contains no free text.
+    """
 
     kind: str = ""
     currency: str = ""
@@ -613,7 +620,7 @@ _AT_ONCE = 1_000  # the number of rows that are written before other requests ge
 
 
 def as_csv(snapshot: PendingKeysSnapshot, choice: Choice) -> web.Response:
-    """Return all rows that match the choice as a CSV file."""
+    """Return all rows that match the chosen filters, as a CSV file."""
     rows = _chosen(snapshot, choice)
 
     async def pages() -> AsyncIterator[Iterable[Sequence[str]]]:
@@ -668,8 +675,8 @@ def next_after(
 ) -> KeyRow | None:
     """Return the row that follows ``key`` in the chosen list, or the first row if none follows.
 
-    A decision may remove the key from the list. In the default list, the key's start time, ``since``,
-    determines its former place. In any other list, ``noted`` is the key that was next before the decision.
+    If a decision has removed ``key`` from the default list, its start time, ``since``, determines its former
+    place. In any other list, ``noted`` is the key that was next before the decision.
     """
     choice = choice or Choice()
     listed, row = _chosen(snapshot, choice), snapshot.row_of(key, since)
@@ -724,7 +731,7 @@ def _chosen(snapshot: PendingKeysSnapshot, choice: Choice) -> list[KeyRow]:
 def _exchanged(
     rows: list[KeyRow], old: KeyRow | None, new: KeyRow | None = None, *, choice: Choice
 ) -> list[KeyRow]:
-    """Return a copy of the sorted ``rows`` without ``old`` and with ``new``, still sorted."""
+    """Return a sorted copy of the sorted ``rows`` in which ``new`` replaces ``old``."""
     left = rows.copy()
     if old is not None and (place := _place(left, old, choice)) is not None:
         del left[place]
@@ -740,7 +747,7 @@ def _place(rows: list[KeyRow], row: KeyRow, choice: Choice) -> int | None:
 
 
 def _edge(rows: list[KeyRow], row: KeyRow, choice: Choice, *, after: bool) -> int:
-    """Return where the rows with the same sort value as ``row`` begin or, if ``after`` is true, end."""
+    """Return the index of the first row that sorts like ``row`` or, if ``after``, the one after the last."""
     begin, end, value = 0, len(rows), choice.value
     if choice.sort == "amount":
         begin, end = (find(rows, row.currency, key=_CURRENCY) for find in (bisect_left, bisect_right))

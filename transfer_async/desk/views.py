@@ -61,8 +61,10 @@ REFRESH = 30
 """The seconds after which the browser reloads an automatically refreshed list."""
 
 LONGEST_ADDRESS = 4_000
-"""The maximum length of a URL that contains found keys. Some proxies accept only 8,000 characters, headers
-included."""
+"""The maximum length of a URL that contains found keys.
+
+Some proxies accept only 8,000 characters, headers included.
+"""
 
 
 def is_list(request: web.Request) -> bool:
@@ -72,7 +74,10 @@ def is_list(request: web.Request) -> bool:
 
 @frozen
 class Views:
-    """The pages that make no decisions. The only thing they record is access to the parties."""
+    """The pages that make no decisions.
+
+    These pages record nothing in the journal, except access to the parties.
+    """
 
     _shared: Shared
 
@@ -130,9 +135,10 @@ class Views:
     async def find(self, request: web.Request) -> web.Response:
         """Redirect to the key that was searched for, or to a list of the keys that match the text.
 
-        URLs are stored in logs, so they never contain the text: a hold reference may be an account number,
-        and an amount with a day identifies a payment. Instead, the result's URL contains the keys found. The
-        browser can therefore go back to it, a colleague can open it, and no process has to store the search.
+        URLs are stored in logs, so they never contain the search text: a hold reference may be an account
+        number, and an amount with a day identifies a payment. Instead, the URL of the result contains the
+        keys that were found. Therefore, the browser can go back to the result, a colleague can open it, and
+        no process has to store the search.
         """
         text = (await fields_of(request)).get("text", "").strip()
         try:
@@ -213,7 +219,7 @@ class Views:
 
 
 def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int]:
-    """Return the number of proposals that the operator may approve, and the number that they have made."""
+    """Return how many proposals the operator may approve, and how many proposals the operator has made."""
     totals = snapshot.totals
     mine = sum(totals.proposals[by] for by in totals.by_me(me.name))
     others = totals.proposals.total() - mine
@@ -221,7 +227,7 @@ def _proposals_for(snapshot: PendingKeysSnapshot, me: Operator) -> dict[str, int
 
 
 def address_of_found(keys: list[str], *, is_partial: bool = False) -> str:
-    """Return the URL of a list of the first ``keys``. If ``is_partial``, there may be more."""
+    """Return the URL of a list of the first ``keys``. ``is_partial`` means that there may be more keys."""
     length, shown = 0, 0
     for key in keys[:PER_PAGE]:
         length += len(urlencode({"key": key})) + 1
@@ -391,7 +397,10 @@ def operator_at(request: web.Request) -> Operator:
 
 
 def address(key: str, **more: str) -> str:
-    """Return the relative URL of a key's page, with the key as a parameter: not every key fits in a path."""
+    """Return the relative URL of a key's page.
+
+    The key is a query parameter, because not every key is valid in a path.
+    """
     return f"key?{urlencode({'key': key, **more})}"
 
 
@@ -503,9 +512,9 @@ def review_page(
 ) -> web.Response:
     """Return the review page of a decision that cannot be undone.
 
-    It shows the effects and asks for confirmation. The page sends the form ``name`` again, with the
-    ``fields`` of the first step. If these already contain ``typed``, the page says that the confirmation was
-    wrong.
+    The review page shows the effects and asks for confirmation. The page sends the form ``name`` again, with
+    the ``fields`` of the first step. If these fields already contain ``typed``, the page says that the
+    confirmation was wrong.
     """
     form = form_for(row, view, four_eyes=False, holds=shared.holds, now=shared.clock.utc())
     is_approval = view.proposal is not None
@@ -576,15 +585,21 @@ KIND_HELP = {
     "proposed": "One person has proposed a decision, and another must approve it.",
     "owed": "A call with this key ended in a definite failure, but its hook is not undone yet. "
     "The next recovery tries again.",
-    "abandoned": "Its worker never reported an end. The next recovery continues it.",
-    "untold": "The order was resolved or refuted, but this is not published yet. A worker publishes it.",
+    "abandoned": ("The worker never reported how its attempt ended. The next recovery continues the call."),
+    "untold": (
+        "The order was resolved or refuted, but its outcome has not been published "
+        "yet. A worker will publish it."
+    ),
     "unreadable": "The key's record is corrupt, so no recovery can continue it.",
 }
 
 ENCRYPTED = "The key's record is encrypted with a key that is not available here."
 """Replaces ``KIND_HELP["unreadable"]`` if the record is not corrupt but encrypted."""
 
-OWN_PROPOSAL = "You proposed it: another person must approve it. Names that look alike count as one person's."
+OWN_PROPOSAL = (
+    "You proposed this decision, so another person must approve it. Names that "
+    "look alike count as the same person."
+)
 
 
 def reasons_of(view: KeyView) -> list[str]:
@@ -597,21 +612,21 @@ def reasons_of(view: KeyView) -> list[str]:
 
 _MOVES = {
     "claim": "a worker took the key",
-    "keep": "the worker was still processing it",
-    "takeover": "another worker took over, to undo it",
+    "keep": "the worker was still processing the order",
+    "takeover": "another worker took over, to undo the hooks",
     "mark": "the request was about to be sent",
-    "create": "the service answered with the order",
-    "free": "it ended in a definite failure",
+    "create": "the service responded with the order",
+    "free": "the call ended in a definite failure",
     "doubt": "it became unknown whether the order exists",
-    "expire": "abandoned: its worker never reported an end; the request may have arrived",
+    "expire": ("abandoned: the worker never reported how its attempt ended; the request may have arrived"),
     "propose": "a decision was proposed",
     "withdraw": "the proposal was withdrawn",
     "demand": "dual control was demanded",
     "look": "the parties were shown",
     "note": "a note was written",
-    "watch": "an operator began to look at it",
+    "watch": "an operator began to look at the key",
     "unwatch": "the operator stopped looking at it",
-    "paid": "its hooks were undone",
+    "paid": "the hooks were undone",
     "owe": "an undo became pending late",
     "suspect": "an order was found that contradicts the record",
     "layaside": "the corrupt record was put into quarantine",
@@ -626,8 +641,8 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
     "proposed": ("propose", "Proposed. Another person must approve it."),
     "withdrawn": ("withdraw", "The proposal is withdrawn."),
     "noted": ("note", "Saved: your note is in the history."),
-    "watched": ("watch", "The list shows that you are looking at it, until the key changes."),
-    "unwatched": ("unwatch", "The list no longer shows that anybody is looking at it."),
+    "watched": ("watch", "Until the key changes, the list shows that you are looking at it."),
+    "unwatched": ("unwatch", "The list no longer shows that anybody is looking at this key."),
 }
 """The changes that the URL of a key's page may contain, each with its transition and confirmation."""
 
@@ -635,11 +650,11 @@ _DONE = {row.done: (row.name, row.saved) for row in DECISIONS if row.done} | {
 def confirmation(
     name: str, view: KeyView, steps: Sequence[HistoryEvent], *, by: str, zone: ZoneInfo | None = None
 ) -> str | None:
-    """Return the confirmation of ``name`` if the history contains that change: anyone can write a URL."""
+    """Return the confirmation of ``name`` if the history contains that change, as a URL may be forged."""
     wanted, text = _DONE.get(name, ("", ""))
     changes = [step for step in steps if step.move == wanted or step.move not in WITHOUT_CHANGE]
     if name == "approved":
-        made, text = approval(steps), "Approved: it is done."
+        made, text = approval(steps), "Approved: the decision is recorded."
         made = made if made is not None and made.by == by else None
     else:
         made = next((step for step in reversed(changes) if (step.move, step.by) == (wanted, by)), None)
@@ -665,22 +680,29 @@ def nothing_to_do(view: KeyView) -> str:
     """Return a text that explains why no decision about a key can currently be made."""
     if view.key == FOUR_EYES and not view.readable:
         return (
-            "Nothing here. The rule cannot be read, so dual control stays required: "
-            "transfer-async journal four-eyes demand writes it anew."
+            "Nothing on this page. The dual-control rule cannot be read, so dual control "
+            "stays required: to repair the rule, run transfer-async journal four-eyes "
+            "demand."
         )
     if view.key == FOUR_EYES:
-        return "Nothing here: use transfer-async journal four-eyes."
+        return "Nothing on this page: use transfer-async journal four-eyes."
     if view.is_sealed:
-        return "Nothing here: its record is encrypted. Start the page with its encryption key."
+        return (
+            "Nothing on this page, because the key's record is encrypted: start the page "
+            "with the encryption key."
+        )
     if view.pending_undos:
         return "Nothing: the next recovery runs the pending undos."
     if view.state is KeyState.CLAIMED:
-        return "Nothing, because nothing was sent: a new delivery or the next recovery continues it."
-    return "Nothing: it has ended."
+        return "Nothing, because nothing was sent: a redelivery or the next recovery continues the call."
+    return "Nothing: the call has ended."
 
 
 def problem_text(error: Exception) -> str:
-    """Return the text of an error as a sentence. It names form fields instead of Python arguments."""
+    """Return the text of an error as a sentence.
+
+    The sentence names form fields instead of Python arguments.
+    """
     text = str(error)
     argument, _, rest = text.partition(": ")
     if rest and argument in ("key", "by"):
@@ -691,7 +713,7 @@ def problem_text(error: Exception) -> str:
 
 
 def field_of(error: ValueError) -> str | None:
-    """Return the form field that caused an error, or None if the cause was the key."""
+    """Return the form field that caused an error, or None if the key itself caused it."""
     name = str(error).partition(": ")[0]
     return name if name in ("reason", "order_id", "undone", "certain") else None
 
@@ -734,7 +756,7 @@ def _read(name: str) -> str:
 
 
 def marked(text: str) -> str:
-    """Return ``text`` with each invisible character replaced by a mark such as ``[U+202E]``."""
+    """Return ``text`` in which a mark such as ``[U+202E]`` replaces each invisible character."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -744,12 +766,15 @@ def marked(text: str) -> str:
 
 
 def isolated(text: str) -> Markup:
-    """Wrap a text from outside in an element that stops it from changing the direction of other text."""
+    """Wrap external text in an element that prevents it from changing the direction of other text."""
     return Markup("<bdi>{}</bdi>").format(marked(text))
 
 
 def shown(value: object) -> object:
-    """Return the text that a template outputs for ``value``. The templates call this for every value."""
+    """Return the text that a template outputs for ``value``.
+
+    The templates call this function for every value.
+    """
     if isinstance(value, Markup):
         return value
     if isinstance(value, Sentence):

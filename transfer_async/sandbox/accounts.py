@@ -75,7 +75,7 @@ class Account:
 
 
 class Accounts:
-    """The registered accounts, by username. Exactly one of them is the bank.
+    """The registered accounts, by username. Exactly one of the accounts is the bank.
 
     Look-ups ignore the case of ASCII letters.
 
@@ -131,7 +131,7 @@ def load_accounts(path: str | Path) -> tuple[Account, ...]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file's content is invalid. The message says what is wrong.
+        ValueError: the file's content is invalid. The message describes the first problem.
     """
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=tuple[Account, ...])

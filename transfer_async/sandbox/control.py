@@ -199,7 +199,7 @@ def make_fault(name: str, options: Mapping[str, Any]) -> Fault:
         raise ValueError(f"fault must be one of {', '.join(FAULTS)}")
     known = set(attrs.fields_dict(kind))
     if not known.issuperset(options):
-        raise ValueError(f"options of {name} are {', '.join(sorted(known)) or 'none'}")
+        raise ValueError(f"{name} accepts only these options: {', '.join(sorted(known)) or 'none'}")
     made: Fault = msgspec.convert(options, kind)
     return made
 
@@ -247,10 +247,10 @@ def _text(value: object) -> str:
 
 
 def indented(body: bytes) -> str:
-    """Return a JSON body with each member on its own line. Any other body is returned unchanged.
+    """Return a JSON body with each member on its own line. A body that is not JSON is returned unchanged.
 
-    A body that is longer than `MAX_INDENTED` or nested deeper than `MAX_DEPTH` also stays unchanged, because
-    the indentation could make it a thousand times longer.
+    A body that is longer than `MAX_INDENTED` or nested deeper than `MAX_DEPTH` is also returned unchanged,
+    because indentation could make such a body a thousand times longer.
     """
     text = body.decode("utf-8", "replace")
     if len(text) > MAX_INDENTED or _depth(text) > MAX_DEPTH:

@@ -47,7 +47,7 @@ def padded(document: bytes, size: int) -> Iterator[bytes]:
 
 
 def compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Compress the parts with gzip. Yield an empty part while the compressor buffers its input."""
+    """Compress the parts with gzip. While the compressor buffers its input, yield empty parts."""
     # MAX_WBITS + 16 makes zlib write gzip's head and tail.
     compressor = zlib.compressobj(level=1, wbits=zlib.MAX_WBITS | 16)
     for part in parts:
@@ -95,7 +95,7 @@ class ResetAfterProcessing(Fault):
 
 @frozen
 class StallBeforeProcessing(Fault):
-    """Stall, then create the order and respond, even if the client has closed the connection.
+    """Wait, then create the order and respond, even if the client has closed the connection.
 
     The stall lasts `seconds` or, if that is None, until `Faults.release`. If the sandbox closes first, no
     order is created.
@@ -335,8 +335,8 @@ class CompressedHugeBody(Fault):
 class UnsolicitedReply(Fault):
     """Create the order, then respond and send a second, unrequested response on the same connection.
 
-    The second response is `200` with `body`. It is sent after `delay` seconds or, if that is None, after
-    `Faults.release`.
+    The second response is `200` with `body`. The second response is sent after `delay` seconds or, if `delay`
+    is None, after `Faults.release`.
     """
 
     name: ClassVar[str] = "unsolicited-reply"
@@ -472,7 +472,7 @@ class Rule:
 
 
 class Mix:
-    """A set of faults; each affects a share of the requests to a path.
+    """A set of faults, each of which affects a share of the requests to a path.
 
     Each request is assigned its fault at random on arrival, independently of the queue. With the same seed,
     the nth request always gets the same fault.
@@ -537,7 +537,7 @@ class Faults:
             fault: the fault.
             times: the number of requests that get the fault; `None` for all requests until `clear`.
             probability: the probability that a request gets the fault, 0 to 1. The sandbox's seed determines
-                which requests get it.
+                which requests get the fault.
             path: the path to which the fault applies, order creation by default. `"*"` means every path that
                 does not control the sandbox.
             username: apply the fault only to requests of this poster.

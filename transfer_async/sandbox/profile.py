@@ -1,7 +1,7 @@
 """The recorded behaviour of a service: `transfer-async probe` writes it, and the sandbox imitates it.
 
-A profile contains no personal data and no token. From bodies, it records only the names of a few common
-fields. You can commit a profile with your code.
+A profile contains no personal data and no token. Of each body, a profile contains only the names of a few
+common fields. You can commit a profile with your code.
 """
 
 import os
@@ -93,14 +93,14 @@ class SeenAnswer:
         status: the status; None if no complete response arrived.
         body: the kind of the body.
         fields: the names of the well-known fields in the JSON object, without values.
-        unauthorized: whether the body was exactly the one in section 7 of the specification.
+        unauthorized: whether the body was exactly the body shown in section 7 of the specification.
         headers: the headers by lower-case name, without `IGNORED_HEADERS`. Values that may be secret are
             empty.
         within: the response time in seconds, rounded up to one of `TIME_STEPS`; None if no complete response
             arrived.
         order: the order in the response, or "none" if the request was not for an order; see `OrderSeen`.
         unreadable: the reason why the client cannot read the order in a successful response, without values.
-        amount: the poster's amount in the response, if it is larger than the one sent.
+        amount: the poster's amount in the response, if it is larger than the amount sent.
     """
 
     status: int | None = field(default=None, validator=_checked_status)
@@ -120,12 +120,13 @@ class SeenConnection:
 
     Args:
         asked: the maximum number of requests that the probe sent on one connection.
-        requests: the number of requests after which the service closed the connection; None if it stayed
-            open.
-        announced: whether the last response announced the close (``Connection: close``, or HTTP/1.0). An
-            unannounced close may coincide with the next request.
+        requests: the number of requests after which the service closed a connection; None if the connection
+            stayed open.
+        announced: whether the last response announced the close (``Connection: close``, or HTTP/1.0). A close
+            that was not announced may coincide with the next request.
         open_after: the idle time in seconds after which the connection was still open.
-        closed_by: the idle time in seconds after which it was closed; None if the probe stopped waiting.
+        closed_by: the idle time in seconds after which the connection was closed; None if the probe stopped
+            waiting first.
     """
 
     asked: int
@@ -299,7 +300,7 @@ class Special:
     Args:
         why: what is wrong with the order, in a few words.
         made: a function that builds the body from the document of a valid order.
-        fits: a function that returns whether a JSON object has this fault.
+        fits: a function that returns whether a JSON object contains this error.
     """
 
     why: str
@@ -413,10 +414,10 @@ _DEFAULTS: JsonObject = read(
 
 
 class ImitatingService(Service):
-    """A `Service` that responds as a profile records, or like the sandbox if nothing is recorded.
+    """A `Service` that responds as recorded in a profile, or as the sandbox if no response is recorded.
 
-    If the profile shows that orders with a certain field missing or invalid are created, a default value
-    replaces that field. All other fields must pass the sandbox's own checks.
+    If the profile shows that the service creates orders in which a certain field is missing or invalid, a
+    default value replaces that field. All other fields must pass the sandbox's own checks.
     """
 
     def __init__(self, profile: ServiceProfile, **settings: Any) -> None:
@@ -460,7 +461,7 @@ class ImitatingService(Service):
         return next((name for name in names if name in self._profile.answers), ORDER)
 
     def _reply_to_order(self, name: str, call: Call, seen: SeenAnswer) -> Reply:
-        """Create the order, return the existing one for the same body, or refuse it like the sandbox."""
+        """Create the order, return the existing order with the same body, or refuse the order."""
         body = call.body or b""
         made = self._taken.get(body) if seen.order == "same" else None
         if made is None:
@@ -512,7 +513,10 @@ class ImitatingService(Service):
         return problems
 
     def _with_recorded_headers(self, reply: Reply, seen: SeenAnswer) -> Reply:
-        """Return the reply with the recorded headers and delay. The reply is lost if the recorded one was."""
+        """Return the reply with the recorded headers and delay.
+
+        The reply is lost if the recorded reply was lost.
+        """
         ids = self._profile.request_ids
         headers = {
             name: secrets.token_hex(8) if name in ids else value or "-"

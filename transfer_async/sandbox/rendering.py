@@ -210,7 +210,8 @@ class Order:
         """Return a copy of the order in the matched state.
 
         The specification shows no transitions. In our interpretation, `is_matched` becomes 1, `is_processing`
-        becomes 0 and `can_cancel_order` becomes false. `match_id`, `matched_at` and `updated_at` are set.
+        becomes 0 and `can_cancel_order` becomes false. In addition, `match_id`, `matched_at` and `updated_at`
+        are set.
         """
         return evolve(self, match_id=match_id, matched_at=at, updated_at=at)
 
@@ -219,7 +220,10 @@ class Order:
         return _render(self, user_object)
 
     def to_json(self) -> bytes:
-        """Return the order object as JSON. This is faster than writing the result of `to_object`."""
+        """Return the order object as JSON.
+
+        This method is faster than serialising the result of `to_object`.
+        """
         return validation.write(_render(self, _cached_user_object))
 
 

@@ -48,18 +48,19 @@ class Sandbox:
         match_every: seconds between two runs of the matcher bot.
         seed: determines the order ids and the random faults.
         faults: the share of all orders for each fault, as in `{CloseAfterProcessing(): 0.05, Status(429):
-            0.1}`. The same seed draws the same faults. See `Faults.mix`.
+            0.1}`. With the same seed, the same requests get the same faults. See `Faults.mix`.
         accounts: the registered accounts, `DEFAULT_ACCOUNTS` by default.
         token: the API token; by default a new random one.
-        host: the address to listen on. Unless it is loopback, other machines can reach the sandbox.
+        host: the address to listen on. If the address is not loopback, other machines can reach the sandbox.
         port: the port to listen on; 0 picks a free one.
         ssl: the TLS context of an https sandbox; by default the sandbox uses http.
-        sleep: an async function that waits, `asyncio.sleep` by default. It must yield to the event loop.
+        sleep: an async function that waits, `asyncio.sleep` by default. This function must yield to the event
+            loop.
         now: a function that returns the time as an aware datetime, by default the machine's clock.
         keep_alive: seconds until an idle connection is closed.
-        keep_requests: the maximum number of requests in `requests`. The oldest are dropped.
-        profile: the recorded behaviour of a service to imitate (see `load_profile`). Its limit for idle
-            connections takes precedence over `keep_alive`.
+        keep_requests: the maximum number of requests in `requests`. The oldest requests are dropped.
+        profile: the recorded behaviour of a service to imitate (see `load_profile`). The profile's limit for
+            idle connections takes precedence over `keep_alive`.
 
     Attributes:
         token: the API token.
@@ -252,7 +253,7 @@ _GRACE = 1.0
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's connection. Invalid HTTP is answered with JSON, and its bytes are not logged.
+    """aiohttp's connection. The response to invalid HTTP is JSON, and the invalid bytes are not logged.
 
     `body` is the body of the current request. `served` counts the connection's requests so far.
     """

@@ -1,4 +1,4 @@
-"""The service without a socket: it turns requests into responses.
+"""The sandbox's service, which computes responses to requests without using a socket.
 
 The caller provides the clock and the seed.
 
@@ -52,7 +52,7 @@ class Call:
 class Reply:
     """A response: a status, a JSON body, and the order that the request created, or `None`.
 
-    The response is sent after `seconds`. If `is_lost` is true, the connection is closed instead.
+    The response is sent after `seconds`. If `is_lost` is true, the connection is closed without a response.
     """
 
     status: int
@@ -292,7 +292,7 @@ class RequestRecord:
 
     Attributes:
         method, path, headers: the method, path and headers as received. Header names are case-insensitive.
-        The token is included.
+            The headers include the token.
         body: the part of the body that was read, up to the service's limit; empty until it is read.
         received_at: the time when the head was read.
         fault: the fault that was applied; `None` if there was no fault.
@@ -348,10 +348,10 @@ class NoAnswer(web.StreamResponse):
         self.force_close()
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write no head, because a fault has dealt with the response."""
+        """Write no head, because a fault has already written or withheld the response."""
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:
-        """Write no end, because a fault has dealt with the response."""
+        """Write no end, because a fault has already written or withheld the response."""
 
 
 class Exchange:
@@ -407,7 +407,7 @@ class Exchange:
         return reply
 
     async def send(self, reply: Reply) -> None:
-        """Send a complete response. Keep the connection open, unless this was its last request.
+        """Send a complete response. The connection stays open, unless this was its last request.
 
         Raises:
             ConnectionError: the client closed the connection.
@@ -462,7 +462,7 @@ class Exchange:
             self._request.protocol.force_close()
 
     def reset(self) -> None:
-        """Reset the connection (RST). Unsent bytes are lost."""
+        """Reset the connection (RST). Bytes that are not sent yet are lost."""
         transport = self._transport()
         connection = cast("socket.socket", transport.get_extra_info("socket"))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -27,7 +27,10 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class BadJson(ValueError):
-    """Raised when a body cannot be read as JSON. The message gives the reason and does not quote the body."""
+    """Raised when a body cannot be read as JSON.
+
+    The error message gives the reason, but does not quote the body.
+    """
 
 
 def read(body: bytes) -> Any:

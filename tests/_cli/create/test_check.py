@@ -64,7 +64,7 @@ def test_the_first_faults_are_listed_and_the_others_counted():
     assert len(checking.listed) == SHOWN
     assert (
         checking.complaint()[-1]
-        == "1,500 faults in 1,500 lines; the first 1,000 are shown. Nothing was sent."
+        == "1,500 faults in 1,500 lines; only the first 1,000 are shown. Nothing was sent."
     )
 
 

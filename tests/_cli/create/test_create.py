@@ -162,7 +162,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
     monkeypatch.setattr(create_command.Checking, "run", checked_and_changed)
     result = await bench.run(file, code=1)
 
-    assert "create: FILE was changed after it was checked: no further line was sent" in result.stderr
+    assert "create: FILE was changed after it was checked: no further orders were sent" in result.stderr
     assert len(bench.sandbox.requests) == 0
     assert bench.outcomes.name not in await bench.files()
 
@@ -181,7 +181,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
         (["--rate", "0"], "--rate: must be more than 0 orders a second, and finite"),
         (["--rate", "1", "--burst", "0"], "--burst: must be a whole number, 1 or more"),
-        (["--burst", "2"], "--burst: needs --rate as well"),
+        (["--burst", "2"], "--burst: requires --rate, too"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
         (["--hooks", f"{__name__}:broken_factory"], "--hooks: the factory failed (LookupError"),
         (["--hooks", f"{__name__}:twice"], "hooks: names must be unique"),
@@ -320,7 +320,7 @@ async def test_a_dry_run_shows_the_sums_and_needs_neither_the_service_nor_the_jo
         "2 orders",
         "  sent      NGN        310,050.00",
         "  to arrive USD        200.00",
-        "no faults; this was a dry run: nothing was sent or written",
+        "no errors found; this was a dry run, so nothing was sent or written",
     ]
     assert len(bench.sandbox.requests) == 0
     assert await bench.files() == ["orders.csv"]
@@ -333,7 +333,7 @@ async def test_a_dry_run_reports_time_limits_that_have_passed(bench):
     dry = await bench.run(file, "--dry-run", code=2)
     real = await bench.run(file, code=4)
 
-    passed = "has passed: set a later time (a key that already has an order still returns it)"
+    passed = "has passed: set a later time (if the key already has an order, that order is still returned)"
     assert dry.stderr.splitlines() == [
         f"line 3: send_before: {passed}",
         f"line 3: deadline: {passed}",
@@ -372,8 +372,8 @@ async def test_a_refuted_line_is_not_sent_again_and_this_is_reported(bench):
 
     assert "another key" in refuted.stdout
     assert (
-        "refuted: 1. These orders were in doubt and certainly do not exist. They are not sent again: "
-        "to pay, use another key"
+        "refuted: 1. These orders were in doubt and do not exist. They are not sent again: "
+        "to make the payments, use other keys"
     ) in again.stdout
     assert len(bench.sandbox.orders) == 1
 
@@ -462,7 +462,7 @@ async def test_pending_undos_are_reported(bench):
     file = await bench.orders(row(1, held="", **NOBODY))
     result = await bench.run(file, "--hooks", f"{__name__}:owing", code=3)
 
-    assert "undos that failed and are pending: 1. Run: transfer-async journal recover" in result.stdout
+    assert "failed undos, now pending: 1. Run: transfer-async journal recover" in result.stdout
 
 
 async def test_a_factory_may_return_the_token_and_observers(bench, monkeypatch):
@@ -501,7 +501,7 @@ async def test_giving_up_at_the_last_line_reports_all_outcomes(bench):
     file = await bench.orders(*(row(number) for number in range(1, 11)))
     result = await bench.run(file, "--concurrency", "4", code=4)
 
-    assert "10 orders in a row ended with" in result.stderr
+    assert "10 consecutive orders failed with" in result.stderr
     assert "create: given up" not in result.stderr
     assert "10 refused" in result.stdout
     assert f"outcomes: {bench.outcomes}" in result.stdout
@@ -513,7 +513,7 @@ async def test_an_unreachable_service_ends_the_run(bench, monkeypatch, closed_po
     file = await bench.orders(*cells)
     result = await bench.run(file, "--hooks", f"{__name__}:make", "--concurrency", "4", code=1)
 
-    assert "create: given up: 20 orders in a row ended with ConnectionFailed" in result.stderr
+    assert "create: stopped early: 20 consecutive orders failed with ConnectionFailed" in result.stderr
     assert "given up after 2" in result.stdout
     assert f"outcomes so far: {bench.part}" in result.stdout
     assert len(Bank.placed) < 40
@@ -535,7 +535,7 @@ async def test_an_unusable_journal_is_reported_and_nothing_is_sent(bench):
             create_input.Keys,
             "seen",
             sqlite3.OperationalError("full"),
-            "cannot write a temporary file for the keys (full): free disk space",
+            "cannot write the temporary file of keys (full): free some disk space",
         ),
         (create_input.Checking, "run", OSError(5, "torn"), "FILE: cannot be read (torn)"),
     ],
@@ -577,6 +577,6 @@ def test_the_help_lists_the_exit_codes_and_the_options():
     assert all(f"\n    {code} " in result.output for code in (0, 1, 2, 3, 4, 5, 130))
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
-    assert "hooks, and optionally its resolve, token, retry and other settings." in words
+    assert "hooks and, optionally, resolve, token, retry and other settings." in words
     assert f"{2 * 16} (twice --concurrency, but at least {create_run.AT_LEAST})" in words
     assert "[default: 16;" in words

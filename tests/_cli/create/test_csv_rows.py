@@ -99,7 +99,7 @@ def test_unknown_and_duplicate_columns_are_faults_with_their_names():
 
     assert faults(text) == [
         (1, f"column 2, 'held?[2J{'d' * 32}…'", "is unknown: correct or remove it"),
-        (1, "key", "names more than one column: keep one of them"),
+        (1, "key", "is the name of more than one column: keep one of them"),
     ]
 
 
@@ -107,14 +107,14 @@ def test_unknown_and_duplicate_columns_are_faults_with_their_names():
 def test_other_separators_than_commas_are_one_fault(mark, name):
     """Spreadsheets write them in countries with a decimal comma."""
     assert faults(csv_text([row(1)]).replace(",", mark)) == [
-        (1, "", f"separates the columns with {name}: use commas, and a decimal point in amounts")
+        (1, "", f"is separated by {name}: separate columns with commas, and use a decimal point in amounts")
     ]
 
 
 def test_a_missing_header_is_one_fault_and_shows_no_personal_data():
     text = csv_text([row(1), row(2)]).partition("\n")[2]
 
-    assert faults(text) == [(1, "", "names no known column: the first line must be the header")]
+    assert faults(text) == [(1, "", "contains no known column name: the first line must be the header")]
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_a_row_must_have_as_many_cells_as_there_are_columns(change, more):
     first = first.rpartition(",")[0] if change is None else first + change
 
     assert faults(f"{header}\n{first}\n{second}") == [
-        (2, "", f"has {more} cells than the header has columns")
+        (2, "", f"has {more} values than the header has columns")
     ]
 
 

@@ -283,7 +283,7 @@ async def test_a_wrong_token_places_few_holds_and_ends_the_run(desk):
 
     assert desk.made.gave_up is not None
     assert desk.made.gave_up.startswith(
-        "10 orders in a row ended with Unauthorized: the service does not accept the token"
+        "10 consecutive orders failed with Unauthorized: the service does not accept the token"
     )
     assert len(desk.world.bank.placed) < 10 + 2 * 4
     assert desk.world.bank.open == {}

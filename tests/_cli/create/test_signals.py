@@ -52,7 +52,7 @@ async def bench(directory: Path) -> AsyncIterator[Bench]:
         yield Bench(sandbox, directory)
 
 
-STOPPING = "stopping: starting no new orders"
+STOPPING = "stopping: finishing the orders in flight"
 
 
 async def test_a_stopped_and_a_killed_run_are_continued_and_no_order_is_sent_twice(bench):

@@ -80,7 +80,7 @@ def test_the_advice_says_what_to_do():
     assert doubt.startswith("in doubt: 1.")
     assert "transfer-async journal list" in doubt
     assert again == "may succeed later: 2 (RateLimited 1, KeyBusy 1). Run the same command again"
-    assert owed == "undos that failed and are pending: 3. Run: transfer-async journal recover"
+    assert owed == "failed undos, now pending: 3. Run: transfer-async journal recover"
 
 
 def test_orders_that_were_created_before_are_counted_separately():
@@ -88,7 +88,7 @@ def test_orders_that_were_created_before_are_counted_separately():
     tally.made = 1
     (told,) = tally.advice()
 
-    assert told == "already created before this run: 2. To pay once more, use another key"
+    assert told == "already created before this run: 2. To make such a payment again, use another key"
 
 
 def test_a_final_refusal_does_not_advise_to_run_the_command_again():
@@ -99,8 +99,8 @@ def test_a_final_refusal_does_not_advise_to_run_the_command_again():
         "Correct these lines, keep their keys, and run the same command again"
     )
     assert another_key == (
-        "refuted: 1. These orders were in doubt and certainly do not exist. They are not sent again: "
-        "to pay, use another key"
+        "refuted: 1. These orders were in doubt and do not exist. They are not sent again: "
+        "to make the payments, use other keys"
     )
 
 

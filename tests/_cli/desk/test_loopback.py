@@ -212,9 +212,9 @@ async def test_an_idle_browser_is_signed_out(served: Served):
     await new_address(served)
 
     assert (used, ended[0], after[0]) == ([200, 200, 200], 401, 403)
-    assert "Signed out after 30 minutes without use." in ended[1]
+    assert "Signed out after 30 minutes of inactivity." in ended[1]
     assert "payment-1" not in ended[1] + after[1]
-    assert said == "signed out after 30 minutes without use; this address works once, in one browser:"
+    assert said == "signed out after 30 minutes of inactivity; this address works once, in one browser:"
     assert (await served.get(await served.enters()))[0] == 200
 
 
@@ -247,7 +247,10 @@ async def test_an_unusable_journal_is_reported_at_once(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--journal", "nowhere.db", "--scope", "live"], "desk: --journal: there is no file nowhere.db"),
+        (
+            ["--journal", "nowhere.db", "--scope", "live"],
+            "desk: --journal: the file nowhere.db does not exist",
+        ),
         (["--journal", "{path}"], "desk: --scope, --base-url or TRANSFER_BASE_URL is required"),
         (["--journal", "{path}", "--scope", "live", "--may", "everything"], "desk: roles: must be among"),
         (

@@ -130,7 +130,7 @@ async def test_refuting_warns_if_the_sender_may_only_be_suspended(world: World, 
     approved = await asked("approve", "doubt", "--proposal", proposed.stdout.split()[-1], *BEN, "--yes")
 
     for result in (proposed, approved):
-        assert ("doubt: its sender never reported an end." in result.stderr) is not reported
+        assert ("doubt: the sender never reported how its attempt ended." in result.stderr) is not reported
 
 
 @pytest.mark.usefixtures("somebody")
@@ -168,8 +168,11 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: Wor
         (REFUTE, "--yes is required when not interactive\n"),
         ([*REFUTE, "--yes", "--settle-after", "-1"], "--settle-after: must be 0 seconds or more\n"),
         ([*REFUTE, "--yes", "--settle-after", "nan"], "--settle-after: is not a number of seconds"),
-        (["amend", "doubt", *ADA], "--order-id or --in-doubt: give one of them\n"),
-        (["amend", "doubt", *ADA, "--in-doubt", "--order-id", "tx-1"], "--order-id or --in-doubt: give one"),
+        (["amend", "doubt", *ADA], "pass either --order-id or --in-doubt\n"),
+        (
+            ["amend", "doubt", *ADA, "--in-doubt", "--order-id", "tx-1"],
+            "pass either --order-id or --in-doubt",
+        ),
         (["propose", "doubt", "refute", "--order-id", "tx-1", *ADA], "--order-id: is not for refute\n"),
     ],
 )

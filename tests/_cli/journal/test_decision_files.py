@@ -126,7 +126,10 @@ async def test_a_dry_run_shows_the_result_of_each_row_and_changes_nothing(doubts
     assert first.startswith("line 1: done: a: this releases ")
     assert second.startswith("line 2: refused: b: key: has changed since")
     assert third.startswith("line 3: refused: gone: key: ")
-    assert rest == ["3 rows: 1 done, 2 refused", "this was a dry run: nothing was decided or written"]
+    assert rest == [
+        "3 rows: 1 done, 2 refused",
+        "this was a dry run: no decision was recorded, and no file was written",
+    ]
     assert [await doubts.entry(key) for key in "ab"] == before
     assert "d.jsonl.results.jsonl.part" not in await asyncio.to_thread(os.listdir, tmp_path)
 
@@ -176,9 +179,9 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
 
     why = [line.partition("refused: ")[2] for line in result.stderr.splitlines()]
     assert why == [
-        "a: no such decision has been proposed",
+        "a: nobody has proposed this decision",
         "b: key: has changed since it was read; it is in doubt",
-        "c: no such decision has been proposed",
+        "c: nobody has proposed this decision",
     ]
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
 
@@ -195,7 +198,7 @@ async def test_only_the_proposal_of_the_file_is_approved(doubts: World, tmp_path
         ),
         (
             HEADER + "a,resolve,tx-1,why,-1\n",
-            ["line 2: seen: must be the key's version that you saw (moves in journal list --json)"],
+            ["line 2: seen: must be the version of the key that you saw (moves in journal list --json)"],
         ),
         (
             HEADER + "a,resolve,tx-1,x,3\na,resolve,tx-1,x,3\n",
@@ -221,7 +224,7 @@ async def test_nothing_is_decided_if_a_row_has_a_fault(
 
     lines = result.stderr.splitlines()
     assert lines[: len(faults)] == faults
-    assert lines[-1].endswith("Nothing was decided.")
+    assert lines[-1].endswith("No decision was recorded.")
     assert set(await states(doubts)) == {KeyState.IN_DOUBT}
 
 
@@ -231,9 +234,9 @@ async def test_nothing_is_decided_if_a_row_has_a_fault(
         (["resolve"], "journal: KEY is required, or --from FILE"),
         (["resolve", "a", "--dry-run", "--order-id", "tx-1"], "journal: --dry-run: needs --from"),
         (["propose", "a"], "journal: DECISION is required, or --from FILE"),
-        (["resolve", "a", "--from", "F"], "journal: KEY: leave it out with --from"),
-        (["resolve", "--from", "F", "--reason", "x"], "journal: --reason: leave it out with --from"),
-        (["approve", "--from", "F", "--proposal", "x"], "journal: --proposal: leave it out with --from"),
+        (["resolve", "a", "--from", "F"], "journal: KEY cannot be used with --from"),
+        (["resolve", "--from", "F", "--reason", "x"], "journal: --reason cannot be used with --from"),
+        (["approve", "--from", "F", "--proposal", "x"], "journal: --proposal cannot be used with --from"),
         (["resolve", "--from", "nowhere.csv"], "journal: FILE: cannot be read (No such file or directory)"),
     ],
 )

@@ -57,7 +57,7 @@ async def test_the_proposals_id_is_required_when_not_interactive(world: World):
         "reason": "seen on the statement",
     }
     assert unnamed.stderr == "journal: --proposal is required when not interactive\n"
-    assert "another proposal has replaced it" in other.stderr
+    assert "another proposal has replaced the proposal that you named" in other.stderr
     assert (record["state"], record["order_id"]) == ("created", "tx-1")
 
 
@@ -116,7 +116,7 @@ async def test_one_person_demands_dual_control_and_two_waive_it(world: World):
 
     assert before.stdout == f"{world.scope}: one person is enough\n"
     assert demanded.stdout == rejected.stdout == f"{world.scope}: dual control is required\n"
-    assert without_proposal.stderr == "journal: four-eyes: there is no proposal to waive dual control\n"
+    assert without_proposal.stderr == "journal: four-eyes: nobody has proposed to waive dual control\n"
     assert waiving.stdout.splitlines() == [
         f"{world.scope}: dual control is required",
         "ada proposes to waive dual control: seen on the statement; another person must approve it",

@@ -30,7 +30,7 @@ def test_usage_lines_look_like_those_of_manual_pages(command: str):
 @each(
     ("address", "why"),
     [
-        ("typo.db", "there is no file typo.db"),
+        ("typo.db", "the file typo.db does not exist"),
         ("mysql://bank:hunter2@db/x", "a journal is the path of a file, or a postgresql:// address"),
         ("postgresql://bank:hunter/2@db/x", "dsn: "),
         ("postgresql://bank:hunter?2@db/x", "dsn: "),

@@ -46,8 +46,8 @@ async def test_prune_asks_first(world: World, answer: str, code: int):
     ("when", "line"),
     [
         (["--before", "2024-06-01"], "--yes is required when not interactive"),
-        (["--yes"], "--before or --older-than: give one of them"),
-        (["--yes", "--before", "2024-06-01", "--older-than", "90d"], "--before or --older-than: give one"),
+        (["--yes"], "pass either --before or --older-than"),
+        (["--yes", "--before", "2024-06-01", "--older-than", "90d"], "pass either --before or --older-than"),
         (["--yes", "--before", "yesterday"], "--before: must be a date or a time"),
         (["--yes", "--older-than", "90"], "--older-than: must be a number of"),
         (["--yes", "--older-than", "90y"], "--older-than: must be a number of"),

@@ -162,7 +162,7 @@ async def test_a_corrupt_record_is_listed_and_can_be_refuted(world: World, bank_
         ("our_bank:NAME", "there is no function NAME in our_bank"),
         ("our_bank:broken", "the factory failed (RuntimeError: no?configuration)"),
         ("our_bank:nothing", "the factory must return a sequence of hooks"),
-        ("our_bank:too_much", "unexpected setting 'retries' returned by the factory"),
+        ("our_bank:too_much", "the factory returned an unknown setting, 'retries'"),
         ("our_bank:wrong", "hooks: a str is neither a hook nor an async function"),
     ],
 )
@@ -222,7 +222,7 @@ async def test_a_token_is_required_as_an_option_or_from_the_factory(
     from_factory = await asked("recover", "--hooks", "our_bank:with_token")
     invalid = await asked("recover", "--hooks", "our_bank:hooks", "--token", "very s3cr3t", code=2)
 
-    needed = "no token: pass --token, set TRANSFER_API_TOKEN, or return a token from the factory of --hooks"
+    needed = "no token: pass --token, set TRANSFER_API_TOKEN, or return a token from the --hooks factory"
     assert (none.stderr, from_factory.stderr) == (f"journal: {needed}\n", "")
     assert "token: " in invalid.stderr
     assert "s3cr3t" not in invalid.stderr

@@ -90,7 +90,9 @@ async def test_pending_keys_are_listed_oldest_first_with_totals(world: World):
         "in_doubt": {"NGN": "155025.00"},
     }
     refused = (await asked("show", "owing")).stdout
-    assert "ended in    Refused (refused); the service names: poster_recipient_username\n" in refused
+    assert (
+        "ended in    Refused (refused); fields named by the service: poster_recipient_username\n" in refused
+    )
 
 
 async def test_a_pending_notification_is_listed(world: World):
@@ -145,7 +147,7 @@ async def test_every_command_refuses_a_scope_without_keys_in_the_journal(world: 
         assert (command, result.stdout) == (command, "")
         assert result.stderr.endswith(
             f"the journal has no key of elsewhere, only keys of {world.scope}: "
-            "pass the right one with --scope or --base-url\n"
+            "pass the right scope with --scope or --base-url\n"
         )
     assert {*OF_A_SCOPE, "upgrade"} == {
         command.name or command.callback.__name__  # type: ignore[union-attr] # each has one

@@ -119,7 +119,7 @@ async def test_the_cap_limits_the_number_of_orders(sandbox, tmp_path, watch):
     run = await probe(sandbox, tmp_path / "a", watch, levels=(1, 2), orders=12)
 
     assert number_sent(sandbox) == 12
-    assert "  left out, beyond the cap: without-poster_username" in run.lines
+    assert "  skipped, because they would exceed the cap: without-poster_username" in run.lines
 
 
 async def test_later_runs_send_what_the_cap_has_left(sandbox, tmp_path, watch):
@@ -141,7 +141,7 @@ async def test_an_order_to_a_busy_service_is_sent_and_counted_again(sandbox, tmp
     assert (answers["turned-away"].status, answers["turned-away"].headers["retry-after"]) == (503, "17")
     assert watch.seconds == 34.0
     assert number_sent(sandbox) == 12
-    assert "  left out, beyond the cap: cut-again" in run.lines
+    assert "  skipped, because they would exceed the cap: cut-again" in run.lines
 
 
 async def test_a_repeated_order_takes_the_place_of_the_last_ones(sandbox, tmp_path, watch):
@@ -149,15 +149,15 @@ async def test_a_repeated_order_takes_the_place_of_the_last_ones(sandbox, tmp_pa
     run = await probe(sandbox, tmp_path / "a", watch, levels=(1,), orders=9)
 
     assert number_sent(sandbox) == 9
-    assert run.lines.count("  left out, beyond the cap: zero-amount") == 1
-    assert run.lines.count("  left out, beyond the cap: amounts-disagree") == 1
+    assert run.lines.count("  skipped, because they would exceed the cap: zero-amount") == 1
+    assert run.lines.count("  skipped, because they would exceed the cap: amounts-disagree") == 1
 
 
 @pytest.mark.parametrize(("headers", "waited"), [({}, 31.0), ({"Retry-After": "3600"}, 0.0)])
 async def test_a_run_stopped_by_a_busy_service_continues_later(sandbox, tmp_path, watch, headers, waited):
     sandbox.faults.add(Status(503, headers=headers), times=6)
     first = await probe(sandbox, tmp_path / "a", watch, levels=(2,), orders=8)
-    assert "run the probe again later: it continues where it stopped" in first.stopped
+    assert "run the probe again later: it continues where this run stopped" in first.stopped
     assert watch.seconds == waited
     sandbox.faults.clear()
 
@@ -258,12 +258,14 @@ async def test_an_amount_calculated_by_the_service_counts_as_the_service_says(tm
         third = await probe(service, tmp_path / "a", watch, **settings)
 
     amounts = [order.poster_amount for order in service.orders.values()]
-    assert first.stopped.startswith("the service calculated more than was sent (without-poster_amount)")
+    assert first.stopped.startswith(
+        "the service calculated larger amounts than were sent (without-poster_amount)"
+    )
     assert sum(amounts) > 3_000_000
-    assert "NGN, more than --most-amount. Nothing more is sent" in first.stopped
+    assert "NGN, more than --most-amount. No further order is sent" in first.stopped
     assert amounts[-1] > 1_500_000  # It was the last.
     assert second.stopped == first.stopped
-    assert "its answer is no longer in the profile" in third.stopped
+    assert "the response to this order is no longer in the profile" in third.stopped
     assert number_sent(service) == before
 
 
@@ -299,9 +301,12 @@ async def test_a_created_order_that_the_client_cannot_read_stops_the_run(tmp_pat
     async with Quirky(rewritten(rewrite), sleep=watch.sleep) as service:
         run = await probe(service, tmp_path / "a", watch, levels=(2,))
 
-    assert "the valid order was answered with 200, and the client cannot read the response" in run.stopped
+    assert (
+        "the service responded to the valid order with 200, and the client cannot read the response"
+        in run.stopped
+    )
     assert why in run.stopped
-    assert "Every order would end in doubt" in run.stopped
+    assert "Every order would be in doubt" in run.stopped
     assert len(service.orders) == 1
 
 
@@ -346,7 +351,7 @@ async def test_a_created_order_that_must_be_refused_stops_this_run_and_later_one
         third = await probe(service, tmp_path / "a", watch, levels=(1,))
 
     assert "amounts-disagree" in first.stopped
-    assert "must be refused" in first.stopped
+    assert "should be refused" in first.stopped
     assert second.stopped == third.stopped == first.stopped
     assert number_sent(service) == before == 9
     assert len(service.orders) == 1
@@ -452,5 +457,5 @@ def test_a_success_or_an_order_in_place_of_a_refusal_stops_the_probe(answer: See
     cap = Cap(orders=10, amount=MUCH)
     orders = LevelOrders(plan=PLAN, cap=cap, level=1, sent=[ALL["not-json"]], answers={"not-json": answer})
 
-    with pytest.raises(Stopped, match="must be refused"):
+    with pytest.raises(Stopped, match="should be refused"):
         orders.check()

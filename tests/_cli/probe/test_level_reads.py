@@ -137,12 +137,15 @@ GOOD = response("200 OK", USER)
         (b"", "no response arrived"),
         (response("401 No", b"{}"), "rejected the token \\(status 401\\)"),
         (response("200 OK", b'{"message": "Unauthorized"}'), "rejected the token \\(status 200\\)"),
-        (response("404 Not Found", b"<html>"), "answered who-am-i with 404"),
-        (response("302 Found", b"", "Location: /login"), "answered who-am-i with 302"),
-        (response("500 Oh", b"{}"), "answered who-am-i with 500"),
+        (response("404 Not Found", b"<html>"), "responded to who-am-i with 404"),
+        (response("302 Found", b"", "Location: /login"), "responded to who-am-i with 302"),
+        (response("500 Oh", b"{}"), "responded to who-am-i with 500"),
         (response("200 OK", b"<html>"), "the client cannot read the response to who-am-i"),
-        (response("503 Busy", b""), "answered 503 5 times in a row"),
-        (response("429 Slower", b"", "Retry-After: 86400"), "answered 429 and asked to wait 86,400 s"),
+        (response("503 Busy", b""), "responded to 5 consecutive requests with 503"),
+        (
+            response("429 Slower", b"", "Retry-After: 86400"),
+            "responded with 429 and a Retry-After of 86,400 s",
+        ),
     ],
 )
 async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: str, watch: Watch):
@@ -151,7 +154,7 @@ async def test_an_unusable_service_gets_no_further_requests(sent: bytes, why: st
         with pytest.raises(Stopped, match=why):
             await profile_of(server.url, clock=watch.clock)
 
-    assert len(server.requests) == (6 if "times in a row" in why else 1)
+    assert len(server.requests) == (6 if "consecutive" in why else 1)
 
 
 async def test_the_probe_waits_as_retry_after_asks(watch: Watch):
@@ -191,5 +194,5 @@ async def test_an_unannounced_close_is_noted_with_what_helps(watch: Watch):
 
     assert (connection.requests, connection.announced) == (1, False)
     (note,) = proposed(ServiceProfile(connection=connection)).notes
-    assert "closed after 1 requests, and no response announces it: an order sent at that moment" in note
+    assert "closes a connection after 1 requests without announcing this: an order sent at that" in note
     assert "force_close=True" in note

@@ -56,7 +56,7 @@ async def test_nothing_is_sent_without_yes_when_not_interactive(sandbox):
     assert "31 requests at most" in result.stdout
     assert result.stderr.splitlines() == [
         "--yes is required when not interactive",
-        "probe: not confirmed: nothing more was sent",
+        "probe: not confirmed: no further request was sent",
     ]
     assert not sandbox.requests
 
@@ -145,7 +145,7 @@ async def test_every_request_has_the_banks_own_headers_and_an_order_its_attempt_
 async def test_invalid_headers_of_the_factory_are_a_usage_error(sandbox):
     result = await asked("probe", NOT_LIVE, "--yes", "--hooks", f"{__name__}:brings_wrong_headers", code=2)
 
-    assert "--hooks: invalid setting returned by the factory: headers: Host is set by" in result.stderr
+    assert "--hooks: the factory returned an invalid setting: headers: Host is set by" in result.stderr
     assert not sandbox.requests
 
 
@@ -155,7 +155,7 @@ async def test_it_stops_if_the_valid_order_is_refused(sandbox):
 
     assert "probe: the valid order was not created" in result.stderr
     assert (
-        "the limits of NGN are not tested, because the profile does not contain them; level 0 reads them"
+        "the limits of NGN are not tested, because the profile does not contain them; to record them, run"
         in result.stdout
     )
 
@@ -165,11 +165,11 @@ async def test_it_stops_if_the_valid_order_is_refused(sandbox):
     [
         (["--level", "1"], "--order, --journal, --most-orders and --most-amount are required"),
         (["--level", "1", "--most-amount", "much"], "--most-amount: must be a plain number"),
-        (["--level", "1", "--apart", "0"], "--apart: must be a plain number, more than 0"),
-        (["--level", "1", "--journal", "nowhere/at.all"], "--journal: its directory does not exist"),
+        (["--level", "1", "--apart", "0"], "--apart: must be a plain number greater than 0"),
+        (["--level", "1", "--journal", "nowhere/at.all"], "--journal: the file's directory does not exist"),
         (["--level", "1", "--order", "empty.json"], "probe: "),
         (["--level", "1", "--order", "none.txt"], "probe: "),
-        (["--patience", "0"], "--patience: must be more than 0 seconds"),
+        (["--patience", "0"], "--patience: must be greater than 0 seconds"),
         (["--base-url", "ftp://nowhere"], "probe: --base-url: is not an https address"),
         (["--token", "a\nb"], "probe: --token"),
         (["--profile", "order.json", "--yes", "--idle", "0"], "probe: profile: must have version 1"),

@@ -40,7 +40,7 @@ def test_every_proposed_value_has_a_reason_and_the_code_runs():
     names = {"RetryPolicy": RetryPolicy, "Timeouts": Timeouts}
     made = eval(f"dict({' '.join(lines[-2:])})", names)
     assert made == {"retry": proposal.retry, "timeouts": proposal.timeouts}
-    assert "  max_delay = 17 (default 5): a response asked to wait for 17 s (Retry-After)" in lines
+    assert "  max_delay = 17 (default 5): a response contained Retry-After: 17" in lines
 
 
 def test_a_status_that_came_with_an_order_proves_no_refusal():
@@ -75,15 +75,15 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
     [
         (
             {"connection": SeenConnection(asked=9, open_after=1.0, closed_by=2.0)},
-            "an idle connection is closed within 2 s",
+            "the service closes an idle connection within 2 s",
         ),
-        ({"wrong_token": SeenAnswer(status=403)}, "a wrong token is answered with 403"),
-        ({"not_json": DOUBT}, "so such orders end in doubt: not-json"),
+        ({"wrong_token": SeenAnswer(status=403)}, "the service responds to a wrong token with 403"),
+        ({"not_json": DOUBT}, "so that such orders end in doubt: not-json"),
         ({"same_body_again": NEW}, "created two orders"),
         ({"same_body_again": SeenAnswer(status=200, order="same")}, "repeated body is the first order"),
         (
             {"same_body_again": REPEATED, "cut_again": REPEATED},
-            "the order exists: its repetition was refused",
+            "exists, because its repetition was refused",
         ),
         ({"same_body_again": REPEATED, "cut_again": NEW}, "it is unknown whether the order exists"),
         ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on this"),

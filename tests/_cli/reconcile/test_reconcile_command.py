@@ -56,7 +56,7 @@ async def found(*words: Any, code: int = 3) -> list[dict[str, Any]]:
 
 async def test_the_order_of_a_doubt_is_found_with_the_command_that_resolves_it(world: World, export: Path):
     await world.create(key="paid")
-    assert "1  of these orders belong to a key" in await reconciled(await write(world, export))
+    assert "1  orders in the export that belong to a key" in await reconciled(await write(world, export))
     world.sandbox.faults.add(CloseAfterProcessing())
     await world.fails(OutcomeUnknown, other_order(), key="lo'st")
     order_id = list(world.sandbox.orders)[-1]
@@ -64,7 +64,7 @@ async def test_the_order_of_a_doubt_is_found_with_the_command_that_resolves_it(w
     output = await reconciled(await write(world, export), code=3)
 
     command = f"""transfer-async journal resolve 'lo'"'"'st' --order-id {order_id}"""
-    assert f"only {order_id} fits; resolve it with {command}" in output
+    assert f"only {order_id} matches; to resolve the key, run {command}" in output
 
 
 async def test_a_match_is_proposed_once_and_ends_no_doubt(world: World, export: Path):
@@ -74,7 +74,7 @@ async def test_a_match_is_proposed_once_and_ends_no_doubt(world: World, export: 
 
     output = await reconciled(await write(world, export), "--propose", "--by", "ada", code=3)
 
-    assert "1 proposed: another person must approve each of them" in output
+    assert "1 proposed: another person must approve each proposal" in output
     proposal = (await world.entry("lost")).proposal
     assert proposal is not None
     assert (proposal.by, proposal.order_id) == ("ada", order_id)
@@ -133,8 +133,8 @@ async def test_the_order_of_a_refuted_key_is_not_proposed_for_another(
 
     output = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
 
-    assert f"lost: ambiguous; these orders fit: {order_id}" in output
-    assert "refuted keys that may have sent one: mistaken" in output
+    assert f"lost: ambiguous; matching orders: {order_id}" in output
+    assert "refuted keys that may have sent one of these orders: mistaken" in output
     assert "0 proposed" in output
     assert f"{order_id}: belongs to no key" in output
     found_as_json = await found(export)
@@ -162,7 +162,7 @@ async def test_a_doubt_that_no_order_fits_stays_as_it_is(world: World, export: P
 
     output = await reconciled(await write(world, export, without=list(world.sandbox.orders)[-1]), code=3)
 
-    assert "lost: no order fits so far; it may appear later" in output
+    assert "lost: no matching order so far; the order may appear later" in output
     assert await world.entry("lost") == before
 
 
@@ -240,7 +240,7 @@ async def test_nothing_is_compared_if_the_times_differ_by_more_than_the_slack(wo
         path = await write_with_times(world, export, change)
         output = await reconciled(path, "--propose", "--by", "ada", code=1)
         assert "EXPORT: nothing was compared: posted_at of tx-" in output
-        assert "from the time in the journal for paid. A time without a zone is read as UTC" in output
+        assert "from the time in the journal for paid. A time without a time zone is read" in output
         assert "only tx-" not in output
     assert (await world.entry("lost")).proposal is None
     figures, *_ = await found(path, "--slack", "3700")
@@ -274,7 +274,7 @@ async def test_an_order_recorded_late_is_no_sign_of_another_clock(
 
     monkeypatch.setattr(ScopedJournal, "orders", later)
 
-    assert "1  of these orders belong to a key" in await reconciled(await write(world, export))
+    assert "1  orders in the export that belong to a key" in await reconciled(await write(world, export))
 
 
 # --- ids given by a person ------------------------------------------------------------------
@@ -294,7 +294,7 @@ async def test_a_key_resolved_with_another_customers_order_is_reported(world: Wo
 
     output = await reconciled(await write(world, export), code=3)
 
-    assert f"mistaken: was resolved with {theirs}, whose users, amounts or time do not fit" in output
+    assert f"mistaken: was resolved with {theirs}, whose users, amounts or time do not match" in output
     assert "journal amend mistaken" in output
     figures, *findings = await found(export)
     assert figures["wrong_order"] == 1
@@ -320,9 +320,9 @@ async def test_a_key_resolved_with_a_wrong_id_may_have_sent_the_order_that_fits_
 
     output = await reconciled(await write(world, export), "--propose", "--by", "ben", code=3)
 
-    assert f"lost: ambiguous; these orders fit: {order_id}" in output
+    assert f"lost: ambiguous; matching orders: {order_id}" in output
     assert "0 proposed" in output
-    assert (f"these orders fit: {order_id}. Correct it" in output) is (id_of == "another order")
+    assert (f"matching orders: {order_id}. To correct" in output) is (id_of == "another order")
 
 
 async def test_a_key_resolved_correctly_leaves_the_other_order_to_the_other_key(world: World, export: Path):
@@ -333,7 +333,7 @@ async def test_a_key_resolved_correctly_leaves_the_other_order_to_the_other_key(
 
     output = await reconciled(await write(world, export), code=3)
 
-    assert f"second: only {second} fits" in output
+    assert f"second: only {second} matches" in output
 
 
 # --- unreadable exports --------------------------------------------------------------------------
@@ -396,13 +396,13 @@ def row(**changes: Any) -> str:
         (f"{row()}\n{{", "line 2: is not JSON"),
         ("\udcff", "line 1: is not UTF-8"),
         (f"{row()}\n{row(poster_amount=11)}", "the export contains order tx-1 twice"),
-        (f"{HEADER}\ntx-1\n", "line 2: does not have as many cells as the header"),
+        (f"{HEADER}\ntx-1\n", "line 2: has a different number of values than the header"),
         (f'{HEADER}\n"tx-1', "line 2: is not valid CSV"),
         (f"{HEADER}\n\udcff\n", "line 2: is not UTF-8"),
         (row(id="17"), "line 1: order_id: must look like 'tx-…'"),
         (
             row(order_id="tx-2"),
-            "line 1: order_id: is in order_id and in id; choose one with --column",
+            "line 1: order_id: is in order_id and in id; choose one of these columns with --column",
         ),
         (row(posted_at="2026-01-31"), "line 1: posted_at: is a date without a time"),
         (row(posted_at="2026-W05-6"), "line 1: posted_at: is a date without a time"),
@@ -410,7 +410,7 @@ def row(**changes: Any) -> str:
         (f"{HEADER},poster_amount\n", "line 1: poster_amount: two columns have the name poster_amount"),
         (
             f"{HEADER},order_id\n",
-            "line 1: order_id: is in order_id and in id; choose one with --column order_id=order_id",
+            "line 1: order_id: is in order_id and in id; choose one of these columns with --column order_id=",
         ),
     ],
 )
