@@ -17,7 +17,7 @@ from transfer_async.desk import Role, audit_views
 from transfer_async.journal import Decision
 from transfer_async.sandbox import CloseAfterProcessing
 
-RULE = "The rule of dual control"
+RULE = "The dual-control rule"
 AUCKLAND = ZoneInfo("Pacific/Auckland")
 
 

@@ -196,7 +196,7 @@ async def test_waiving_dual_control_is_proposed_elsewhere_and_approved_here(
     answer = await ben.does("approve", key=FOUR_EYES, reason="until Monday")
 
     assert "cleo proposes to end this" in listed.text
-    assert "The rule of dual control" in shown.text
+    assert "The dual-control rule" in shown.text
     assert "Approving ends dual control" in shown.text
     assert answer.status == 303
     assert "Nothing on this page: use transfer-async journal four-eyes" in (await ada.key(FOUR_EYES)).text

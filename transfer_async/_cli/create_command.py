@@ -52,11 +52,17 @@ def create(
         typer.Option(metavar="PATH", help="The file of outcomes; FILE.outcomes.jsonl by default."),
     ] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="The format of FILE; by default, its suffix decides.")
+        Format | None,
+        typer.Option("--format", help="The format of FILE; by default, determined by the file's suffix."),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Maximum orders in flight at once.")] = 16,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1000, help="The maximum number of orders in flight at once.")
+    ] = 16,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check every line and show the sums; send nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check every line and show the total amounts, without sending any order."
+        ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, only the results.")] = False,
     plain: Annotated[
@@ -92,8 +98,8 @@ def create(
     hook holds the funds, the held field of every line must contain the reference of an existing hold.
 
     The outcomes are written to PATH.part, one JSON object per line. The file is renamed to PATH when every
-    line has an outcome. The file of an earlier run is renamed to PATH.old. These files contain no personal
-    data.
+    line has an outcome. The file of an earlier run is renamed to PATH.old. The files of outcomes contain no
+    personal data.
 
     --rate and --burst limit the orders of this run only: divide the service's limit among runs, workers and
     clients. If a line's send_before or deadline would pass while the line waits, its order is not sent and no

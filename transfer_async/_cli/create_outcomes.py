@@ -140,7 +140,7 @@ class OutcomeFile:
 
     @property
     def is_due(self) -> bool:
-        """Return whether it is time to call `write`."""
+        """Return whether the queued lines should be written now."""
         return len(self._kept) >= KEPT or self._now() - self._written_at >= EVERY
 
     def write(self) -> None:

@@ -4,8 +4,8 @@ A run ends when every line has an outcome, when a signal stops the run, or when 
 case, the journal contains the outcomes so far, and the next run continues from there.
 
 A run gives up after several consecutive failures that are caused not by the orders but by the service, the
-base URL, the token, the journal or a hook. Otherwise, every further order would either place a hold only to
-release it, or end in doubt.
+base URL, the token, the journal or a hook. If the run continued, every further order would either place a
+hold only to release it, or end in doubt.
 
 If another worker (usually a killed run) holds the lease on a key, the line is retried after all other lines,
 until the lease has expired.

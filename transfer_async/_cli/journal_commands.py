@@ -177,7 +177,7 @@ def _optional(parameter: Parameter) -> Parameter:
 def _decide_from_file(
     command: str, allowed: Sequence[Decision], parameters: Sequence[Parameter], given: dict[str, Any]
 ) -> bool:
-    """Make the decisions in the ``--from`` file and return true, or return false without ``--from``."""
+    """Record the decisions in the ``--from`` file and return true; without ``--from``, return false."""
     typed = {item.name: options.option_of(item.name) for item in parameters} | {"form": "--format"}
     arguments = [item.name for item in parameters if item.kind is not Parameter.KEYWORD_ONLY]
     typed |= {name: name.upper() for name in arguments}
@@ -327,7 +327,10 @@ async def _record(operators: Operators, key: str) -> tuple[KeyView, tuple[Histor
 
 def note(
     key: Key,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The note, one line. Name no customer.")],
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="The note, as a single line. Do not mention customers' names."),
+    ],
     *,
     target: JournalTarget,
     by: By = None,
@@ -340,7 +343,7 @@ def note(
     if as_json:
         tell(journal_output.as_json({"key": key, "by": person, "note": reason}))
     else:
-        tell(f"{shown(key)}: the history has your note")
+        tell(f"{shown(key)}: your note was added to the history")
 
 
 def audit(
@@ -348,13 +351,16 @@ def audit(
     target: JournalTarget,
     by: Annotated[str | None, typer.Option(help="List only what this person did.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="The first date or time, as in 2026-01-01; UTC by default.")
+        str | None,
+        typer.Option(
+            help=("List only entries from this date or time on, such as 2026-01-01; UTC by default.")
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="List only lines before this date or time; UTC by default.")
+        str | None, typer.Option(help="List only entries before this date or time; UTC by default.")
     ] = None,
     decisions: Annotated[
-        bool, typer.Option("--decisions", help="List only decisions and proposals, no notes and look-ups.")
+        bool, typer.Option("--decisions", help="List only decisions and proposals, but no notes or look-ups.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -142,7 +142,7 @@ def layout_of(allowed: Sequence[Decision]) -> Layout:
 
 
 class DecisionCheck(Checking):
-    """Checks all rows before the first decision is made."""
+    """Checks all rows before the first decision is recorded."""
 
     one_each = "decide each key once"
     none_done = "No decision was recorded."
@@ -217,7 +217,7 @@ async def _is_decided(operators: Operators, wanted: FileDecision, view: KeyView)
 
 @define
 class DecisionRun:
-    """Makes the decisions in a file.
+    """Records the decisions in a file.
 
     Args:
         command: ``resolve``, ``refute``, ``propose`` or ``approve``.

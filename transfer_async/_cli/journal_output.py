@@ -201,7 +201,7 @@ HISTORY: dict[str, Callable[[HistoryEvent], str]] = {
 
 AUDIT: dict[str, Callable[[AuditLine], str]] = {
     "at": lambda line: step_time(line[1]),
-    "key": lambda line: "the rule of dual control" if line[0] == FOUR_EYES else shown(line[0]),
+    "key": lambda line: "the dual-control rule" if line[0] == FOUR_EYES else shown(line[0]),
     "move": lambda line: line[1].move,
     "order id": lambda line: shown(line[1].order_id),
     "by": lambda line: shown(line[1].by),

@@ -70,7 +70,7 @@ SettleAfter = Annotated[
     typer.Option(
         help=(
             "Minimum seconds between the last moment at which an order could have been "
-            "sent and a decision that it does not exist."
+            "sent and a decision that the order does not exist."
         )
     ),
 ]

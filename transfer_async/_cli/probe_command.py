@@ -43,31 +43,45 @@ def probe(
     profile: Annotated[
         Path, typer.Option(metavar="FILE", help="The file for the profile. An existing profile is extended.")
     ] = Path("service-profile.json"),
-    yes: Annotated[bool, typer.Option("--yes", help="Begin each level without asking.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Start each level without asking for confirmation.")
+    ] = False,
     on_one_connection: Annotated[
-        int, typer.Option(min=1, max=1000, help="Level 0: maximum requests on one connection.")
+        int,
+        typer.Option(min=1, max=1000, help="For level 0, the maximum number of requests on one connection."),
     ] = 20,
     idle: Annotated[
-        float, typer.Option(min=0, max=300, help="Level 0: maximum seconds to watch an idle connection.")
+        float,
+        typer.Option(
+            min=0, max=300, help="For level 0, the maximum number of seconds to watch an idle connection."
+        ),
     ] = 60.0,
     patience: Annotated[
         float, typer.Option(help=f"Seconds to wait for a response; at most {MAX_PATIENCE:g}.")
     ] = 30.0,
     journal: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: the journal for the probe's orders.")
+        Path | None,
+        typer.Option(metavar="FILE", help="For levels 1 and 2, the journal that records the probe's orders."),
     ] = None,
     order: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Levels 1, 2: a valid order, as a JSON object.")
+        Path | None, typer.Option(metavar="FILE", help="For levels 1 and 2, a valid order, as a JSON object.")
     ] = None,
     most_orders: Annotated[
-        int | None, typer.Option(min=1, help="Levels 1, 2: maximum orders in all runs with this journal.")
+        int | None,
+        typer.Option(
+            min=1,
+            help=("For levels 1 and 2, the maximum number of orders in all runs that use this journal."),
+        ),
     ] = None,
     most_amount: Annotated[
         str | None,
-        typer.Option(help="Levels 1, 2: maximum total of all orders, in the poster's currency."),
+        typer.Option(
+            help=("For levels 1 and 2, the maximum total amount of all orders, in the poster's currency.")
+        ),
     ] = None,
     apart: Annotated[
-        str, typer.Option(help="Levels 1, 2: the difference in matcher_amount between two orders.")
+        str,
+        typer.Option(help="For levels 1 and 2, the difference between the matcher_amounts of two orders."),
     ] = "1",
     hooks: Annotated[
         str | None,

@@ -83,7 +83,8 @@ def _value(text: str) -> Any:
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Return the TLS context for https, or None if there is no certificate. Both files are in PEM format.
+    """Return the TLS context for https, or None if there is no certificate. The certificate and the key are
+    PEM files.
 
     Raises:
         ValueError: a key was given without a certificate, or a file is unreadable or invalid.

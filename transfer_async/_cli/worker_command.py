@@ -41,7 +41,9 @@ def worker(
     dead_letters: Annotated[
         str, typer.Option(help="The subject or stream for messages that can never be processed.")
     ] = "transfer.parked",
-    concurrency: Annotated[int, typer.Option(help="Maximum commands in progress at once.")] = 16,
+    concurrency: Annotated[
+        int, typer.Option(help="The maximum number of commands in progress at once.")
+    ] = 16,
     max_deliveries: Annotated[
         int,
         typer.Option(help="Deliveries after which a command is dead-lettered if its order was never sent."),

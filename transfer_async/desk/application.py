@@ -122,8 +122,8 @@ def application(
     """Return the operators' web page for an `Operators` object; see `desk`.
 
     ``holds`` contains the names of the hooks that place a hold. ``sign_out`` is a function that ends the only
-    session and returns a text to show in the browser. Without it, there is no sign-out button, and the bank
-    manages the sessions itself.
+    session and returns a text to show in the browser. Without ``sign_out``, there is no sign-out button, and
+    the bank manages the sessions itself.
     """
     clock = clock or Clock()
     cache = PendingKeysCache(operators, clock)

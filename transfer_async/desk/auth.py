@@ -59,8 +59,8 @@ class Operator:
 
     Args:
         name: the name that the history records, a single line of at most 200 characters.
-        roles: the person's roles, as `Role` or as its value. By default, the person has no role, and can only
-            view the list and the keys' pages.
+        roles: the person's roles, as `Role` members or their values. By default, the person has no role, and
+            can only view the list and the keys' pages.
 
     Raises:
         ValueError: an argument is invalid. The message names the argument and the rule.

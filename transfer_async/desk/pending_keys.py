@@ -694,8 +694,8 @@ def next_after(
 def found_by_text(snapshot: PendingKeysSnapshot, text: str) -> list[KeyRow]:
     """Return the rows that match ``text``, ignoring case, oldest first.
 
-    If ``text`` is an id, return the rows with this id. Otherwise return the rows whose key contains ``text``,
-    or whose exact amount is ``text``, with or without the currency.
+    If ``text`` is an id, return the rows with this id. If no row has such an id, return the rows whose key
+    contains ``text``, or whose exact amount is ``text``, with or without the currency.
     """
     wanted, rows = text.casefold(), snapshot.rows
     names, ids = snapshot.search_texts

@@ -124,7 +124,7 @@ class Views:
         return as_csv(snapshot, choice)
 
     async def key(self, request: web.Request) -> web.Response:
-        """Return the page of one key."""
+        """Return a key's page."""
         try:
             view = await self._shared.operators.view(request.query.get("key", ""))
         except ValueError:
@@ -386,7 +386,7 @@ class Shared:
         )
 
     def time(self, seconds: float) -> str:
-        """Format seconds since 1970 as a page shows them."""
+        """Format a time in seconds since 1970 for display."""
         return time_text(moment(seconds), self.style.zone)
 
 
@@ -625,7 +625,7 @@ _MOVES = {
     "look": "the parties were shown",
     "note": "a note was written",
     "watch": "an operator began to look at the key",
-    "unwatch": "the operator stopped looking at it",
+    "unwatch": "the operator stopped looking at the key",
     "paid": "the hooks were undone",
     "owe": "an undo became pending late",
     "suspect": "an order was found that contradicts the record",
@@ -720,7 +720,7 @@ def field_of(error: ValueError) -> str | None:
 
 def name_of(key: str) -> str:
     """Return the title of a key's page."""
-    return "The rule of dual control" if key == FOUR_EYES else key
+    return "The dual-control rule" if key == FOUR_EYES else key
 
 
 def did(step: HistoryEvent) -> tuple[str, str | None]:

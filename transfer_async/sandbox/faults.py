@@ -433,7 +433,7 @@ class Waiting:
         self._waiters = remaining
 
     def close(self) -> None:
-        """Fail every remaining waiter."""
+        """Raise an error in every remaining waiter."""
         self._closed = True
         for _, future in self._waiters:
             if not future.done():
@@ -564,7 +564,8 @@ class Faults:
 
         For example, `{CloseAfterProcessing(): 0.05, Status(429): 0.1}` affects 15 of 100 requests, each with
         one fault. With the same seed, the nth request after this call always gets the same fault, so
-        sequential requests are reproducible. For concurrent requests, the order of arrival decides.
+        sequential requests are reproducible. For concurrent requests, the result depends on the order of
+        arrival.
 
         Args:
             shares: the share of each fault, 0 to 1, at most 1 in total.
@@ -581,7 +582,7 @@ class Faults:
         self.mix({})
 
     def release(self) -> int:
-        """Release all stalled requests and return their number. This may be called from any thread."""
+        """Release all stalled requests and return their number. `release` may be called from any thread."""
         held = [future for future in self._held if not future.done()]
         for future in held:
             _release(future)

@@ -213,9 +213,11 @@ class CreateOrder:
             _PAYMENT_METHOD, "nigerian_bank_payment", "Method of final payment in the poster's country."
         )
     )
-    matcher_currency: str = field(metadata=_as(_CURRENCY, "USD", "Currency of the receiving side."))
-    matcher_country: str = field(metadata=_as(_COUNTRY, "US", "Country of the receiving side."))
-    matcher_amount: Decimal = field(metadata=_as(_AMOUNT, "100.00", "Amount the beneficiary receives."))
+    matcher_currency: str = field(
+        metadata=_as(_CURRENCY, "USD", "Currency in which the beneficiary is paid.")
+    )
+    matcher_country: str = field(metadata=_as(_COUNTRY, "US", "Country in which the beneficiary is paid."))
+    matcher_amount: Decimal = field(metadata=_as(_AMOUNT, "100.00", "Amount that the beneficiary receives."))
     exchange_rate: Decimal = field(metadata=_as(_RATE, "1550.25", "A string holding a number."))
     current_account_balance: Decimal = field(
         metadata=_as(

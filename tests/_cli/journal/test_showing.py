@@ -322,7 +322,7 @@ async def test_a_note_is_in_the_history_and_changes_nothing(world: World):
     noted = await told("note", "k", "it called", "--by", "ben")
     after, record = await world.entry(), await told("show", "k")
 
-    assert result.stdout == "k: the history has your note\n"
+    assert result.stdout == "k: your note was added to the history\n"
     assert noted == {"key": "k", "by": "ben", "note": "it called"}
     assert [(step["move"], step["by"], step["reason"]) for step in record["history"][-2:]] == [
         ("note", "ada", "the service calls back at four"),
