@@ -332,7 +332,7 @@ class CreateRun:
         pace = f"{duration(took)}, {tally.done / took:,.0f} a second" if took > 0 else "0 s"
         if is_complete:
             return f"{total:,} orders in {pace}: {tally.counted()}"
-        why = f"stopped by {by.name}" if by is not None and gave_up is None else "given up"
+        why = f"stopped by {by.name}" if by is not None and gave_up is None else "stopped early"
         return f"{why} after {tally.done:,} of {total:,} orders in {pace}: {tally.counted()}"
 
 

@@ -502,7 +502,7 @@ async def test_giving_up_at_the_last_line_reports_all_outcomes(bench):
     result = await bench.run(file, "--concurrency", "4", code=4)
 
     assert "10 consecutive orders failed with" in result.stderr
-    assert "create: given up" not in result.stderr
+    assert "create: stopped early" not in result.stderr
     assert "10 refused" in result.stdout
     assert f"outcomes: {bench.outcomes}" in result.stdout
 
@@ -514,7 +514,7 @@ async def test_an_unreachable_service_ends_the_run(bench, monkeypatch, closed_po
     result = await bench.run(file, "--hooks", f"{__name__}:make", "--concurrency", "4", code=1)
 
     assert "create: stopped early: 20 consecutive orders failed with ConnectionFailed" in result.stderr
-    assert "given up after 2" in result.stdout
+    assert "stopped early after 2" in result.stdout
     assert f"outcomes so far: {bench.part}" in result.stdout
     assert len(Bank.placed) < 40
     assert Bank.open == set()
