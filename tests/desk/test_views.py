@@ -578,7 +578,7 @@ async def test_an_encrypted_record_without_its_key_has_no_decision_form(world: W
     shown = await desk.visitor().key()
 
     assert not {"resolve", "refute"} & set(shown.page.forms)
-    assert "Start the page with its encryption key." in shown.text
+    assert "start the page with the encryption key." in shown.text
     assert "no recovery can continue it" not in shown.text
 
 

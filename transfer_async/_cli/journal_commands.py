@@ -52,9 +52,12 @@ from transfer_async.journal.protocol import KEPT, AuditLine, KeyRecord
 from transfer_async.journal.rows import Upgrade
 
 app = typer.Typer(
-    help="Manage a journal: list keys in doubt and pending undos, and resolve or refute orders in doubt.\n\n"
-    "Exit codes: 0 done; 1 the journal refused or failed, or you answered no; 2 wrong usage; "
-    "3 some rows of --from were refused; 4 the journal has keys of other scopes only.",
+    help=(
+        "Manage a journal: list keys in doubt and pending undos, and resolve or refute "
+        "orders in doubt. Exit codes: 0 done; 1 the journal failed or refused the "
+        "decision, or you answered no; 2 wrong usage; 3 some rows of --from were "
+        "refused; 4 the journal contains only keys of other scopes."
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -173,7 +173,10 @@ async def test_an_early_refutation_is_refused_with_the_time_to_wait(doubted: Wor
             ["amend", "doubt", *ADA, "--in-doubt", "--order-id", "tx-1"],
             "pass either --order-id or --in-doubt",
         ),
-        (["propose", "doubt", "refute", "--order-id", "tx-1", *ADA], "--order-id: is not for refute\n"),
+        (
+            ["propose", "doubt", "refute", "--order-id", "tx-1", *ADA],
+            "--order-id cannot be used with refute\n",
+        ),
     ],
 )
 async def test_a_usage_error_leaves_the_doubt(doubted: World, words: list[str], line: str):

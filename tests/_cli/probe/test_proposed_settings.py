@@ -85,7 +85,10 @@ def test_no_status_is_proposed_as_a_guarantee_of_not_processed():
             {"same_body_again": REPEATED, "cut_again": REPEATED},
             "exists, because its repetition was refused",
         ),
-        ({"same_body_again": REPEATED, "cut_again": NEW}, "it is unknown whether the order exists"),
+        (
+            {"same_body_again": REPEATED, "cut_again": NEW},
+            "It is unknown whether the order whose connection was closed exists",
+        ),
         ({"same_body_again": DOUBT, "cut_again": REPEATED}, "the client does not rely on this"),
     ],
 )
