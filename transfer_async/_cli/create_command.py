@@ -25,10 +25,10 @@ from transfer_async._cli.create_outcomes import (
     duration,
     shown_progress,
 )
-from transfer_async._cli.create_run import BulkRun, Stopping
+from transfer_async._cli.create_run import BulkRun
 from transfer_async._cli.options import BankSide, client_of, factory_named, journal_named, made_by
 from transfer_async._cli.output import Say, failing, in_one_line, shown, tell
-from transfer_async._cli.process import DONE, FAILED, USAGE, run
+from transfer_async._cli.process import DONE, FAILED, USAGE, Stopping, run
 from transfer_async._client import TransferClient
 from transfer_async._http.retry import RetryPolicy
 from transfer_async._models import errors

@@ -14,19 +14,16 @@ until the lease has expired.
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import aclosing
 from itertools import islice
-from typing import TypeVar
 
 import attrs
 from attrs import define, field, frozen
 
 from transfer_async._cli.create_input import Changed, Record
 from transfer_async._cli.create_outcomes import OutcomeFile, Progress, Tally, duration, outcome_line
-from transfer_async._cli.process import on_signals
+from transfer_async._cli.process import Stopping
 from transfer_async._client import TransferClient
 from transfer_async._converters.messages import OrderCommand
 from transfer_async._models.errors import ClientClosed, ConnectionFailed, KeyBusy, OutcomeUnknown
@@ -225,55 +222,3 @@ class BulkRun:
         )
         await self._stopping.cut.wait()
         await self._client.close(timeout=CUT_OFF)
-
-
-# --- stopping ----------------------------------------------------------------------------------------
-# The first signal lets orders in flight end; the second cuts them off.
-
-T = TypeVar("T")
-
-
-@define(eq=False)
-class Stopping:
-    """The signals that the run has received."""
-
-    asked: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the first signal
-    cut: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the second signal
-    by: signal.Signals | None = field(default=None, init=False)  # the first signal
-
-    def ask(self, number: int) -> None:
-        """Handle a signal."""
-        if self.by is None:
-            self.by = signal.Signals(number)
-            self.asked.set()
-        else:
-            self.cut.set()
-
-    @property
-    def exit_code(self) -> int | None:
-        """Return 128 plus the number of the first signal, as shells do, or None without a signal."""
-        return None if self.by is None else 128 + self.by
-
-    async def unless_asked(self, work: Awaitable[T], *, twice: bool = False) -> T | None:
-        """Return the result of ``work``. If a signal arrives first, cancel ``work`` and return None.
-
-        If ``twice`` is true, only the second signal cancels ``work``.
-        """
-        event = self.cut if twice else self.asked
-        task, asked = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
-        try:
-            await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            for item in (task, asked):
-                item.cancel()
-            await asyncio.gather(task, asked, return_exceptions=True)
-
-    @contextmanager
-    def by_signals(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM during the block."""
-        if threading.current_thread() is not threading.main_thread():  # Python handles signals only there.
-            yield
-            return
-        with on_signals(self.ask):
-            yield

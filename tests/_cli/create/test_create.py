@@ -20,7 +20,7 @@ from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tre
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
 from transfer_async._cli import create_command, create_input, create_run
 from transfer_async._cli.create_outcomes import OutcomeFile
-from transfer_async._cli.create_run import Stopping
+from transfer_async._cli.process import Stopping
 from transfer_async._models import requests
 from transfer_async.sandbox import (
     CloseAfterProcessing,

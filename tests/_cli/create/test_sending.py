@@ -21,9 +21,9 @@ from transfer_async._cli.create_run import (
     NOT_READY,
     BulkRun,
     CircuitBreaker,
-    Stopping,
     request_of,
 )
+from transfer_async._cli.process import Stopping
 from transfer_async._models.errors import (
     ConnectionFailed,
     JournalFailed,
