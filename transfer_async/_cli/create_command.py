@@ -52,7 +52,7 @@ from transfer_async._pipeline.batch import OrderResult
 from transfer_async._support.clock import Clock
 from transfer_async.journal.model import LEASE, SETTLE_AFTER
 from transfer_async.journal.protocol import Journal
-from transfer_async.worker.disposition import Action, disposition
+from transfer_async.worker.handler import Action, disposition
 
 
 def create(
