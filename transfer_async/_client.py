@@ -55,11 +55,11 @@ from transfer_async._pipeline.call import (
 )
 from transfer_async._pipeline.create_order import InFlight
 from transfer_async._pipeline.hooks import Hook, checked_hooks
-from transfer_async._pipeline.key_views import Doubt, checked_abandoned_settle_after
+from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.outcomes import check_key
 from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
-from transfer_async._pipeline.settings import ClientSettings
+from transfer_async._pipeline.settings import ClientSettings, checked_abandoned_settle_after
 from transfer_async._support.clock import Clock, Duration, duration, on_clock
 from transfer_async._support.util import check_count, checked_async
 from transfer_async.journal import journal_at, seal_from_env

@@ -40,11 +40,11 @@ from transfer_async._pipeline.key_views import (
     KeyChanged,
     KeyView,
     checked_order_id,
-    checked_settle_after,
     checked_text,
 )
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
+from transfer_async._pipeline.settings import checked_settle_after
 from transfer_async.journal.durable import DurableJournal
 from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.operator_transitions import WITHOUT_CHANGE

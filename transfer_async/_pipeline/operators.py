@@ -36,7 +36,6 @@ from transfer_async._pipeline.key_views import (
     checked_decision,
     checked_name,
     checked_order_id,
-    checked_settle_after,
     checked_text,
     doubt_of,
     nearest_time,
@@ -47,6 +46,7 @@ from transfer_async._pipeline.key_views import (
     too_early,
     view_of,
 )
+from transfer_async._pipeline.settings import checked_settle_after
 from transfer_async._support.clock import Clock, Duration, time_after
 from transfer_async.journal.model import (
     ABANDONED,

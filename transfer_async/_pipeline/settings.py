@@ -15,10 +15,9 @@ from transfer_async._http.transport import Timeouts
 from transfer_async._models.events import Observer
 from transfer_async._pipeline.call import Resolver
 from transfer_async._pipeline.hooks import Hook
-from transfer_async._pipeline.key_views import checked_settle_after
-from transfer_async._support.clock import Clock, Duration, in_seconds
+from transfer_async._support.clock import Clock, Duration, duration, in_seconds
 from transfer_async._support.util import VERSION, a_duration, count, instance_of, positive
-from transfer_async.journal.model import LONGEST_LEASE
+from transfer_async.journal.model import ABANDONED_SETTLE_AFTER, LONGEST_LEASE
 from transfer_async.journal.protocol import Journal
 
 USER_AGENT = f"transfer_async/{VERSION}"
@@ -50,6 +49,34 @@ class ClientSettings(TypedDict, total=False):
     request_id_header: str | None
     response_id_header: str
     clock: Clock | None
+
+
+def checked_settle_after(settle_after: Duration) -> float:
+    """Return ``settle_after`` in seconds.
+
+    Raises:
+        ValueError: ``settle_after`` is not a duration, or is negative.
+    """
+    seconds = duration("settle_after", settle_after)
+    if not seconds >= 0:
+        raise ValueError("settle_after: must be 0 seconds or more")
+    return seconds
+
+
+def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
+    """Return ``abandoned_settle_after`` in seconds.
+
+    The default is one day, or ``settle_after`` if that is longer.
+
+    Raises:
+        ValueError: ``given`` is not a duration, or is less than ``settle_after``.
+    """
+    if given is None:
+        return max(ABANDONED_SETTLE_AFTER, settle_after)
+    seconds = duration("abandoned_settle_after", given)
+    if not seconds >= settle_after:
+        raise ValueError(f"abandoned_settle_after: must be at least settle_after, {settle_after:g} seconds")
+    return seconds
 
 
 _OFTEN_OR_NEVER = positive("must be finite and more than 0 seconds, or None")
