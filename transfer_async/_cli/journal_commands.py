@@ -34,7 +34,7 @@ from transfer_async._cli.journal_session import (
 )
 from transfer_async._cli.output import PlainUsage, complain, fail, is_interactive, show_table, shown, tell
 from transfer_async._cli.process import FAILED, OWED, USAGE
-from transfer_async._pipeline.call import RECOVER_CONCURRENCY
+from transfer_async._pipeline.call import RECOVER_CONCURRENCY, checked_settle_after
 from transfer_async._pipeline.decisions import DECISIONS, approval, proposed_row, row_of, rows_of
 from transfer_async._pipeline.key_views import (
     KeyChanged,
@@ -44,7 +44,6 @@ from transfer_async._pipeline.key_views import (
 )
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.recovery import RecoveryReport
-from transfer_async._pipeline.settings import checked_settle_after
 from transfer_async.journal.durable import DurableJournal
 from transfer_async.journal.model import FOUR_EYES, SETTLE_AFTER, Decision, HistoryEvent, KeyState, Proposal
 from transfer_async.journal.operator_transitions import WITHOUT_CHANGE
