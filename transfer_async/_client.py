@@ -44,22 +44,25 @@ from transfer_async._models.requests import (
     to_text,
 )
 from transfer_async._models.responses import Order, User
-from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import (
     RECOVER_CONCURRENCY,
+    USER_AGENT,
     ClientCore,
+    ClientSettings,
+    Limits,
     OrderCall,
     Resolver,
+    Times,
+    checked_abandoned_settle_after,
     new_call,
 )
 from transfer_async._pipeline.create_order import InFlight
 from transfer_async._pipeline.hooks import Hook, checked_hooks
-from transfer_async._pipeline.key_views import Doubt, checked_abandoned_settle_after
+from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.outcomes import check_key
 from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
-from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Clock, Duration, duration, on_clock
 from transfer_async._support.util import check_count, checked_async
 from transfer_async.journal import journal_at, seal_from_env
@@ -166,7 +169,7 @@ class TransferClient:
         clock: Clock | None = None,
     ) -> None:
         base_url = urls.normalised(base_url)
-        times = settings.Times(
+        times = Times(
             retry=RetryPolicy() if retry is None else retry,
             timeouts=Timeouts() if timeouts is None else timeouts,
             lease=lease,
@@ -174,7 +177,7 @@ class TransferClient:
             recover_every=recover_every,
             clock=Clock() if clock is None else clock,
         )
-        limits = settings.Limits(
+        limits = Limits(
             max_response_bytes=max_response_bytes,
             max_connections=max_connections,
             recover_concurrency=recover_concurrency,
@@ -199,7 +202,7 @@ class TransferClient:
             tokens=TokenSource(
                 token,
                 timeout=times.timeouts.hook,
-                user_agent=settings.USER_AGENT,
+                user_agent=USER_AGENT,
                 headers=checked_headers(headers, request_id_header=request_id_header),
             ),
             observers=Observers(observers),
@@ -252,8 +255,8 @@ class TransferClient:
     def _transport_to(
         self,
         base_url: str,
-        times: settings.Times,
-        limits: settings.Limits,
+        times: Times,
+        limits: Limits,
         *,
         session: aiohttp.ClientSession | None,
         ssl: tls.SSLContext | None,

@@ -28,8 +28,7 @@ from transfer_async._models.responses import Order
 from transfer_async.journal import transitions
 from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, Status
-from transfer_async.worker.disposition import Action
-from transfer_async.worker.handler import Handled, Handler
+from transfer_async.worker.handler import Action, Handled, Handler
 
 ONCE = RetryPolicy(attempts=1)
 

@@ -17,9 +17,8 @@ from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.outcomes import order_id_of
-from transfer_async._support.clock import MAX_TIME, MIN_TIME, Duration, duration
+from transfer_async._support.clock import MAX_TIME, MIN_TIME
 from transfer_async.journal.model import (
-    ABANDONED_SETTLE_AFTER,
     Decision,
     Entry,
     KeyState,
@@ -467,34 +466,6 @@ def _is_stale(entry: Entry, move: Move | None) -> bool:
     if seen is not None and entry.version != seen:
         return True
     return proposal is not None and (entry.proposal is None or entry.proposal.id != proposal)
-
-
-def checked_settle_after(settle_after: Duration) -> float:
-    """Return ``settle_after`` in seconds.
-
-    Raises:
-        ValueError: ``settle_after`` is not a duration, or is negative.
-    """
-    seconds = duration("settle_after", settle_after)
-    if not seconds >= 0:
-        raise ValueError("settle_after: must be 0 seconds or more")
-    return seconds
-
-
-def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
-    """Return ``abandoned_settle_after`` in seconds.
-
-    The default is one day, or ``settle_after`` if that is longer.
-
-    Raises:
-        ValueError: ``given`` is not a duration, or is less than ``settle_after``.
-    """
-    if given is None:
-        return max(ABANDONED_SETTLE_AFTER, settle_after)
-    seconds = duration("abandoned_settle_after", given)
-    if not seconds >= settle_after:
-        raise ValueError(f"abandoned_settle_after: must be at least settle_after, {settle_after:g} seconds")
-    return seconds
 
 
 def checked_order_id(order_id: str) -> str:

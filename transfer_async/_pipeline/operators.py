@@ -23,7 +23,7 @@ from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, Observer, Observers, OrderInDoubt, Resolved
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import fresh_id
+from transfer_async._pipeline.call import checked_settle_after, fresh_id
 from transfer_async._pipeline.decisions import DecisionRow, checked_undone, row_of, transition_of
 from transfer_async._pipeline.key_views import (
     ApprovalRequired,
@@ -36,7 +36,6 @@ from transfer_async._pipeline.key_views import (
     checked_decision,
     checked_name,
     checked_order_id,
-    checked_settle_after,
     checked_text,
     doubt_of,
     nearest_time,

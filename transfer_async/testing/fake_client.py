@@ -19,11 +19,10 @@ from transfer_async._http.transport import BoundedBody, ExchangeResult, Timeouts
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.requests import NewOrder, PersonName
 from transfer_async._models.responses import Order, User
-from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import OrderResult, Requests
+from transfer_async._pipeline.call import ClientSettings, Limits, Times
 from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.recovery import RecoveryReport
-from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Duration
 from transfer_async._support.util import must_propagate
 from transfer_async.journal.model import HistoryEvent
@@ -81,9 +80,7 @@ class FakeClient(TransferClient):
         """Refuse all further connections to the service, or accept them again if ``is_so`` is false."""
         self._transport.out_of_reach = is_so
 
-    def _transport_to(
-        self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
-    ) -> Transport:
+    def _transport_to(self, base_url: str, times: Times, limits: Limits, **options: Any) -> Transport:
         self._transport = _Transport(
             base_url,
             self._service,

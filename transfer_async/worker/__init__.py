@@ -6,8 +6,7 @@ below it.
 """
 
 from transfer_async.worker.consumer import Delivery, Health, Measure, Sweeper, Worker
-from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
-from transfer_async.worker.handler import Handled, Handler
+from transfer_async.worker.handler import Action, Delays, Disposition, Handled, Handler, disposition
 
 __all__ = [
     "Action",

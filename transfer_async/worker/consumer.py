@@ -31,8 +31,7 @@ from transfer_async._models.errors import JournalFailed, TransferError
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
 from transfer_async._support.clock import Clock, Duration, Periodic
 from transfer_async._support.util import log, positive_seconds
-from transfer_async.worker.disposition import Action, Disposition
-from transfer_async.worker.handler import Handled, Handler
+from transfer_async.worker.handler import Action, Disposition, Handled, Handler
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -18,9 +18,9 @@ from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
-from transfer_async._cli import create_command, create_input, create_run
+from transfer_async._cli import create_command, create_input
 from transfer_async._cli.create_outcomes import OutcomeFile
-from transfer_async._cli.create_run import Stopping
+from transfer_async._cli.process import Stopping
 from transfer_async._models import requests
 from transfer_async.sandbox import (
     CloseAfterProcessing,
@@ -578,5 +578,5 @@ def test_the_help_lists_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks, and optionally its resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {create_run.AT_LEAST})" in words
+    assert f"{2 * 16} (twice --concurrency, but at least {create_command.AT_LEAST})" in words
     assert "[default: 16;" in words
