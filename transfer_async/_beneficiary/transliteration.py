@@ -1,9 +1,9 @@
-"""Transliteration of names: clean the letters, find their script, and spell them in plain Latin.
+"""Transliterate names: clean up their letters, determine the script, and spell the words in plain Latin.
 
-A word consists of units: one letter, or a few letters that are spelt together. A unit may have several
-spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same if one word
-is a spelling of the other, so there is no need to choose a transliteration scheme. Words that mix scripts, or
-contain letters that names do not use, are refused, because they could imitate another name.
+A word consists of units; a unit is one letter, or a few letters that are transliterated together. A unit may
+have several spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same
+if one word is a spelling of the other, so there is no need to choose a transliteration scheme. Words that mix
+scripts, or that contain characters not used in names, are rejected, because they could imitate another name.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class UnreadableName(ValueError):
 
 @frozen(eq=False)
 class Word:
-    """One word of a name. Words are compared by identity.
+    """One word of a name. Two `Word` objects are equal only if they are the same object.
 
     Args:
         native: the word in its own script, case-folded and without accents.
         script: the script of all letters of the word.
         units: the spellings of each unit of the word in plain Latin.
-        marks: the accents of each Latin letter, to find accents that contradict each other in two words.
+        marks: the accents of each Latin letter, used to detect words with contradictory accents.
     """
 
     native: str = field(repr=False)
@@ -83,7 +83,7 @@ def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple
 
 
 def joined(words: Sequence[Word]) -> Word:
-    """Join ``words`` into one word, whose script is empty if the words have different scripts."""
+    """Join ``words`` into one word. The joined word has no script if the words have different scripts."""
     if len(words) == 1:
         return words[0]
     scripts = {word.script for word in words}
@@ -98,7 +98,7 @@ def joined(words: Sequence[Word]) -> Word:
 def is_spelling(units: Units, text: str) -> bool:
     """Return whether ``text`` is one of the spellings of ``units``.
 
-    All spellings are checked at the same time, in one step for each letter of each spelling.
+    All spellings are matched in parallel, as sets of positions in ``text``.
     """
     where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):

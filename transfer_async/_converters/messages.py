@@ -183,9 +183,9 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """Return the key if a journal may contain it.
+    """Return the key, or None if no journal can contain it.
 
-    Otherwise, return None and add the reason to ``problems``.
+    Add the reason why a key is invalid to ``problems``.
     """
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
@@ -255,13 +255,13 @@ class OrderOutcome:
         order_may_exist: whether an order for the key may exist. Release the hold only if this is false.
         order_id: the order's id, if it exists.
         error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur
-            with any outcome. It means that two orders may exist, because the sender's result contradicts the
-            recorded one.
+            with any outcome. `DuplicateSuspected` means that two orders may exist, because the sender's
+            result contradicts the recorded one.
         status: the HTTP status of a refusal.
         fields: the names of request fields that a refusal lists.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: the exact value from the service's order, as in the next five fields.
+        poster_amount: the exact value from the service's order, like the next five fields.
     """
 
     key: str
@@ -344,13 +344,13 @@ class OrderOutcome:
 
 @frozen(kw_only=True)
 class EndOfDoubt(OrderOutcome):
-    """The final outcome of an order that was in doubt. It is written and compared like any other outcome.
+    """The final outcome of an order that was in doubt. It is encoded and compared like any other outcome.
 
     If an operator amends the order id and then restores it, the two outcomes differ only in ``ended_at``.
 
     Args:
-        ended_at: when the order was resolved, refuted or amended, on the journal's clock. None in records of
-            earlier versions.
+        ended_at: when the order was resolved, refuted or amended, according to the journal's clock. None in
+            records written by earlier versions.
     """
 
     ended_at: float | None = field(default=None, repr=False)

@@ -39,7 +39,7 @@ WRONG_TOKEN = {"message": "Unauthorized"}
 
 
 class Classification(enum.Enum):
-    """What an exchange shows about the effect of its request."""
+    """What an HTTP exchange proves about the effect of its request."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"
@@ -200,7 +200,7 @@ def _is_other(shown: str | None, sent: str) -> bool:
 def error_of(
     classification: Classification, result: ExchangeResult, *, now: datetime, reading: bool
 ) -> TransferError:
-    """Create the error for a classification. ``reading`` is true if the request only reads data."""
+    """Create the error for a classification. Pass ``reading=True`` if the request only reads data."""
     common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
     wait = retry_after(result.headers.get("Retry-After"), now=now)
     if classification is Classification.NOT_SENT:
@@ -240,7 +240,7 @@ _FIELDS = (
 
 
 def fields_named(body: bytes) -> tuple[str, ...]:
-    """Return the fields defined in the specification that a refusal lists in ``errors``."""
+    """Return the fields that a refusal lists in ``errors`` and that the specification defines."""
     said = _json(body)
     errors = said.get("errors") if isinstance(said, dict) else None
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()

@@ -332,8 +332,8 @@ class NewOrder(Wire):
     """An order to be created (specification 4.1). Every field is required.
 
     Amounts and the rate are `Decimal`. ``int`` and plain decimal ``str`` are converted exactly;
-    ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate`` to within
-    half a unit of its own last decimal place.
+    ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate``, with an error of at
+    most half a unit in its own last decimal place.
 
     Args:
         poster_username: the e-mail address of the bank's customer.

@@ -93,7 +93,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
     Raises:
         OutcomeUnknown: the service may have processed the request.
-        TransferError: any other error. The attempt ended in a definite failure.
+        TransferError: the attempt ended in a definite failure.
         asyncio.CancelledError: the call was cancelled before anything was sent.
     """
     body = _next_body(context, call, sending)
@@ -271,12 +271,12 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
 async def send_again(
     context: ClientCore, call: OrderCall, sending: SendState, first: TransferError
 ) -> OrderResponse:
-    """If a retry is allowed, send the order again after the first attempt failed with ``first``.
+    """After the first attempt failed with ``first``, send the order again if a retry is allowed.
 
     Raises:
         OutcomeUnknown: the service may have processed a request.
-        TransferError: the last attempt ended in a definite failure. If no retry is allowed, this is
-            ``first``.
+        TransferError: the last attempt ended in a definite failure. If no retry is allowed, ``first`` is
+            raised.
     """
     if not _may_retry(context, call.cancellation, sending, first):
         raise first
@@ -325,7 +325,10 @@ async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> 
 async def _wait_again(
     context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
 ) -> None:
-    """Wait for the rate limiter before a retry. The retry delays new orders, which have no hold yet."""
+    """Wait for the rate limiter before a retry.
+
+    The retry takes precedence over new orders, which have no hold yet.
+    """
     rate_limiter.before_hooks.take_slot()
     try:
         await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
@@ -416,9 +419,8 @@ async def wait_in_queue(
     """Wait for a slot in one of the rate limiter's queues, at most until ``until`` on the client's clock.
 
     Raises:
-        Expired: the wait would exceed ``until`` or one of the caller's limits. It is raised immediately if
-            that is clear from the start.
-        asyncio.CancelledError: the call was cancelled.
+        Expired: the wait would exceed ``until`` or one of the caller's limits. If this is clear from the
+            start, it is raised immediately. asyncio.CancelledError: the call was cancelled.
     """
     work = call.work
     ahead = queue.ahead

@@ -91,7 +91,7 @@ async def finish_tasks(
 ) -> None:
     """Wait up to ``wait`` seconds for all tasks, then cut off those that are still running.
 
-    Then wait up to ``grace`` seconds for those to end.
+    Then wait up to ``grace`` seconds for the tasks that were cut off.
     """
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
@@ -138,7 +138,7 @@ class Cancellation(MutableStruct, kw_only=True):
     def may_have_been_sent(self) -> bool:
         """Whether a request body was handed to a connection.
 
-        If not, a cancelled caller waits until the hooks are undone.
+        If none was, a cancelled caller waits until the hooks are undone.
         """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
@@ -262,7 +262,7 @@ class ClaimedKey(MutableStruct, kw_only=True):
 
 
 class DoubtRounds(MutableStruct, kw_only=True):
-    """A client's state for its calls to ``resolve``, kept from one run of ``recover`` to the next.
+    """A client's state for its calls to ``resolve``, preserved between runs of ``recover``.
 
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
