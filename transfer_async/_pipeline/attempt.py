@@ -420,7 +420,8 @@ async def wait_in_queue(
 
     Raises:
         Expired: the wait would exceed ``until`` or one of the caller's limits. If this is clear from the
-            start, it is raised immediately. asyncio.CancelledError: the call was cancelled.
+            start, it is raised immediately.
+        asyncio.CancelledError: the call was cancelled.
     """
     work = call.work
     ahead = queue.ahead

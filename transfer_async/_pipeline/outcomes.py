@@ -151,7 +151,7 @@ async def settle(
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    That process undid the hooks, but a hook may have acted after it was undone.
+    That process undid the hooks, but a hook may have acted after its undo had run.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -174,7 +174,7 @@ async def _record_suspicion(
     id.
 
     Raises:
-        JournalFailed: the journal could not be written. The write will be retried.
+        JournalFailed: the journal could not be written; the write will be retried.
     """
     work, intent = call.work, call.work.intent
     suspect = Suspect(
@@ -342,9 +342,9 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
     """Set ``order_may_exist`` on the error of a definite failure just before the error is delivered.
 
-    The key became free when the failure was recorded. Since then, while the undos ran or before the caller
-    read the result, another call may have created an order. ``order_may_exist`` is false only if the key is
-    still free, or if the client generated the key and the journal no longer contains it.
+    The key became free when the failure was recorded. While the undos ran, or before the caller read the
+    result, another call may have created an order. ``order_may_exist`` is false only if the key is still
+    free, or if the client generated the key and the journal no longer contains it.
     """
     if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
         return
@@ -416,8 +416,8 @@ async def undo(
 ) -> None:
     """Run the pending undos of one intent, and record which of them succeeded.
 
-    An undo that fails stays pending. Its error does not replace the call's error. ``is_recorded`` is false if
-    the journal could not record the undos as pending.
+    An undo that fails stays pending. The undo's error does not replace the call's error. ``is_recorded`` is
+    false if the journal could not record the undos as pending.
 
     Raises:
         asyncio.CancelledError: `recover` was cancelled. Undos that have succeeded may run again.
@@ -440,7 +440,7 @@ async def undo(
 
 
 async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
-    """Return whether an undo is still pending. A sender that reported late may have cancelled it."""
+    """Return whether an undo is still pending. A late report from the sender may have cancelled the undo."""
     try:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
@@ -534,7 +534,7 @@ async def settle_doubt(
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order id.
-        Refuted: no order exists, and none can appear. The hooks are undone.
+        Refuted: the order does not exist and can no longer appear; the hooks are undone.
         OutcomeUnknown: the order is still in doubt.
         JournalFailed: the journal could not be written.
     """
@@ -585,8 +585,9 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 def order_id_of(text: object) -> str | None:
     """Return ``text`` in lower case, without surrounding whitespace, if it looks like an order id, else None.
 
-    The service's ids are in lower case (specification 1). Otherwise, an id in upper case, for example from a
-    printed statement, would count as a different id, and two keys could be recorded with the same order.
+    The service's ids are in lower case (specification 1). If ids were not converted, an id in upper case, for
+    example from a printed statement, would count as a different id, and two keys could be recorded with the
+    same order.
     """
     given = requests.ascii_lower(requests.to_text(text).strip()) if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
@@ -642,7 +643,7 @@ async def _suspect_resolved(
     """Record that ``resolve`` found an order for ``entry``, whose doubt had already ended differently.
 
     Raises:
-        JournalFailed: the journal could not be written. The write will be retried.
+        JournalFailed: the journal could not be written; the write will be retried.
     """
     why = f"the client's resolve found {order_id} after the doubt had been refuted: a duplicate is suspected"
     if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):

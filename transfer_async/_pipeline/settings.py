@@ -60,7 +60,7 @@ class Times:
     """A client's clock, retry policy and time settings.
 
     Raises:
-        ValueError: a setting is invalid, or the lease is too short for the retry deadline. The message names
+        ValueError: a setting is invalid, or the lease is too short for the retry deadline; the message names
             the argument and the rule.
     """
 

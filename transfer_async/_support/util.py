@@ -34,7 +34,7 @@ class _ShowsNothing:
         return object.__repr__(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return no fields. Otherwise, the library rich would show all fields of a struct."""
+        """Return no fields, because the ``rich`` library would otherwise show all fields of a struct."""
         return []
 
 
@@ -150,7 +150,7 @@ async def try_call(function: Callable[..., Awaitable[T]], *args: Any) -> T | Rai
     """Call a bank's async ``function``.
 
     Returns:
-        The result, or the error that was raised.
+        The function's result, or a `Raised` that contains its error.
 
     Raises:
         BaseException: an error for which `must_propagate` is true.

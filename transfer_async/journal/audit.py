@@ -85,7 +85,7 @@ class _Range:
     def found(
         self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
     ) -> list[int]:
-        """Return the ids below ``below`` of the lines that match (see `Journal.audit`), newest first."""
+        """Return the ids, below ``below``, of the matching lines (see `Journal.audit`), newest first."""
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         if self._latest < begin or self._earliest >= end:
             return []

@@ -119,7 +119,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        """Load, decide and write the transitions until all are durable; call `_settle` with those that are.
+        """Load, decide and write the transitions until all are durable; pass those that are to `_settle`.
 
         The store must be open.
         """
@@ -130,7 +130,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Return whether the store itself raised ``error``, so that every transition would fail."""
+        """Return whether ``error`` comes from the store itself, so that every transition would fail."""
 
     @abc.abstractmethod
     async def now(self) -> float:
@@ -138,7 +138,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Delete up to `PRUNE_BATCH` keys of a scope that ended before ``before``. Return how many."""
+        """Delete at most `PRUNE_BATCH` keys that ended before ``before``, and return their number."""
 
     @property
     @abc.abstractmethod
@@ -303,11 +303,11 @@ class DurableJournal(abc.ABC):
         return [(order_id, key, at) for order_id, key, at in found]
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. The keys are returned in the order of their history lines."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. The keys are returned in the order of their history lines."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
@@ -395,9 +395,9 @@ class DurableJournal(abc.ABC):
     async def _gather(self) -> None:
         """Wait until no more transitions arrive, but no longer than the last commit took.
 
-        A caller whose transition has just been committed soon makes its next one. Without this wait, two
-        groups of callers would alternate, each with its own commit. That would double the number of commits,
-        which matters on a slow disk.
+        A caller whose transition has just been committed usually makes its next transition soon. Without this
+        wait, two groups of callers would alternate, each with its own commit. That would double the number of
+        commits, which matters on a slow disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -561,8 +561,8 @@ class Transaction:
     Attributes:
         places: the keys to load, in this order. These include the scope's own entry if a person decides
             alone.
-        is_committing: whether the commit has been sent. From then on, a commit that fails may still have been
-            written.
+        is_committing: whether the commit has been sent. Once the commit has been sent, it may succeed even if
+            it raises an error.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
@@ -615,7 +615,10 @@ class Transaction:
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
     def known_token(self, place: RecordId) -> str | None:
-        """Return the cached entry's token or None. If the store has the same token, do not read the row."""
+        """Return the cached entry's token or None.
+
+        If the store contains the same token, the row need not be read.
+        """
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
@@ -640,7 +643,7 @@ class Transaction:
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
         """Decide the transitions one by one, and fill in `results`, `writes` and `steps`.
 
-        ``committed`` contains the tokens of transitions that an earlier attempt has already committed.
+        ``committed`` contains the tokens of transitions that an earlier attempt has committed.
         """
         already = set(committed)
         for pending in self.wanted:
@@ -713,7 +716,7 @@ def _needs_stored_state(pending: PendingMove, result: TransitionResult | None) -
 
 
 def _result_of_found_commit(pending: PendingMove, held: _Held, now: float) -> TransitionResult:
-    """Return the result of a transition whose token was found in the store: its commit had succeeded."""
+    """Return the result of a committed transition, whose token was found in the store."""
     assert held.entry is not None  # noqa: S101 - otherwise the commit is tried again, see `Transaction.tokens_without_entry`
     wanted, entry = _LEADS_TO.get(type(pending.move)), held.entry
     if isinstance(pending.move, Release) and entry.state is KeyState.IN_DOUBT:

@@ -107,7 +107,7 @@ class OrderWorker:
         the messages in progress, and the broker redelivers them.
 
         Raises:
-            ConnectionError: the connection is closed permanently. Restart the worker.
+            ConnectionError: the connection is closed permanently; restart the worker.
         """
         try:
             if await self._opened(stop):
@@ -239,7 +239,10 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Return the error of the task ``opening``, or None. An unfinished or cancelled task has timed out."""
+    """Return the error of the task ``opening``, or None.
+
+    A task that is unfinished or cancelled has timed out.
+    """
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE
     return opening.exception()
