@@ -45,12 +45,13 @@ class Propose(Move, frozen=True, kw_only=True):
     Args:
         id: the proposal's id.
         decision: the proposed decision.
-        attempt: the attempt's token. If the entry contains a different one, the proposal is rejected.
+        attempt: the attempt's token. If the entry contains a different token, the proposal is rejected.
         order_id: the order's id, if the decision needs one.
-        by: the person who proposes it.
+        by: the person who makes the proposal.
         said: the evidence that the person gives.
         undone: whether the undos that recovery cannot run were done manually.
-        settle_after: for a refutation, the seconds that must have passed since the last possible send.
+        settle_after: for a refutation, how many seconds must have passed since the order could last have been
+            sent.
         seen: the version of the entry that the person saw; None accepts any version.
     """
 
@@ -124,7 +125,7 @@ class Demand(Move, frozen=True, kw_only=True):
     reason: str
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Add the rule to the scope's own entry. An existing rule stays; a corrupt entry is replaced."""
+        """Add the rule to the scope's own entry. An existing rule is kept; a corrupt entry is replaced."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
             # The record is an order's, not the rule's.
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
@@ -232,7 +233,10 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
 
 
 class _WithoutChange(Move, frozen=True, kw_only=True):
-    """Base class of transitions that only add a line to the history. They leave a pending proposal valid."""
+    """Base class of transitions that only add a line to the history.
+
+    These transitions leave a pending proposal valid.
+    """
 
     by: str
 
@@ -268,7 +272,7 @@ class Watch(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Unwatch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that nobody is looking at the key any more. Anyone may do so."""
+    """Record that nobody is looking at the key any more. Anyone may record this."""
 
     name: ClassVar[str] = "unwatch"
 

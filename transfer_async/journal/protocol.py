@@ -38,7 +38,9 @@ A proposal is pending until the key changes. The transitions in `WITHOUT_CHANGE`
 
 
 class Journal(Protocol):
-    """The interface of a journal, which stores intents and their outcomes. `decide` makes all decisions.
+    """The interface of a journal, which stores intents and their outcomes.
+
+    The function `decide` accepts or rejects every transition.
 
     Methods do not convert the errors of the underlying store. A transition is atomic, and its history line is
     written in the same transaction. When `move` returns, the transition is durable if ``durable`` is true. A
@@ -75,17 +77,18 @@ class Journal(Protocol):
       no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
       service.
     - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
-      to, sorted by id, with ids greater than ``after``. Each is a tuple of the order's id, its key, and the
-      time at which the last work for the key was done (or None).
+      to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id,
+      its key, and the time at which the last work for the key was done (or None).
     - ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
-      ``after`` for the next call, which is empty at the end. A page may be empty before the end.
+      ``after`` for the next call, which is empty at the end. A page may be empty even
+      if more pages follow.
     - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
       this method, all keys that have an order are read.
     - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
       keys, newest first, and the ``after`` for the next call, which is empty at the end. It returns only
       lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
       ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
-      part of the history. It may then return fewer lines than ``limit``, or none, although there are more.
+      part of the history. It may then return fewer lines than ``limit``, or none, although more exist.
       Without this method, the operators' page cannot list decisions.
     - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
       pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
@@ -218,8 +221,8 @@ class KeyRecord:
         last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
             free key, the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a call
             is using the key.
-        readable: false if the stored record is corrupt. This object then contains only its readable part, and
-            the key is bound.
+        readable: false if the stored record is corrupt. This object then contains only the readable part of
+            the record, and the key is bound.
     """
 
     state: KeyState
@@ -346,7 +349,10 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(self.store.count_in_doubt, self.scope)
 
     async def other_scopes(self) -> tuple[str, ...]:
-        """If this scope has no keys, return the scopes that do. Empty if the journal cannot list scopes."""
+        """If this scope has no keys, return the scopes that do.
+
+        The list is empty if the journal cannot list scopes.
+        """
         scopes = getattr(self.store, "scopes", None)
         found = [] if scopes is None else await _read(scopes)
         return () if self.scope in found else tuple(found)

@@ -317,7 +317,10 @@ class _File(OpenFile):
             self._db.rollback()
 
     def _load(self, transaction: Transaction) -> dict[RecordId, int]:
-        """Load every place and every order id to bind. Return the row numbers of the stored places."""
+        """Load the requested entries, and find out which order ids are already bound.
+
+        Return the row numbers of the stored entries.
+        """
         found: dict[RecordId, tuple[int, str]] = {}
         for scope, keys in _by_scope(transaction.places):
             rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))

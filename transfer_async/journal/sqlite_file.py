@@ -197,9 +197,9 @@ class Files:
         """Close the connection, unless that would damage files that other processes use.
 
         The last connection to close writes the log into the file and deletes the log. If other processes have
-        started a new log, closing would delete theirs. In that case, the connection stays open until this
-        process ends, and no other is opened. If the log was only deleted, its contents are first written into
-        the file.
+        started a new log, closing the connection would delete the new log. In that case, the connection stays
+        open until this process ends, and the process opens no other. If the log was only deleted, its
+        contents are first written into the file.
         """
         if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
@@ -300,7 +300,10 @@ class OpenFile:
             raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
 
     def _enable_wal(self, timeout: float) -> None:
-        """Switch to a write-ahead log. SQLite does not wait for other processes here, so this loop does."""
+        """Switch to a write-ahead log.
+
+        SQLite does not wait for other processes during this switch, so this method retries.
+        """
         self._db.execute(_PAGES)
         end = time.monotonic() + timeout
         while True:

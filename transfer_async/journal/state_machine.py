@@ -22,8 +22,8 @@ must match the claim's epoch; afterwards, it must match the attempt's token.
 **Decisions of people** are transitions, too. They may require that the key still has the version that the
 person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final if the service
 responded with the order. An order id that a person or the bank's ``resolve`` supplied may be amended or
-withdrawn. After a withdrawal the key is in doubt again. Its intent was kept for this case, so its hooks can
-still be undone.
+withdrawn. After a withdrawal the key is in doubt again. The key's intent was kept for this case, so its hooks
+can still be undone.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
 (`Claim`). Otherwise, or if the claim is too old, a new intent begins. The same write makes the old intent's
@@ -161,15 +161,16 @@ def decide(
     id_taken: bool = False,
     four_eyes: Entry | None = None,
 ) -> TransitionResult | None:
-    """Decide a transition. Return the entry after it, or the reason for its rejection.
+    """Decide a transition. Return the entry after the transition, or the reason why it was rejected.
 
     Args:
         entry: the key's entry, or None if there is none.
         move: the transition.
         now: the time in seconds on the journal's clock.
         id_taken: whether another key of the scope is bound to the order id that the transition binds.
-        four_eyes: the scope's own entry under `FOUR_EYES`, or None if there is none. Required for a
-            transition that `is_by_one_person`, and read in the transaction that writes the transition.
+        four_eyes: the scope's own entry under `FOUR_EYES`, or None if there is none. Required if the
+            transition's `is_by_one_person` is true; must be read in the transaction that writes the
+            transition.
 
     Returns:
         The result, or None if the transition needs an entry and there is none.
@@ -189,9 +190,9 @@ def decide(
 def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry``, correcting times that are too far in the future.
 
-    A clock that was far ahead and was then set back leaves leases that would last for years. They count as
-    expired; the compare-and-set protects a worker that still holds such a lease. The time of the last
-    possible send is then unknown, and is set to the longest possible lease from now.
+    A clock that was far ahead and was then set back leaves leases that would last for years. These leases
+    count as expired; the compare-and-set protects a worker that still holds one. ``sent_until`` is then
+    unknown, and is set to the end of the longest possible lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:
@@ -214,13 +215,13 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
 
 
 def is_waiting(entry: Entry, now: float) -> bool:
-    """Return whether there is work to do for an entry and no worker holds a lease on it."""
+    """Return whether something remains to be done for an entry that no worker has leased."""
     due = due_at(entry)
     return due is not None and not now < due <= now + BELIEVED
 
 
 def due_at(entry: Entry) -> float | None:
-    """Return when work on the entry becomes due: 0 if it is due now, None if there is none."""
+    """Return when work on the entry becomes due: 0 if it is due now, None if no work is left."""
     if entry.pending_notifications or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK

@@ -354,8 +354,8 @@ class ManualClock(Clock):
     """A clock that stands still until `advance` is called. Sleeping returns at once and advances the clock.
 
     Pass the same clock to the client and to your own journal, so that retries take no real time.
-    `PostgresJournal` uses the database's time instead. Every random fraction is 0.5, so delays are the same
-    in each run. The `Timeouts` of a request are still measured in real time.
+    `PostgresJournal` uses the database's time instead. Every random number is 0.5, so delays are the same in
+    each run. The `Timeouts` of a request are still measured in real time.
 
     Args:
         start: the initial wall-clock time, an aware datetime; noon UTC on 6 May 2024 by default.

@@ -102,9 +102,10 @@ class _Exchange(Exchange):
     """An exchange without a connection, which collects the bytes that the sandbox writes.
 
     Attributes:
-        ended: a future that is done when the response has ended. It is cancelled if the caller stops waiting.
+        ended: a future that is done when the response has ended. The future is cancelled if the caller stops
+            waiting.
         status, headers, content: the received parts of the response. ``status`` is None until the head is
-        complete.
+            complete.
         whole: whether the response is complete.
     """
 

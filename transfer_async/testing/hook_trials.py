@@ -416,9 +416,9 @@ async def verify_hooks(
     """Test a bank's hooks in situations from production, and report which rules they break.
 
     The trials call the hooks twice, concurrently, and from a restarted worker. At each await, the trials
-    cancel the hook, or raise a timeout or a lost connection. They call the undo without a receipt, twice, and
-    with nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If
-    one fault breaks several rules, the report names only the most basic rule.
+    cancel the hook, or raise a timeout or a lost connection. The trials call ``undo`` without a receipt,
+    twice, and when there is nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and
+    releases its holds. If one fault breaks several rules, the report names only the most basic rule.
 
     Args:
         factory: a function that makes the hooks of a worker. The factory returns a mapping or an object with
@@ -432,8 +432,8 @@ async def verify_hooks(
             - ``close()``, optional: closes the resources of the worker.
 
             All these functions may be async. The factory is called again for each restarted worker, in a new
-            process if it can be imported there. Each call must find the same ledger. Use a test ledger that
-            has funds for six holds and that no other program uses.
+            process if the factory can be imported there. Each call must find the same ledger. Use a test
+            ledger that has funds for six holds and that no other program uses.
         seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
         late: the seconds to wait for late holds, once, after all trials.
@@ -532,7 +532,10 @@ class _Run:
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release holds that appeared after their release. Return whether there were any."""
+        """Report and release holds that appeared after their trial had released them.
+
+        Return whether any were found.
+        """
         held_before = len(self.ended)
         for harness in [*self.ended]:
             try:
@@ -579,7 +582,7 @@ class _Run:
         return result
 
     async def _released(self, harness: HookHarness) -> bool:
-        """Use the hooks to release the holds of the trial's intents. Return whether none is left."""
+        """Use the hooks to release the holds of the trial's intents. Return whether no hold is left."""
         bank = self.workers[0]
 
         async def release() -> None:

@@ -67,8 +67,8 @@ class Disposition:
         action: see `Action`.
         after: the minimum number of seconds until redelivery, for `Action.RETRY`.
         reason: why the worker takes this action, without personal data.
-        counts: whether this delivery counts towards ``max_deliveries``. It counts if the order was certainly
-            not sent and the order itself may be the cause.
+        counts: whether this delivery counts towards ``max_deliveries``. A delivery counts if the order was
+            certainly not sent and the order itself may be the cause.
         ready: whether other commands may succeed now. If false, the worker pauses and is not ready.
     """
 

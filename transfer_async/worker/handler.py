@@ -101,7 +101,7 @@ class Handler:
             deliveries: the number of deliveries of the message, including this one.
 
         Raises:
-            asyncio.CancelledError: the call was cancelled. Do not reply to the broker.
+            asyncio.CancelledError: the call was cancelled; do not reply to the broker.
         """
         work: OrderProgress | None = None
         result: Order | BaseException
@@ -177,7 +177,7 @@ class Handler:
     # --- how doubts ended -----------------------------------------------------------------------
 
     async def untold(self) -> AsyncIterator[OrderOutcome]:
-        """Yield each pending notification: the outcome of a doubt that has ended.
+        """Yield each pending notification: the final outcome of an order that was in doubt.
 
         Publish each outcome, then call `told` with it.
 

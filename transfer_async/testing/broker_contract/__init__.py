@@ -60,7 +60,7 @@ class BrokerContract:
     """Tests that every broker must pass. Subclass it as ``class TestOurBroker(BrokerContract):``.
 
     Provide one fixture, ``new_line``: a function that creates a `Broker` from settings, without opening it.
-    Each broker that it creates belongs to a different worker. All of them use the same server::
+    Each broker that it creates belongs to a different worker. All brokers use the same server::
 
         class TestOurBroker(BrokerContract):
             @pytest.fixture
