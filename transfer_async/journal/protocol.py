@@ -77,11 +77,11 @@ class Journal(Protocol):
       no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
       service.
     - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
-      to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id,
-      its key, and the time at which the last work for the key was done (or None).
+      to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id, its key,
+      and the time at which the last work for the key was done (or None).
     - ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
-      ``after`` for the next call, which is empty at the end. A page may be empty even
-      if more pages follow.
+      ``after`` for the next call, which is empty at the end. A page may be empty even if more pages
+      follow.
     - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
       this method, all keys that have an order are read.
     - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all

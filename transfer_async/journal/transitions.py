@@ -592,7 +592,7 @@ class AcquireLease(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if self.lease and leases and max(leases) > now else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the lease on undos and on a key in doubt, but not on a claim or while an order is being sent."""
+        """Set the lease on undos and on a key in doubt, but not on a claim or on an order being sent."""
         until = now + self.lease
         undos = tuple(
             attrs.evolve(undo, lease_until=until) if self.ends in (None, undo.lease_until) else undo
