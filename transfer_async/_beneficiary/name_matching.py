@@ -158,7 +158,7 @@ def read_name(name: PersonName) -> NameParts:
     )
     scripts = {word.script for word in parts.words}
     if len(scripts) > 1 and not scripts <= {LATIN, HAN, "HANGUL"}:  # as in "Peter 陳"
-        raise UnreadableName("mixes words of several scripts")
+        raise UnreadableName("mixes words from several scripts")
     return parts
 
 
@@ -337,7 +337,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
         return NameMatch(MatchResult.MATCH, 1.0, "the names are the same")
     pairs = list(itertools.product(one.readings(), other.readings()))
     if len(pairs) * len(one.words) * len(other.words) > MAX_STEPS:
-        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "the names can be read in too many ways")
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "there are too many ways to divide the names")
     if one.is_single and other.is_single:
         score = comparison.half(one.words, other.words, surname=True)
     else:

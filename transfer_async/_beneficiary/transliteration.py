@@ -156,7 +156,7 @@ def read_word(text: str) -> Word:
     scripts = {script for letter in text if (script := _script(letter))}
     if len(scripts) != 1:
         raise UnreadableName(
-            "mixes letters of several scripts" if scripts else "contains a character that is not a letter"
+            "mixes letters from several scripts" if scripts else "contains a character that is not a letter"
         )
     script = scripts.pop()
     if script == LATIN:
@@ -218,7 +218,7 @@ def _latin(text: str) -> Word:
         native="".join(ways[0] for ways in units), script=LATIN, units=tuple(units), marks=tuple(marks)
     )
     if not word.plain.isascii() or not word.plain.isalpha():
-        raise UnreadableName("contains a letter that only looks like one of a name")
+        raise UnreadableName("contains a look-alike letter that is not used in names")
     return word
 
 
@@ -263,7 +263,7 @@ def _romanised(native: str, text: str, script: str, table: dict[str, tuple[str, 
         if len(unit) < 2 or unit not in table:
             unit = text[place]
         if unit not in table:
-            raise UnreadableName("contains a letter that only looks like one of a name")
+            raise UnreadableName("contains a look-alike letter that is not used in names")
         units.append(table[unit])
         place += len(unit)
     return Word(native=native, script=script, units=tuple(units))

@@ -110,7 +110,7 @@ class UserLookup:
         client = self._bound()
         if client is None:
             raise RuntimeError(
-                "UserLookup: has no client: pass it to a BeneficiaryVerification, and pass that "
+                "UserLookup: is not bound to a client: pass it to a BeneficiaryVerification, and pass that "
                 "hook to a TransferClient"
             )
         path = self._path.replace("{username}", quote(username, safe=""))

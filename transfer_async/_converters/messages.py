@@ -170,7 +170,7 @@ def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[P
     from difflib import get_close_matches  # The import takes 2 ms and is needed only here.
 
     near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the known ones are {', '.join(sorted(known))}"
+    hint = f"did you mean {near[0]!r}?" if near else f"the known fields are {', '.join(sorted(known))}"
     return [(prefix.rstrip(".") or "$", f"its field number {place} is unknown; {hint}")]
 
 

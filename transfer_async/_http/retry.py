@@ -278,7 +278,7 @@ class Rate:
     """
 
     per_second: float = field(
-        converter=_as_float, validator=positive("must be more than 0 orders a second, and finite")
+        converter=_as_float, validator=positive("must be a finite number of orders per second, more than 0")
     )
     burst: int = field(default=1, validator=count(), kw_only=True)
 

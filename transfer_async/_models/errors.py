@@ -391,7 +391,7 @@ class Refuted(Refused):
     """
 
     def __init__(
-        self, text: str = "the doubt is resolved: no order exists, and none can appear", **rest: Any
+        self, text: str = "the doubt was refuted: no order exists, and none can appear later", **rest: Any
     ) -> None:
         super().__init__(text, **rest)
 
@@ -444,7 +444,7 @@ class AlreadyCreated(TransferError):
 
     default_outcome = Outcome.CREATED
 
-    def __init__(self, text: str = "the key's order exists already", *, order_id: str, **common: Any) -> None:
+    def __init__(self, text: str = "the key's order already exists", *, order_id: str, **common: Any) -> None:
         super().__init__(text, **common)
         self.order_id = order_id
 
@@ -508,7 +508,7 @@ class ServiceFailed(TransferError):
         retry_after: float | None = None,
         **common: Any,
     ) -> None:
-        super().__init__(text or _with_facts("no usable answer", status, request_id), **common)
+        super().__init__(text or _with_facts("no usable response", status, request_id), **common)
         self.status = status
         self.body = body
         self.request_id = request_id
@@ -846,16 +846,16 @@ KEPT_ATTEMPTS = 20
 """The maximum number of attempts stored with a doubt. Earlier attempts are not stored."""
 
 _CAUSE_TEXTS = {
-    CauseKind.NO_ANSWER: "no answer came",
+    CauseKind.NO_ANSWER: "no response arrived",
     CauseKind.CUT_ANSWER: "the response was cut off",
     CauseKind.STATUS: "the response's status does not show whether the order exists",
     CauseKind.UNREADABLE_ANSWER: "the response cannot be read as this order",
     CauseKind.SECOND_ANSWER: "more than one response arrived",
-    CauseKind.ABANDONED: "abandoned: the sender never reported an end; if its process only stopped, "
-    "it may still send",
+    CauseKind.ABANDONED: "abandoned: the sender never reported a result; if its process is only suspended, "
+    "it may still send the order",
     CauseKind.CLOSED: "the client was closed before the response arrived",
     CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
-    CauseKind.SUPERSEDED: "after the doubt had ended, it was reported that an order exists or may exist",
+    CauseKind.SUPERSEDED: "after the doubt had ended, a report arrived that an order exists or may exist",
 }
 
 

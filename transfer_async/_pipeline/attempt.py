@@ -260,7 +260,7 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
         return last_failure
     if expired := too_late(context.clock, work):
         return expired
-    return ConnectionFailed("the retry deadline passed before there was a connection")
+    return ConnectionFailed("the retry deadline passed before a connection was available")
 
 
 # --- retries -----------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ async def _claim_denied(context: ClientCore, call: OrderCall, verdict: Transitio
         if verdict.found_doubt:
             work.attempt_id = entry.attempt
             context.publish(OrderInDoubt, work, error=ABANDONED)
-        doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; nothing was sent now")
+        doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; this call sent nothing")
         return await settle_doubt(context, work, call.cancellation, verdict, doubt)
     if denial is Rejection.CONFLICT:
         raise annotate_error(
@@ -218,7 +218,7 @@ async def _mark_sending(
         claimed.attempt = None  # `MarkSending` was not recorded.
         why = "the claim's lease expired before the order was sent"
         if verdict.entry.is_suspected:
-            why = "an order of an earlier call with this key may exist: nothing was sent now"
+            why = "an earlier call with this key may have created an order; this call sent nothing"
         raise KeyBusy(why, retry_after=verdict.lease_left)
     work.attempt_id = claimed.attempt
 

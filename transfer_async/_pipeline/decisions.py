@@ -121,7 +121,8 @@ def _of_resolving(
     if view.state is KeyState.CREATED:  # The record is corrupt; otherwise there is nothing to resolve.
         known = view.order_id or "no id"
         yield Sentence(
-            f"{verb} puts the corrupt record into quarantine. The order on record stays: {{}}.", (known,)
+            f"{verb} puts the corrupt record into quarantine. The recorded order does not change: {{}}.",
+            (known,),
         )
         return
     yield Sentence(
@@ -132,7 +133,7 @@ def _of_resolving(
     if by_hand := to_undo_by_hand(view.entry, refuting=False):
         yield Sentence(
             "Pending undos of an earlier intent cannot be read. "
-            f"Undo manually first: {', '.join(['{}'] * len(by_hand))}.",
+            f"Undo these hooks manually first: {', '.join(['{}'] * len(by_hand))}.",
             by_hand,
         )
 
@@ -148,7 +149,8 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
         return
     if not view.sender_reported:
         yield Sentence(
-            "The order's sender never reported an end. If its process is only suspended, it may still send."
+            "The order's sender never reported a result. If its process is only suspended, it may still send "
+            "the order."
         )
     is_by_hand = to_undo_by_hand(entry, refuting=True) is not None
     loses_hold = is_by_hand or entry.held is not None or releases_hold(view, holds=holds)
@@ -165,7 +167,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     undone = _listed(verb, undos_on_failure(entry), holds)
     if by_hand:
         yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them manually first.")
-        yield Sentence(f"Undo manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
+        yield Sentence(f"Undo these hooks manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
     elif by_hand is not None:
         yield Sentence(
             f"{verb} {frees}. The record does not show whether a hook needs an undo: check this first."
@@ -276,8 +278,8 @@ class DecisionRow:
 
 def _refute_button(view: KeyView, holds: AbstractSet[str]) -> str:
     if view.state is KeyState.FREE:
-        return "None exists: quarantine the record"
-    return f"None exists: {'release the hold' if releases_hold(view, holds=holds) else 'free the key'}"
+        return "No order exists: quarantine the record"
+    return f"No order exists: {'release the hold' if releases_hold(view, holds=holds) else 'free the key'}"
 
 
 DECISIONS: tuple[DecisionRow, ...] = (
@@ -293,7 +295,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         "candidate: the order id in the service's response.",
         title="The order exists",
         button="It exists",
-        propose="Propose that it exists",
+        propose="Propose that the order exists",
         verb="Resolving",
         proposed="resolve as {}",
         explained="the order exists",
@@ -313,7 +315,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         "result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",
         button=_refute_button,
-        propose="Propose that none exists",
+        propose="Propose that no order exists",
         verb="Refuting",
         proposed="refute",
         explained="no order exists, and none can appear",

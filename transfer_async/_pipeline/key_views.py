@@ -45,16 +45,16 @@ CAUSES = {
 """A short text for each cause of a doubt."""
 
 NEXT_STEPS = {
-    CauseKind.NO_ANSWER: "Most such orders exist: find it at the service",
-    CauseKind.CUT_ANSWER: "Most such orders exist: find it at the service",
+    CauseKind.NO_ANSWER: "In most such cases the order exists: ask the service about it",
+    CauseKind.CUT_ANSWER: "In most such cases the order exists: ask the service about it",
     CauseKind.STATUS: "Ask the service, with the request id",
-    CauseKind.UNREADABLE_ANSWER: "Find the candidate at the service",
+    CauseKind.UNREADABLE_ANSWER: "Ask the service about the candidate order",
     CauseKind.SECOND_ANSWER: "Ask the service, with the request id",
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a stopped process may still send. "
-    "Then find the order at the service",
-    CauseKind.CLOSED: "Most such orders exist: find it at the service",
-    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Find the right order at the service",
-    CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: the hold of the "
+    "Then ask the service about the order",
+    CauseKind.CLOSED: "In most such cases the order exists: ask the service about it",
+    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Ask the service for the right order",
+    CauseKind.SUPERSEDED: "Ask the service about the order. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }
 """The operator's first step for each cause of a doubt. `docs/operations.md` contains the same texts."""
@@ -161,7 +161,7 @@ class KeyView:
         if self.state is not KeyState.IN_DOUBT or self.is_sealed:
             return None
         cause = self.cause
-        return "Find out at the service whether the order exists" if cause is None else NEXT_STEPS[cause.kind]
+        return "Ask the service whether the order exists" if cause is None else NEXT_STEPS[cause.kind]
 
     @property
     def sender_reported(self) -> bool:
@@ -390,7 +390,8 @@ class ApprovalRequired(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "four_eyes: this scope requires dual control: propose it, and let another person approve it"
+            "four_eyes: this scope requires dual control: propose the decision, and let another person "
+            "approve it"
         )
 
 

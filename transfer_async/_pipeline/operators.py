@@ -232,10 +232,10 @@ class Operators:
         look = Look(by=checked_name("by", by), reason=checked_text("reason", reason))
         key = requests.to_text(key)
         if parties_of(await self._read(key)) is None:
-            raise ValueError("key: has no record of the parties of its order")
+            raise ValueError("key: the parties to its order are not on record")
         parties = parties_of((await self._write(key, look)).entry)
         if parties is None:
-            raise ValueError("key: was changed just now, and no longer has a record of the parties")
+            raise ValueError("key: was changed just now, and the parties are no longer on record")
         return parties
 
     async def note(self, key: str, *, by: str, reason: str) -> None:
@@ -456,7 +456,7 @@ class Operators:
         basis = _basis(by, reason, seen=seen)
         row, order_id, key = *_row_and_id(decision, order_id), requests.to_text(key)
         if row.applies_to is KeyState.FREE:
-            raise ValueError(f"decision: {row.decision.value} needs two people: propose it")
+            raise ValueError(f"decision: {row.decision.value} needs two people: propose it instead")
         # This is an early check. The write checks it again; see `is_by_one_person`.
         if demands_four_eyes(await self._setting()):
             raise ApprovalRequired
@@ -817,7 +817,7 @@ def _open_proposal(entry: Entry, basis: Basis) -> Proposal:
 
 def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
     if entry.state is not KeyState.CREATED:
-        raise ValueError(f"key: must be created; it is {state_text(entry)}")
+        raise ValueError(f"key: must have a recorded order; it is {state_text(entry)}")
     if not entry.is_amendable:
         raise refusal(TransitionResult(now=0.0, entry=entry, denial=Rejection.ANSWERED))
     if order_id == entry.order_id:

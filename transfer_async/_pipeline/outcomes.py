@@ -215,7 +215,7 @@ async def _write_suspicion(
 
 
 def _report_suspicion(context: ClientCore, work: OrderProgress, why: str, order_id: str | None) -> None:
-    log.error("the record of the key %r contradicts its sender: %s", work.intent.key, why)
+    log.error("the record of the key %r contradicts the sender's report: %s", work.intent.key, why)
     context.publish(DuplicateSuspected, work, order_id=order_id)
 
 
@@ -241,7 +241,7 @@ async def went_in_doubt(
         transition = GoInDoubt(attempt=claimed.attempt or "", candidate=candidate, cause=cause)
         verdict = await context.journal.write(work.intent.key, transition, certain=Outcome.UNKNOWN)
     except KeyForgotten:
-        why = "the journal had lost the key before its sender reported: a duplicate is suspected"
+        why = "the journal had lost the key before the sender reported its result: a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     except JournalFailed as error:

@@ -353,13 +353,14 @@ class DurableJournal(abc.ABC):
     def _bind_to_loop(self) -> asyncio.AbstractEventLoop:
         """On first use, bind the journal to this process and event loop. Return the running loop."""
         if self._is_forked:  # Checked first: the thread and the connections exist only in the parent.
-            raise JournalFailed("the journal was opened before a fork: create one in each process")
+            raise JournalFailed("the journal was opened before a fork: create a journal in each process")
         loop = asyncio.get_running_loop()
         if self._bound_to is None:
             self._bound_to = (os.getpid(), loop)
         elif self._bound_to[1] is not loop:
             raise JournalFailed(
-                "the journal is open in another event loop: close it there first, or create one for each loop"
+                "the journal is open in another event loop: close it there first, or create a journal for "
+                "each loop"
             )
         return loop
 

@@ -305,9 +305,9 @@ S = KeyState
 
 _DECISIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     (Resolve, S.IN_DOUBT, S.CREATED, "a person or ``resolve`` has found the order"),
-    (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
-    (Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and the right one is known"),
-    (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and the right one is not known"),
+    (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear later"),
+    (Amend, S.CREATED, S.CREATED, "a person gave the wrong order id, and the right id is known"),
+    (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong order id, and the right id is not known"),
     (Waive, S.FREE, S.FREE, "on the scope's own entry: two people have agreed to end dual control"),
 )
 
@@ -325,8 +325,8 @@ OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     *((Withdraw, state, state, "the proposal was withdrawn or rejected") for state in _PROPOSABLE),
     (Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
     *((Look, state, state, "the history records who saw the parties' names") for state in S),
-    *((Note, state, state, "a person writes down what they know") for state in S),
-    *((Watch, state, state, "others can take another key") for state in S),
-    *((Unwatch, state, state, "others can take the key again") for state in S),
+    *((Note, state, state, "a person adds a note to the history") for state in S),
+    *((Watch, state, state, "other people can choose another key") for state in S),
+    *((Unwatch, state, state, "other people can choose this key again") for state in S),
 )
 """The table's rows for the transitions that people make: transition, source state, target state, reason."""

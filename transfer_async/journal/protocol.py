@@ -182,8 +182,8 @@ def forgettable(before: datetime, *, now: float) -> float:
         raise NotToBeForgotten("before: must be an aware datetime")
     if before.timestamp() > now:
         raise NotToBeForgotten(
-            "before: must not be in the future: a deleted key is free, so an order that ended just now "
-            "and is delivered again would be paid again"
+            "before: must not be in the future: a deleted key is free, so if its message is "
+            "delivered again, its order would be paid again"
         )
     return min(before.timestamp(), now - KEPT)
 
@@ -437,7 +437,7 @@ def _without_record(verdict: TransitionResult | None) -> JournalFailed:
     if verdict is None:
         return KeyForgotten("the journal no longer has a record of the key")
     unread = verdict.entry.unread
-    why = "the journal's record of the key cannot be read: an operator must first resolve the key"
+    why = "the journal's record of the key cannot be read: an operator must resolve the key first"
     if unread is not None and unread.is_sealed:
         why = "the journal's record of the key cannot be decrypted: configure its encryption key"
     return JournalFailed(why)

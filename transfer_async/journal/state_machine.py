@@ -92,32 +92,33 @@ S = KeyState
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(Claim, S.FREE, S.CLAIMED, "no order exists for the key; the last failure is recorded"),
     Transition(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease expired before it sent anything"),
-    Transition(RenewLease, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
+    Transition(RenewLease, S.CLAIMED, S.CLAIMED, "hooks may take longer than a lease"),
     Transition(TakeOver, S.CLAIMED, S.CLAIMED, "recovery undoes an abandoned claim under a new lease"),
     Transition(
         MarkSending,
         S.CLAIMED,
         S.SENDING,
-        "a crash after this puts the key in doubt",
+        "if the process crashes from now on, the order is in doubt",
     ),
     Transition(Release, S.CLAIMED, S.FREE, "nothing was sent"),
     Transition(Release, S.SENDING, S.FREE, "the service refused, or there is proof that nothing was sent"),
     Transition(Release, S.IN_DOUBT, S.FREE, "the sender's own result replaces the recorded doubt"),
-    Transition(Create, S.SENDING, S.CREATED, "the service answered with our order"),
+    Transition(Create, S.SENDING, S.CREATED, "the service returned the order that was sent"),
     Transition(Create, S.IN_DOUBT, S.CREATED, "the sender's own result replaces the recorded doubt"),
-    Transition(
-        Create, S.FREE, S.CREATED, "the sender has the order: the refutation of its attempt was wrong"
-    ),
+    Transition(Create, S.FREE, S.CREATED, "the sender received the order, so the refutation was wrong"),
     Transition(GoInDoubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
     Transition(
-        GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and sends no further request"
+        GoInDoubt,
+        S.IN_DOUBT,
+        S.IN_DOUBT,
+        "the sender reports that the outcome is unknown, and sends no further request",
     ),
-    Transition(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, but its request may still arrive"),
+    Transition(Expire, S.SENDING, S.IN_DOUBT, "the worker has ended, but its request may still arrive"),
     Transition(
         RequestNotification,
         S.IN_DOUBT,
         S.IN_DOUBT,
-        "the outcome was published as unknown, so the end of the doubt is published too",
+        "the outcome was published as unknown, so the final outcome must be published too",
     ),
     *(Transition(*row) for row in OPERATOR_TRANSITIONS),
     *(
@@ -126,7 +127,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     # `Quarantine` of a free key puts it in doubt if its order may exist: see `Quarantine.order_may_exist`.
     *(Transition(Quarantine, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
-    *(Transition(MarkUndone, state, state, "an undo is done") for state in KeyState),
+    *(Transition(MarkUndone, state, state, "an undo has run successfully") for state in KeyState),
     *(
         Transition(
             AddPendingUndos, state, state, "a worker's hook acted after someone else had ended its intent"
@@ -137,8 +138,8 @@ TRANSITIONS: tuple[Transition, ...] = (
         Transition(AcquireLease, state, state, "only one worker at a time processes the key")
         for state in KeyState
     ),
-    *(Transition(MarkNotified, state, state, "the end of a doubt was published") for state in S),
-    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist: a free key could be paid again"),
+    *(Transition(MarkNotified, state, state, "the final outcome was published") for state in S),
+    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a free key could be paid again"),
     *(
         Transition(
             Suspect,

@@ -79,7 +79,7 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
     """
     known = attrs.fields_dict(CreateOrder)
     if wrong := sorted(set(fields) - set(known)):
-        raise ValueError(f"{', '.join(wrong)}: an order has no such field; use some of {', '.join(known)}")
+        raise ValueError(f"{', '.join(wrong)}: an order has no such field; choose from {', '.join(known)}")
     if not fields:
         raise ValueError("pass at least one field that identifies the payment, such as matcher_amount")
     wanted = {name: _wanted(name, value) for name, value in fields.items()}

@@ -393,14 +393,14 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
 MAX_AWAITS = 40
 """The maximum number of awaits at which a hook is interrupted."""
 
-_ALONE = "not tried with a restarted worker: the factory makes an empty ledger each time"
+_ALONE = "a restarted worker was not tested: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was interrupted at the first {0}"
 _NO_AWAIT = (
     "{0} has no await, so it was not interrupted, and no lost response was tried. If it blocks, it stops all "
     "other calls"
 )
 _MEMORY = (
-    "not tried with state in the memory of your modules: no worker could be started in a new process ({0})"
+    "state in the memory of your modules was not tested: no worker could be started in a new process ({0})"
 )
 _NOT_YET = "not tried, because a rule above is broken: {0}"
 _STOPPED = "no further trial ran after {0!r}"
@@ -494,7 +494,7 @@ class _Run:
             if await there("held", *ids) == standing:
                 hold = FundsHold(partial(there, "before"), partial(there, "undo"), name=IN_PROCESS)
                 return evolve(self.workers[0], hold=hold)
-            why = "it finds another ledger"
+            why = "the new worker finds another ledger"
         except Exception as error:  # noqa: BLE001 - the bank's modules may work in one process only
             why = summary(error)
         bank = await self.start()

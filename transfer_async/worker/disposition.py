@@ -138,7 +138,12 @@ RULES: tuple[Rule, ...] = (
     Rule(_is(Refused, status=404), RETRY, "the service was not found at this base URL", ready=False),
     Rule(_is(Refused, status=405), RETRY, "the service was not found at this base URL", ready=False),
     Rule(_is(RateLimited), RETRY, "the service is overloaded and did nothing", at_least="retry_after"),
-    Rule(_is_unless_final, RETRY, "the service created no order, but may later", at_least="retry_after"),
+    Rule(
+        _is_unless_final,
+        RETRY,
+        "the service created no order, but a later attempt may succeed",
+        at_least="retry_after",
+    ),
     Rule(_is(Refused), ACK, "the service refused the order, and would refuse it again"),
     Rule(
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE, refused=False),

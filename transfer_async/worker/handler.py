@@ -135,7 +135,7 @@ class Handler:
         elif isinstance(result, Expired) and limit_passed(self._context.clock, work) is None:
             # Once this outcome is published, the sender may release its hold. But a redelivery could still
             # send the order until the limit has passed.
-            why = "the rate limit would delay the order beyond its time limit, but that has not passed yet"
+            why = "the rate limit would delay the order beyond its time limit, which has not passed yet"
             decided = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
         elif decided.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, work)

@@ -336,7 +336,7 @@ class JournalContract:
         pass_time(10.0)
         at_once = await journal.work(SCOPE, limit=1000)
         for key, entry in at_once[::20]:
-            assert await journal.read(SCOPE, key) == entry, "a list must have whole entries"
+            assert await journal.read(SCOPE, key) == entry, "a list must contain complete entries"
         found: list[str] = []
         while page := await journal.work(SCOPE, limit=25, after=found[-1] if found else ""):
             found += [key for key, _ in page]
