@@ -287,12 +287,12 @@ class TransferClient:
     def from_env(cls, **settings: Unpack[ClientSettings]) -> Self:
         """Create a client from environment variables.
 
-        These two variables are required:
+        The following variables are required:
 
         - ``TRANSFER_BASE_URL``: the service's base URL.
         - ``TRANSFER_API_TOKEN``: the bearer token.
 
-        These variables are optional:
+        The following variables are optional:
 
         - ``TRANSFER_JOURNAL``: a path or a ``postgresql://`` address. The journal is closed together with
           the client.

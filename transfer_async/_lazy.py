@@ -1,7 +1,7 @@
 """Import the public names of a package when one of them is first used.
 
-Python imports a package before any module inside the package. Without the lazy import, ``transfer-async
---version`` and every run of pytest with the plug-in would first import aiohttp and cattrs.
+Python imports a package before any module inside the package. If names were not imported lazily,
+``transfer-async --version`` and every run of pytest with the plug-in would first import aiohttp and cattrs.
 """
 
 from __future__ import annotations

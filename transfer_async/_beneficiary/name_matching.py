@@ -8,8 +8,9 @@ bank's customer decides whether to accept a close match. Words are scored by edi
 first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
 scores determines the result.
 
-The comparison runs on the event loop and must be fast. It therefore limits the number of words, letters and
-*readings* (the ways to divide a name into first, middle and last name), and caches its results.
+The comparison runs on the event loop and must be fast. To stay fast, the comparison limits the number of
+words, letters and *readings* (the ways to divide a name into first, middle and last name), and caches its
+results.
 
 The functions have no side effects. No message or ``repr`` shows personal data.
 """

@@ -316,7 +316,10 @@ _SILENT_LETTERS = tuple(
 
 
 def differ_in_silent_letter(shorter: str, longer: str) -> bool:
-    """Return whether ``longer`` is ``shorter`` plus one silent letter. Both words are plain Latin."""
+    """Return whether ``longer`` is ``shorter`` plus one silent letter.
+
+    ``longer`` and ``shorter`` are plain Latin words.
+    """
     return len(longer) == len(shorter) + 1 and any(
         longer[: letter.start()] + longer[letter.end() :] == shorter
         for pattern in _SILENT_LETTERS

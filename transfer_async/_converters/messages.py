@@ -1,7 +1,7 @@
 """The two message formats that brokers and files use: a command to create an order, and the order's outcome.
 
-Both are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers, and are read
-exactly::
+Commands and outcomes are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers,
+and are read exactly::
 
     {"version": 1, "key": "payment-8731", "order": {"poster_username": ..., ...},
      "beneficiary": {"first": "Ben", "last": "Okri"}, "held": "hold-17",
@@ -60,7 +60,9 @@ _encode = msgspec.json.Encoder().encode
 
 @frozen(kw_only=True)
 class OrderCommand:
-    """A command to create one order. Its fields are those of `OrderRequest`, but the key is required.
+    """A command to create one order.
+
+    The fields of a command are those of `OrderRequest`, but the key is required.
 
     Args:
         key: the command sender's own id for the payment; see `TransferClient.create_order`.
@@ -100,7 +102,7 @@ class OrderCommand:
         Raises:
             InvalidOrder: the command is unreadable or invalid. ``.problems`` lists every problem with its
                 JSON path. ``order_may_exist`` is false only if the command certainly contains no key.
-                Otherwise, an earlier command may have used the same key.
+                If it may contain one, an earlier command may have used the same key.
         """
         return cls.from_tree(tree_of(data))
 
@@ -244,8 +246,8 @@ OPTIONAL_FIELDS = {
 class OrderOutcome:
     """The outcome of a command.
 
-    It is published at least once, so it may arrive more than once. After ``unknown``, a final outcome with
-    the same ``intent_id`` may follow once the order is resolved or refuted. Ignore an ``unknown`` that
+    An outcome is published at least once, so it may arrive more than once. After ``unknown``, a final outcome
+    with the same ``intent_id`` may follow once the order is resolved or refuted. Ignore an ``unknown`` that
     arrives after the final outcome.
 
     Args:
@@ -344,7 +346,9 @@ class OrderOutcome:
 
 @frozen(kw_only=True)
 class EndOfDoubt(OrderOutcome):
-    """The final outcome of an order that was in doubt. It is encoded and compared like any other outcome.
+    """The final outcome of an order that was in doubt.
+
+    An `EndOfDoubt` is encoded and compared like any other outcome.
 
     If an operator amends the order id and then restores it, the two outcomes differ only in ``ended_at``.
 

@@ -110,8 +110,8 @@ class Fields(list[tuple[str, Any]]):
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
     """Parse JSON without converting its values. `as_decoded` converts each value separately.
 
-    This is much slower than `decode`, but an invalid value does not prevent the other values from being read.
-    Invalid UTF-8 becomes a string for which `is_sendable` is false.
+    `as_written` is much slower than `decode`, but an invalid value does not prevent the other values from
+    being read. Invalid UTF-8 becomes a string for which `is_sendable` is false.
 
     Args:
         raw: the JSON.
@@ -167,8 +167,8 @@ def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
 
     Args:
         raw: JSON that `decode` accepts.
-        decoded: the result of `decode` for ``raw``, if available. If it is given, a second parse is usually
-            unnecessary.
+        decoded: the result of `decode` for ``raw``, if available. If ``decoded`` is given, a second parse is
+            usually unnecessary.
 
     Raises:
         Unreadable: see `as_written`.

@@ -1,7 +1,7 @@
 """Classifies responses: whether a request may have had an effect, and whether it may be sent again.
 
-The functions have no side effects. There is one table for orders and other unsafe requests, and one for
-reads. The first row that matches a response determines its classification.
+The functions have no side effects. One table applies to orders and other unsafe requests, and another table
+applies to reads. The first row that matches a response determines its classification.
 """
 
 from __future__ import annotations

@@ -410,7 +410,7 @@ class TokenSource:
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
         """Return the headers to send with every request.
 
-        The same object is returned until the token changes. After a 401, pass the headers of the rejected
+        The same dictionary is returned until the token changes. After a 401, pass the headers of the rejected
         request as ``instead_of``. A new token is then requested, unless the headers have already changed.
         """
         if self.current is not None and self.current is not instead_of:

@@ -69,8 +69,8 @@ class RetryBudget:
         capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
             the number that one order may need; a value that you set is not.
         cost: the tokens that a retry costs.
-        throttle_cost: the tokens that a retry after a 429 costs. This is less than for other retries, because
-            a 429 shows that the service is responding.
+        throttle_cost: the tokens that a retry after a 429 costs. A retry after a 429 costs less than other
+            retries, because a 429 shows that the service is responding.
         refund: the tokens that a successful exchange adds.
     """
 

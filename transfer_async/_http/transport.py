@@ -1,8 +1,8 @@
 """Sends a request with aiohttp, and records evidence of how far the request got.
 
-The type of an exception never proves whether a POST was processed. The same ``TimeoutError`` may mean that a
-host name could not be resolved, or that the order was processed. The evidence is whether the body was handed
-to the connection:
+The type of an exception never proves whether a POST was processed. A ``TimeoutError`` may mean that a host
+name could not be resolved, or that the order was processed. The evidence is whether the body was handed to
+the connection:
 
 ========================  ===================  ==================================================
 body handed over          response             conclusion
@@ -101,7 +101,10 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
 
 @cache
 def _default_context() -> tls.SSLContext:
-    """Return the TLS context that all clients share. It is created on first use, which takes 10 ms."""
+    """Return the TLS context that all clients share.
+
+    The context is created on first use, which takes 10 ms.
+    """
     context = tls.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -212,7 +212,7 @@ The state refers to the protocol. In a ``WeakKeyDictionary``, it would keep each
 
 
 class ConnectionState:
-    """The state of an exchange's connection. It is empty until the exchange takes a connection."""
+    """The state of an exchange's connection. No connection is set until the exchange takes one."""
 
     __slots__ = ("_parser", "_protocol", "_size", "_transport", "trusted")
 

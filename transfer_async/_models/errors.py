@@ -338,8 +338,8 @@ class Refused(TransferError):
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
             header.
-        fields: the request's fields that the service named in its ``errors``. These are names from the
-            specification, such as ``external_order.transaction_fee``, and never the service's own text.
+        fields: the request's fields that the service named in its ``errors``. The field names are those of
+            the specification, such as ``external_order.transaction_fee``, and never the service's own text.
     """
 
     default_outcome = Outcome.REFUSED
@@ -675,7 +675,8 @@ def safe_line(error: BaseException) -> str:
 def _reachable(error: BaseException) -> list[BaseException]:
     """Return ``error`` and every error in its chain and groups. A group's members come before the group.
 
-    This does not use recursion, because a loop that raises within ``except`` can chain thousands of errors.
+    The function does not use recursion, because a loop that raises within ``except`` can chain thousands of
+    errors.
     """
     found: list[BaseException] = []
     seen: set[int] = set()

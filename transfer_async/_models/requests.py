@@ -480,7 +480,8 @@ def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object)
     """Raise `InvalidOrder` with all ``problems`` of a call if there are any.
 
     If a key was given, ``order_may_exist`` is true: an earlier call with the key may have created an order.
-    This also applies to invalid keys, because another version, or a newer Unicode, may have accepted them.
+    This also applies to an invalid key, because another version of the package, or a newer version of
+    Unicode, may have accepted the key.
     """
     if found := tuple(problems):
         given = key if isinstance(key, str) else None

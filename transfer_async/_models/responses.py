@@ -59,7 +59,7 @@ class Wire:
 class ReadLate:
     """A model whose optional fields are read when one of them is first accessed.
 
-    ``_late`` then fills every empty slot, and never raises an error. After that, ``_late`` is replaced by a
+    ``_late`` then fills every empty slot, and never raises an error. Afterwards, ``_late`` is replaced by a
     function that does nothing.
     """
 

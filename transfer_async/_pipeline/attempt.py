@@ -47,9 +47,9 @@ class SendState(MutableStruct, kw_only=True):
         body: the intent's order as JSON.
         headers: the headers of the request, including the token once it has been obtained.
         clock: the client's clock.
-        deadline: the latest time at which an attempt may begin, in seconds on the client's clock. This is the
-            caller's deadline or the end of the policy's retry time, whichever is earlier. The retry time
-            starts just before `MarkSending` is written to the journal.
+        deadline: the latest time at which an attempt may begin, in seconds on the client's clock. The
+            deadline is the caller's deadline or the end of the policy's retry time, whichever is earlier. The
+            retry time starts just before `MarkSending` is written to the journal.
         classification: the classification of the last HTTP exchange.
         last_failure: the error of the most recent HTTP attempt that ended in a definite failure.
         last_connection: the connection that received the last request body. A reference to the body itself

@@ -56,7 +56,7 @@ class OrderCall(MutableStruct, kw_only=True):
 
 
 def fresh_id() -> str:
-    """Return 128 random bits in hexadecimal. This is three times as fast as `uuid4`."""
+    """Return 128 random bits in hexadecimal. This function is three times as fast as `uuid4`."""
     return os.urandom(16).hex()
 
 
@@ -91,7 +91,7 @@ async def finish_tasks(
 ) -> None:
     """Wait up to ``wait`` seconds for all tasks, then cut off those that are still running.
 
-    Then wait up to ``grace`` seconds for the tasks that were cut off.
+    Then wait up to ``grace`` seconds for the cut-off tasks to end.
     """
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
@@ -138,7 +138,7 @@ class Cancellation(MutableStruct, kw_only=True):
     def may_have_been_sent(self) -> bool:
         """Whether a request body was handed to a connection.
 
-        If none was, a cancelled caller waits until the hooks are undone.
+        If no body was handed over, a cancelled caller waits until the hooks are undone.
         """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
@@ -246,7 +246,8 @@ class ClaimedKey(MutableStruct, kw_only=True):
     """The state of a key that this process has claimed.
 
     Args:
-        epoch: the number of the claim. It starts at 1, and each take-over of the intent increments it.
+        epoch: the number of the claim. The number starts at 1, and each take-over of the intent increments
+            it.
         attempt: the id that `MarkSending` records; None before that. The journal treats all HTTP attempts of
             a call as one attempt.
         inherited: the names of the hooks that an earlier worker may have run for this intent.

@@ -459,7 +459,7 @@ class InFlight:
 
         Raises:
             asyncio.CancelledError: the caller was cancelled. If nothing was sent, the error is raised once
-            the hooks are undone and the key is free. Otherwise the error is raised immediately.
+            the hooks are undone and the key is free. If something was sent, the error is raised immediately.
             TransferError: the call ended without an order; see `TransferClient.create_order`.
         """
         task = _started(_deliver(self._context, call), asyncio.get_running_loop())
@@ -489,7 +489,7 @@ class InFlight:
     async def finish(self, *, wait: float, grace: float) -> None:
         """Wait up to ``wait`` seconds for all calls, then cut off those that are still running.
 
-        Then wait up to ``grace`` seconds for the calls that were cut off.
+        Then wait up to ``grace`` seconds for the cut-off calls to end.
         """
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 

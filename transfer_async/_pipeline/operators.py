@@ -175,8 +175,8 @@ class Operators:
     async def waiting(self) -> tuple[KeyView, ...]:
         """Return every key that needs attention, oldest first.
 
-        These are keys that are in doubt or were left by a dead worker, and keys with a pending undo, a
-        pending notification or a proposal to approve.
+        Keys that need attention are keys that are in doubt, keys that a dead worker left behind, and keys
+        with a pending undo, a pending notification or a proposal to approve.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -298,8 +298,8 @@ class Operators:
     ) -> tuple[list[AuditLine], str]:
         """Return the history lines of people's actions on all keys of the scope, newest first.
 
-        One call searches only part of a long history, so it may return fewer lines than ``limit``, or none at
-        all.
+        To stay fast, a call may search only part of a long history, so it may return fewer lines than
+        ``limit``, or none at all.
 
         Args:
             limit: the maximum number of lines.
@@ -433,7 +433,7 @@ class Operators:
     ) -> KeyRecord:
         """Make any decision that one person may make.
 
-        This is the general form of `resolve`, `refute` and `amend`.
+        `resolve`, `refute` and `amend` are special cases of this method.
 
         Args:
             key: the key.
@@ -526,7 +526,8 @@ class Operators:
 
         Args:
             key: the key.
-            proposal: the id of the proposal that the person saw. Only this proposal can be approved.
+            proposal: the id of the proposal that the person saw. The call fails if the key's current proposal
+                has a different id.
             by: the person who approves, who must not be the proposer.
             reason: the evidence, which is stored in the key's history.
 
@@ -672,7 +673,7 @@ class Operators:
         """Yield the entry for the decision, and ``basis`` with that entry's version.
 
         First put a corrupt record into quarantine. The key is then in doubt, free, or created with
-        ``order_id``. This method's own writes do not cause a `KeyChanged`. If a
+        ``order_id``. A write by this method itself does not cause a `KeyChanged`. If a
         ValueError is raised, nothing was written, unless it is a `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):

@@ -151,7 +151,7 @@ async def settle(
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    That process undid the hooks, but a hook may have acted after its undo had run.
+    The other process undid the hooks, but a hook may have acted after its undo had run.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -167,7 +167,7 @@ async def _record_suspicion(
 ) -> None:
     """Record and publish that the key's record contradicts the sender's result.
 
-    A free key is bound again, and its pending undos are cancelled. However, after a refutation the hold may
+    A free key is bound again, and its pending undos are cancelled. After a refutation, however, the hold may
     already have been released.
 
     ``order`` and ``order_id`` come from the service's response. An unreadable response may contain only an
@@ -290,7 +290,7 @@ def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> 
 async def definite_failure(
     context: ClientCore, call: OrderCall, claimed: ClaimedKey, failure: TransferError | asyncio.CancelledError
 ) -> None:
-    """Free the key and record the pending undos in a single write. Then undo the hooks.
+    """Free the key and record the pending undos in a single write. The hooks are undone afterwards.
 
     Raises:
         JournalFailed: the failure could not be recorded, so nothing was undone and the key stays bound.

@@ -1,8 +1,8 @@
 """Implements ``audit`` for durable journals: lists people's actions on all keys, newest first.
 
 The history table has no index on the person's name. The audit therefore reads the whole history once, one
-range of line ids at a time. It caches the id, scope, person and time of the few lines that name a person.
-Later calls read only the newest lines from the store.
+range of line ids at a time. The audit caches the id, scope, person and time of the few history lines that
+name a person. Later audits read only the newest lines from the store.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The base class of durable journals, which writes concurrent transitions in a single commit.
 
-This module queues and decides transitions; a back end stores them. New transitions wait while a commit is
+This module queues and decides transitions; a subclass stores them. New transitions wait while a commit is
 being written, and then share the next commit. Under load, commits therefore become larger. A commit waits
 briefly for more transitions before it starts, for example from callers whose previous transition has just
 been committed.
@@ -77,7 +77,7 @@ PRUNE_BATCH = 1000
 
 
 class Queries(Protocol):
-    """The SQL statements for reading. They take the same parameters in every back end."""
+    """The SQL statements for reading. The statements take the same parameters in every back end."""
 
     find: str
     in_doubt: str
@@ -206,7 +206,7 @@ class DurableJournal(abc.ABC):
     async def planned_upgrade(self) -> Upgrade:
         """Return what `upgrade` would do, without changing anything.
 
-        It reads every key, which takes about a minute for a million keys.
+        Planning reads every key, which takes about a minute for a million keys.
 
         Raises:
             JournalFailed: the journal does not exist, its version is newer than this program's, or the store
@@ -219,8 +219,8 @@ class DurableJournal(abc.ABC):
         """Upgrade the journal, with all its scopes, from an older format to this version's format.
 
         First stop every program that uses the journal. After the upgrade, programs of the older version can
-        no longer write to it. An upgrade cannot be undone. It runs in one transaction: if it is interrupted,
-        nothing has changed, and it can be run again.
+        no longer write to it. An upgrade cannot be undone. The upgrade runs in one transaction: if it is
+        interrupted, nothing has changed, and it can be run again.
 
         Args:
             plan: the result of `planned_upgrade`, for example one that a person has confirmed.
@@ -396,9 +396,9 @@ class DurableJournal(abc.ABC):
     async def _gather(self) -> None:
         """Wait until no more transitions arrive, but no longer than the last commit took.
 
-        A caller whose transition has just been committed usually makes its next transition soon. Without this
-        wait, two groups of callers would alternate, each with its own commit. That would double the number of
-        commits, which matters on a slow disk.
+        A caller whose transition has just been committed usually makes its next transition soon. If the
+        runner did not wait, two groups of callers would alternate, each with its own commit. Twice as many
+        commits would be needed, which matters on a slow disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -490,8 +490,8 @@ class PendingMove(msgspec.Struct, eq=False):
         move: the transition.
         token: a unique token, stored with the transition.
         result: the future that the caller awaits.
-        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If so, the
-            token is looked up before the transition is decided again.
+        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If it may have
+            succeeded, the token is looked up before the transition is decided again.
         is_settled: whether the transition is durable and its caller has received the result.
         order_id: the order id to bind to the key, or None; computed from ``move``.
         is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
@@ -560,7 +560,7 @@ class Transaction:
     """The transitions that share one commit, in the order in which they were requested.
 
     Attributes:
-        places: the keys to load, in this order. These include the scope's own entry if a person decides
+        places: the keys to load, in this order. The keys include the scope's own entry if a person decides
             alone.
         is_committing: whether the commit has been sent. Once the commit has been sent, it may succeed even if
             it raises an error.

@@ -224,12 +224,12 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         reply: the service's response with the order, if it was received.
         ending: the definite failure in which the last intent ended.
         pending_undos: the pending undos, including those of earlier intents.
-        notification_requested: whether the outcome of this intent was published as unknown. If so, the final
-            outcome must be published too.
+        notification_requested: whether the outcome of this intent was published as unknown. If it was, the
+            final outcome must be published too.
         pending_notifications: the pending notifications, including those of earlier intents.
         candidates: order ids found in responses to this intent that could not be read as its order.
-        cause: why this intent is, or was, in doubt; None in records of earlier versions. It lists attempts
-            only if the sender itself reported the doubt.
+        cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
+            attempts only if the sender itself reported the doubt.
         unread: set if the record is corrupt. The other fields then contain only the readable part, and the
             key is bound, whatever its ``state``.
         quarantined: corrupt records that were put into quarantine, unchanged.
@@ -239,8 +239,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
             only; read `watched_by` instead.
         four_eyes: whether dual control is required, on the scope's own entry (`FOUR_EYES`); None on other
             entries.
-        unknown_members: stored members that only a newer version of the package uses, as JSON. They are
-            written back unchanged, so that programs of both versions can share a journal.
+        unknown_members: stored members that only a newer version of the package uses, as JSON. The members
+            are written back unchanged, so that programs of both versions can share a journal.
     """
 
     state: KeyState
@@ -283,7 +283,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
         A sender that has reported this sends nothing more.
 
-        If it did not report, the sender's process may have ended, or may only be stopped. A stopped process
+        If the sender did not report, its process may have ended, or may only be suspended. A stopped process
         may still send the order when it continues.
         """
         return self.cause is not None and self.cause.is_from_sender

@@ -289,7 +289,8 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
     """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
 
-    Without this order, many look-ups or notes would displace the decisions. The newest line is always kept.
+    If the oldest lines were simply dropped, many look-ups or notes would displace the decisions. The newest
+    line is always kept.
     """
     surplus = len(steps) - limit
     if surplus <= 0:

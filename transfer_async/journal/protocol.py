@@ -46,8 +46,8 @@ class Journal(Protocol):
     written in the same transaction. When `move` returns, the transition is durable if ``durable`` is true. A
     transition completes even if its caller is cancelled.
 
-    Your own journal can be any class with these methods. It handles all transitions in the same way: in one
-    transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
+    Your own journal can be any class with these methods. The journal handles all transitions in the same way:
+    in one transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # no other writer holds the key
@@ -61,14 +61,14 @@ class Journal(Protocol):
             return verdict
 
     Once a `Demand` for dual control has returned, a transition that one person makes alone may only commit if
-    `decide` was called with this rule. This also applies to the first `Demand`, when there is no row to lock
-    yet.
+    `decide` was called with this rule. The first `Demand` must have this effect too, although there is no row
+    to lock yet.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
     `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
     defines the time before which `prune` may delete ended keys. All workers use the store's clock. If the
-    reply to a commit is lost, the journal may use the row's token to find out the result. Otherwise, `move`
-    raises an error, and the result is unknown. Use `JournalContract` (in
+    reply to a commit is lost, the journal may use the row's token to find out the result. If it cannot do so,
+    `move` raises an error, and the result is unknown. Use `JournalContract` (in
     `transfer_async.testing.journal_contract`) to test a journal.
 
     Six more methods are optional:
@@ -221,7 +221,7 @@ class KeyRecord:
         last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
             free key, the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a call
             is using the key.
-        readable: false if the stored record is corrupt. This object then contains only the readable part of
+        readable: false if the stored record is corrupt. The object then contains only the readable part of
             the record, and the key is bound.
     """
 

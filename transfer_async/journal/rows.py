@@ -184,7 +184,7 @@ def row_of(
         entry: the key's entry.
         token: the token of the transition that writes it.
         now: the time in seconds on the journal's clock.
-        with_intent: whether the intent is new. If it is not new, the row omits the intent, and the stored
+        with_intent: whether the intent is new. If the intent is not new, the row omits it, and the stored
             intent is kept.
         seal: encrypts personal data, or None.
         place: the scope and key to which encrypted data is bound.

@@ -118,8 +118,8 @@ class SQLiteJournal(DurableJournal):
     """A journal in a SQLite file. A transition is durable when `move` returns.
 
     Args:
-        path: the path of the file. It must be on a local disk, because SQLite's locks do not work on network
-            file systems. A missing file is created, readable only by its owner.
+        path: the path of the file. The file must be on a local disk, because SQLite's locks do not work on
+            network file systems. A missing file is created, readable only by its owner.
         timeout: how long to wait for other processes that are writing, in seconds or as a ``timedelta``.
         clock: for tests, the clock whose ``utc`` is the journal's time.
         seal: encrypts stored personal data, for example a `KeySeal`.

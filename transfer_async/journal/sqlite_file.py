@@ -3,8 +3,8 @@
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
 file is only examined with ``stat``. A new file is created under another name and linked into place. If a
-process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module cannot
-handle that case.
+process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module does
+not handle the case of two copies.
 """
 
 from __future__ import annotations
@@ -197,9 +197,9 @@ class Files:
         """Close the connection, unless that would damage files that other processes use.
 
         The last connection to close writes the log into the file and deletes the log. If other processes have
-        started a new log, closing the connection would delete the new log. In that case, the connection stays
-        open until this process ends, and the process opens no other. If the log was only deleted, its
-        contents are first written into the file.
+        started a new log, closing the connection would delete the new log. The connection therefore stays
+        open until this process ends, and the process opens no other connection. If the log was only deleted,
+        its contents are first written into the file.
         """
         if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)

@@ -11,29 +11,30 @@ Therefore only the sender's own result leads from `SENDING` to `FREE`. If a leas
 another worker may take over the key. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
 
 **What cannot be prevented.** A process may be stopped after its last check and before it writes its request.
-When it continues, it sends the request, however late. Three rules limit the damage. The key never becomes
-free on its own. If the sender did not report the doubt, a refutation by a program is accepted only after a
-long wait (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
+When the process continues, it sends the request, however late. Three rules limit the damage. The key never
+becomes free on its own. If the sender did not report the doubt, a refutation by a program is accepted only
+after a long wait (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
 
 **A certain result replaces a doubt.** The sender of an attempt may record its result even after another
 worker has put that attempt in doubt. A worker's transition is a compare-and-set. Before `MarkSending`, it
 must match the claim's epoch; afterwards, it must match the attempt's token.
 
-**Decisions of people** are transitions, too. They may require that the key still has the version that the
-person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final if the service
-responded with the order. An order id that a person or the bank's ``resolve`` supplied may be amended or
-withdrawn. After a withdrawal the key is in doubt again. The key's intent was kept for this case, so its hooks
-can still be undone.
+**Decisions of people** are transitions, too. A person's decision may require that the key still has the
+version that the person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final
+if the service responded with the order. An order id that a person or the bank's ``resolve`` supplied may be
+amended or withdrawn. After a withdrawal the key is in doubt again. The key's intent was kept for this case,
+so its hooks can still be undone.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
-(`Claim`). Otherwise, or if the claim is too old, a new intent begins. The same write makes the old intent's
-undos pending, so that none of them is lost.
+(`Claim`). If the results cannot be reused, or if the claim is too old, a new intent begins. The write that
+begins the new intent also makes the old intent's undos pending, so that none of them is lost.
 
-`decide` takes an entry, a transition and the time. It returns the entry after the transition, or the reason
-for the rejection. A rejected transition changes nothing, except in two cases that put the key in doubt: a
-claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier intent's order
-may exist. Times in the far future, which come from a wrong clock, are corrected silently. If you change these
-rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite too.
+`decide` takes an entry, a transition and the time. `decide` returns the entry after the transition, or the
+reason for the rejection. A rejected transition changes nothing, except in two cases that put the key in
+doubt: a claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier
+intent's order may exist. Times in the far future, which come from a wrong clock, are corrected silently. If
+you change these rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite
+too.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ def decide(
 def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry``, correcting times that are too far in the future.
 
-    A clock that was far ahead and was then set back leaves leases that would last for years. These leases
+    A clock that was far ahead and was then set back leaves leases that would last for years. Such leases
     count as expired; the compare-and-set protects a worker that still holds one. ``sent_until`` is then
     unknown, and is set to the end of the longest possible lease from now.
     """

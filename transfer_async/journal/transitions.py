@@ -38,8 +38,8 @@ from transfer_async.journal.model import (
 class Move(HidesStored, frozen=True):
     """Base class of all transitions; `decide` accepts or rejects them.
 
-    It is a msgspec struct, because attrs compiles code for each class. For thirty classes, compiling took a
-    tenth as long as importing aiohttp.
+    A `Move` is a msgspec struct, because attrs compiles code for each class. For thirty classes, compiling
+    took a tenth as long as importing aiohttp.
     """
 
     name: ClassVar[str]
@@ -302,7 +302,10 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 
 
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
-    """Return the pending undos of the other intents. This intent's order may exist, so its hold stays."""
+    """Return the pending undos of the other intents.
+
+    The order of the given intent may exist, so its hold is kept.
+    """
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
 
@@ -322,7 +325,7 @@ def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
 class Release(_OfClaim, frozen=True, kw_only=True):
     """Free the key after a definite failure.
 
-    Before `MarkSending`, the claim's epoch must match. Afterwards, the attempt's token must match.
+    Before `MarkSending`, the claim's epoch must match. After `MarkSending`, the attempt's token must match.
 
     Args:
         attempt: the attempt's token; None before `MarkSending`.
@@ -739,8 +742,8 @@ class Quarantine(Move, frozen=True, kw_only=True):
 def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
     """Put a free entry in doubt, and remove the pending undos of its last intent.
 
-    Otherwise, recovery would run these undos and release the hold for an order that may exist. If the doubt
-    is refuted, the undos become pending again.
+    If the undos were kept, recovery would run them and release the hold for an order that may exist. If the
+    doubt is refuted, the undos become pending again.
     """
     intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
     own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)
@@ -810,7 +813,7 @@ class Claim(Move, frozen=True, kw_only=True):
     of hooks), its hooks are undone and a new intent begins.
 
     Args:
-        intent: the intent. Its new id is used only if a new intent begins.
+        intent: the intent. The id of this intent is used only if a new intent begins.
         fingerprint: the digest of the intent's order.
         client_made: whether the client generated the key.
         lease: the duration of the lease in seconds.

@@ -1,8 +1,8 @@
 """Process one message: carry out its command, publish the outcome, then acknowledge the message.
 
-This module works with any broker that offers a `Delivery` and a way to publish. A message is acknowledged
-only after its outcome was published. If anything fails before that, the broker redelivers the message, and
-the journal then supplies the outcome.
+This module works with any broker for which there is a `Delivery` and a function that publishes messages. A
+message is acknowledged only after its outcome was published. If anything fails before that, the broker
+redelivers the message, and the journal then supplies the outcome.
 
 ===============  =====================================================================================
 disposition      action

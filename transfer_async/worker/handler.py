@@ -216,7 +216,7 @@ class Handler:
 def _is_anothers(result: Order | BaseException) -> bool:
     """Return whether this call failed only because another worker holds the key or created its order.
 
-    In that case, the failure must not be published as the outcome of the command.
+    The failure of such a call must not be published as the outcome of the command.
     """
     is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return (

@@ -106,7 +106,7 @@ class JetStreamBroker(Broker):
     def _note_failed(self, error: Exception, *, servers: int) -> None:
         """Count consecutive connection failures, and raise if no server accepts the first connection.
 
-        Without the error, the driver would retry forever without logging. Once a connection has been
+        If no error were raised, the driver would retry forever without logging. Once a connection has been
         established, this never raises, so that the driver reconnects forever.
 
         Raises:
@@ -259,10 +259,11 @@ class JetStreamBroker(Broker):
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header that lets the server detect a duplicate outcome, or no header.
 
-    A person may change a recorded order id, and later change it back. Then the same outcome is published
-    again, and the server must not drop it as a duplicate. Only the time at which the id was recorded
-    distinguishes the two, so an outcome without that time gets no header. The outcome of a suspected
-    duplicate gets no header either, because it may equal the outcome that was published when the doubt began.
+    A person may change a recorded order id, and later change it back. After the second change, the same
+    outcome is published again, and the server must not drop it as a duplicate. Only the time at which the id
+    was recorded distinguishes the two, so an outcome without that time gets no header. The outcome of a
+    suspected duplicate gets no header either, because it may equal the outcome that was published when the
+    doubt began.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -303,7 +304,8 @@ def _without_raising(
     """Return a function that calls ``report``, and logs errors instead of raising them.
 
     FastStream's callback raises errors that it considers final, such as a refused password. Such an error
-    would stop the reconnecting without closing the connection, although the next attempt may succeed.
+    would stop the reconnection attempts without closing the connection, although the next attempt may
+    succeed.
     """
 
     async def report_or_log(error: Exception) -> None:

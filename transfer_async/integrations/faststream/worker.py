@@ -101,7 +101,9 @@ class OrderWorker:
         self.health.trouble("worker", "is starting")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take messages until ``stop`` is set. Then finish the messages in progress and close the broker.
+        """Take messages until ``stop`` is set.
+
+        The worker then finishes the messages in progress and closes the broker.
 
         If the broker is unreachable, the worker retries until it responds. If `run` is cancelled, it cancels
         the messages in progress, and the broker redelivers them.

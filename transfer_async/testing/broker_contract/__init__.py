@@ -297,7 +297,10 @@ class BrokerContract:
     async def test_a_message_survives_a_cancelled_dead_letter_or_retry(
         self, harness: BrokerHarness, answer: str
     ) -> None:
-        """Afterwards, the queue or the dead letters must contain the message. Otherwise its order is lost."""
+        """Afterwards, the queue or the dead letters must contain the message.
+
+        If neither contains the message, its order is lost.
+        """
 
         def answered(taken: TakenMessage) -> Coroutine[Any, Any, None]:
             if answer == "retry":

@@ -534,7 +534,7 @@ class JournalContract:
     async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """Without this rule, a wrong date would delete keys of recent payments, which might be made again."""
+        """If recent keys could be deleted, a wrong date might cause recent payments to be made again."""
         await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
         await made(journal, claim(), release(None), key="today")
