@@ -61,7 +61,7 @@ class OrderCall(MutableStruct, kw_only=True):
 
 
 def fresh_id() -> str:
-    """Return 128 random bits in hexadecimal. This is three times as fast as `uuid4`."""
+    """Return 128 random bits in hexadecimal. This function is three times as fast as `uuid4`."""
     return os.urandom(16).hex()
 
 
@@ -96,7 +96,7 @@ async def finish_tasks(
 ) -> None:
     """Wait up to ``wait`` seconds for all tasks, then cut off those that are still running.
 
-    Then wait up to ``grace`` seconds for those to end.
+    Then wait up to ``grace`` seconds for the cut-off tasks to end.
     """
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
@@ -143,7 +143,7 @@ class Cancellation(MutableStruct, kw_only=True):
     def may_have_been_sent(self) -> bool:
         """Whether a request body was handed to a connection.
 
-        If not, a cancelled caller waits until the hooks are undone.
+        If no body was handed over, a cancelled caller waits until the hooks are undone.
         """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
@@ -251,7 +251,8 @@ class ClaimedKey(MutableStruct, kw_only=True):
     """The state of a key that this process has claimed.
 
     Args:
-        epoch: the number of the claim. It starts at 1, and each take-over of the intent increments it.
+        epoch: the number of the claim. The number starts at 1, and each take-over of the intent increments
+            it.
         attempt: the id that `MarkSending` records; None before that. The journal treats all HTTP attempts of
             a call as one attempt.
         inherited: the names of the hooks that an earlier worker may have run for this intent.
@@ -267,7 +268,7 @@ class ClaimedKey(MutableStruct, kw_only=True):
 
 
 class DoubtRounds(MutableStruct, kw_only=True):
-    """A client's state for its calls to ``resolve``, kept from one run of ``recover`` to the next.
+    """A client's state for its calls to ``resolve``, preserved between runs of ``recover``.
 
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
@@ -352,7 +353,7 @@ class Times:
     """A client's clock, retry policy and time settings.
 
     Raises:
-        ValueError: a setting is invalid, or the lease is too short for the retry deadline. The message names
+        ValueError: a setting is invalid, or the lease is too short for the retry deadline; the message names
             the argument and the rule.
     """
 

@@ -1,4 +1,4 @@
-"""The in-memory journal. Its records are lost when the process ends."""
+"""The in-memory journal. The records of an in-memory journal are lost when the process ends."""
 
 from __future__ import annotations
 

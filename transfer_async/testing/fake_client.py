@@ -36,9 +36,9 @@ TOKEN = "token-of-the-fake"  # noqa: S105 - not a real secret
 class FakeClient(TransferClient):
     """A `TransferClient` without sockets, for unit tests: ``async with FakeClient(hooks=[...]) as client:``.
 
-    It is the real client with a different transport: keys, holds, doubts, the journal, errors and retries
-    work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults and
-    accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
+    A `FakeClient` is the real client with a different transport: keys, holds, doubts, the journal, errors and
+    retries work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults
+    and accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
         base_url: the service's name in the journal. The client never connects to this URL.
@@ -99,9 +99,10 @@ class _Exchange(Exchange):
     """An exchange without a connection, which collects the bytes that the sandbox writes.
 
     Attributes:
-        ended: a future that is done when the response has ended. It is cancelled if the caller stops waiting.
+        ended: a future that is done when the response has ended. The future is cancelled if the caller stops
+            waiting.
         status, headers, content: the received parts of the response. ``status`` is None until the head is
-        complete.
+            complete.
         whole: whether the response is complete.
     """
 
@@ -266,7 +267,7 @@ class _Transport(Transport):
         self.out_of_reach = False
 
     def open(self) -> None:
-        """Mark the transport as open. There is no connection to prepare.
+        """Mark the transport as open. A transport without sockets has no connection to prepare.
 
         Raises:
             TransportClosed: the transport was closed.

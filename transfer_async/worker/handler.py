@@ -118,7 +118,7 @@ class Handler:
             deliveries: the number of deliveries of the message, including this one.
 
         Raises:
-            asyncio.CancelledError: the call was cancelled. Do not reply to the broker.
+            asyncio.CancelledError: the call was cancelled; do not reply to the broker.
         """
         work: OrderProgress | None = None
         result: Order | BaseException
@@ -152,7 +152,7 @@ class Handler:
         elif isinstance(result, Expired) and limit_passed(self._context.clock, work) is None:
             # Once this outcome is published, the sender may release its hold. But a redelivery could still
             # send the order until the limit has passed.
-            why = "the rate limit would delay the order beyond its time limit, but that has not passed yet"
+            why = "the rate limit would delay the order beyond its time limit, which has not passed yet"
             decided = Disposition(action=Action.RETRY, after=self._delays.after(deliveries), reason=why)
         elif decided.action is Action.ACK and isinstance(result, (Order, TransferError)):
             outcome = _outcome(result, work)
@@ -194,7 +194,7 @@ class Handler:
     # --- how doubts ended -----------------------------------------------------------------------
 
     async def untold(self) -> AsyncIterator[OrderOutcome]:
-        """Yield each pending notification: the outcome of a doubt that has ended.
+        """Yield each pending notification: the final outcome of an order that was in doubt.
 
         Publish each outcome, then call `told` with it.
 
@@ -233,7 +233,7 @@ class Handler:
 def _is_anothers(result: Order | BaseException) -> bool:
     """Return whether this call failed only because another worker holds the key or created its order.
 
-    In that case, the failure must not be published as the outcome of the command.
+    The failure of such a call must not be published as the outcome of the command.
     """
     is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return (
@@ -302,8 +302,8 @@ class Disposition:
         action: see `Action`.
         after: the minimum number of seconds until redelivery, for `Action.RETRY`.
         reason: why the worker takes this action, without personal data.
-        counts: whether this delivery counts towards ``max_deliveries``. It counts if the order was certainly
-            not sent and the order itself may be the cause.
+        counts: whether this delivery counts towards ``max_deliveries``. A delivery counts if the order was
+            certainly not sent and the order itself may be the cause.
         ready: whether other commands may succeed now. If false, the worker pauses and is not ready.
     """
 
@@ -373,7 +373,12 @@ RULES: tuple[Rule, ...] = (
     Rule(_is(Refused, status=404), RETRY, "the service was not found at this base URL", ready=False),
     Rule(_is(Refused, status=405), RETRY, "the service was not found at this base URL", ready=False),
     Rule(_is(RateLimited), RETRY, "the service is overloaded and did nothing", at_least="retry_after"),
-    Rule(_is_unless_final, RETRY, "the service created no order, but may later", at_least="retry_after"),
+    Rule(
+        _is_unless_final,
+        RETRY,
+        "the service created no order, but a later attempt may succeed",
+        at_least="retry_after",
+    ),
     Rule(_is(Refused), ACK, "the service refused the order, and would refuse it again"),
     Rule(
         _is(BeneficiaryNotVerified, result=MatchResult.NOT_POSSIBLE, refused=False),

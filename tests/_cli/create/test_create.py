@@ -179,7 +179,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         (["--journal", "."], "--journal: . exists and is not a file"),
         (["--base-url", "http://service.example"], "create: --base-url: "),
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
-        (["--rate", "0"], "--rate: must be more than 0 orders a second, and finite"),
+        (["--rate", "0"], "--rate: must be a finite number of orders per second, more than 0"),
         (["--rate", "1", "--burst", "0"], "--burst: must be a whole number, 1 or more"),
         (["--burst", "2"], "--burst: needs --rate as well"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
