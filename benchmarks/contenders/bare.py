@@ -7,7 +7,7 @@ from typing import Self
 import aiohttp
 
 from benchmarks.contenders import Terms
-from benchmarks.measuring.data import CREATE_ORDER_PATH, new_orders
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, new_orders
 
 
 class Bare:

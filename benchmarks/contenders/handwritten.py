@@ -9,7 +9,7 @@ import aiohttp
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from benchmarks.contenders import Terms
-from benchmarks.measuring.data import CREATE_ORDER_PATH, order_fields
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, order_fields
 
 
 class Handwritten:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from benchmarks.contenders import Terms
 from benchmarks.contenders.shapes import PydanticNewOrder, PydanticOrder
-from benchmarks.measuring.data import CREATE_ORDER_PATH, order_fields
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, order_fields
 
 
 class HttpxPydantic:

@@ -9,7 +9,7 @@ from attrs import define
 
 from benchmarks.contenders import Terms
 from benchmarks.contenders.stub import StubbedTransport
-from benchmarks.measuring.data import new_orders
+from benchmarks.measuring.workload import new_orders
 from transfer_async import (
     FundsHold,
     MemoryJournal,

@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import Any
 
-from benchmarks.measuring.data import Answers
+from benchmarks.measuring.workload import Answers
 from transfer_async import NewOrder, Order, TransferClient
 from transfer_async._http.transport import ExchangeResult
 from transfer_async._http.write_guard import GuardedBody

@@ -21,7 +21,7 @@ import msgspec
 from attrs import frozen
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.data import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
 
 ServiceKind = Literal["sandbox", "raw"]
 KINDS: tuple[ServiceKind, ...] = get_args(ServiceKind)

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.journals import disk
 from benchmarks.measuring.machine import ROOT
 from benchmarks.measuring.sandbox_process import RunningSandbox, sandbox
+from benchmarks.measuring.workload import new_orders
 from benchmarks.programs.workers import HOOKS
 from transfer_async._converters.messages import OrderCommand
 

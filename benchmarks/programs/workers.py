@@ -31,9 +31,9 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.machine import ROOT
 from benchmarks.measuring.sandbox_process import RunningSandbox, sandbox
+from benchmarks.measuring.workload import new_orders
 from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 from transfer_async._converters.messages import OrderCommand

@@ -13,10 +13,10 @@ import pytest
 from benchmarks.__main__ import PROGRAMS, USAGE, main
 from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
 from benchmarks.contenders.host import LeftOut, Process
-from benchmarks.measuring.data import CREATE_ORDER_PATH, Answers, new_orders
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import Sample, interleaved, ratio
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, Sample, interleaved, ratio
 from benchmarks.measuring.service_process import HELD_AFTER, service
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, Answers, new_orders
 from benchmarks.programs import compare
 from benchmarks.programs.suite import (
     bench_create,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measuring import plots
+from benchmarks.measuring.reports import can_plot
 from benchmarks.programs.outage import outage_command
 from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
 from benchmarks.programs.outage.simulated_service import Loop, SimulatedService, Weather
@@ -91,7 +91,7 @@ def test_a_report_is_a_page_with_figures_and_plots(
     page = (tmp_path / "outage.md").read_text(encoding="utf-8")
     assert "1 clients, 429, no budget" in page
     assert "MISSED" in page
-    if not plots.are_possible():
+    if not can_plot():
         pytest.skip("the page was checked; there is no matplotlib for the plots")
     assert all(path.name in page for path in written if path.suffix == ".png")
 

@@ -23,7 +23,6 @@ from typing import Any, cast
 
 import attrs
 
-from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.journals import (
     JOURNALS,
     MEMORY,
@@ -33,8 +32,10 @@ from benchmarks.measuring.journals import (
     Workshop,
     workshop,
 )
-from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio, table
+from benchmarks.measuring.reports import table
+from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
 from benchmarks.measuring.service_process import KINDS, RunningService, ServiceKind, service
+from benchmarks.measuring.workload import new_orders
 from benchmarks.programs.journal import growth
 from benchmarks.programs.journal.growth import Growth
 from transfer_async import FundsHold, TransferClient

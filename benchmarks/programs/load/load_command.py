@@ -22,8 +22,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from benchmarks.measuring.arrivals import SCHEDULES
 from benchmarks.measuring.sandbox_process import sandbox
+from benchmarks.measuring.workload import SCHEDULES
 from benchmarks.programs.load.board import Board, live_or_plain, shown
 from benchmarks.programs.load.driver import Driver, StepLimits, Stop
 from benchmarks.programs.load.load_report import LoadReport

@@ -12,8 +12,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from benchmarks.measuring import plots
-from benchmarks.measuring.samples import table
+from benchmarks.measuring.reports import can_plot, plot_against_load, plot_percentiles, table
 from benchmarks.programs.load.plan import LoadFindings, LoadPlan
 from benchmarks.programs.load.tally import KINDS, PERCENTILES, LoadTally
 
@@ -51,7 +50,7 @@ class LoadReport:
             What was written.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        drawn = list(self._draw(directory)) if plots.are_possible() else []
+        drawn = list(self._draw(directory)) if can_plot() else []
         pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn)
         pictures = pictures or "No plots: matplotlib is not installed."
         page, figures = directory / "load.md", directory / "load.json"
@@ -146,12 +145,12 @@ class LoadReport:
             return
         is_open = self.plan.loop == "open"
         x = "load (orders wanted a second)" if is_open else "load (orders at once)"
-        yield plots.percentiles(
+        yield plot_percentiles(
             directory / "latency.png",
             {self.plan.title(load): tally.latency.at for load, tally in steps.items()},
             title="How long an order takes",
         )
-        yield plots.against_load(
+        yield plot_against_load(
             directory / "throughput.png",
             {"created": [(load, tally.rate) for load, tally in steps.items()]},
             title="How many orders go through",
@@ -159,7 +158,7 @@ class LoadReport:
             y="orders created a second",
             guide="wanted" if is_open else None,
         )
-        yield plots.against_load(
+        yield plot_against_load(
             directory / "cost.png",
             {"client": [(load, tally.cpu_each * 1e6) for load, tally in steps.items()]},
             title="What an order costs the client's process",

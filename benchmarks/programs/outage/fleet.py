@@ -25,8 +25,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from benchmarks.measuring.arrivals import poisson
-from benchmarks.measuring.data import new_orders
+from benchmarks.measuring.workload import new_orders, poisson
 from benchmarks.programs.outage.simulated_service import (
     Loop,
     OutageTransport,

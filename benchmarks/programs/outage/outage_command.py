@@ -30,8 +30,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.measuring import plots
-from benchmarks.measuring.samples import table
+from benchmarks.measuring.reports import can_plot, plot_over_time, table
 from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
 from benchmarks.programs.outage.simulated_service import Failure, Weather
 from transfer_async import RetryBudget
@@ -149,7 +148,7 @@ def figures(found: Sequence[OutageFindings]) -> list[dict[str, Any]]:
 def write(directory: Path, found: Sequence[OutageFindings]) -> list[Path]:
     """Write a page, the figures and, if matplotlib is installed, the plots; give back what was written."""
     directory.mkdir(parents=True, exist_ok=True)
-    drawn = list(_draw(directory, found)) if plots.are_possible() else []
+    drawn = list(_draw(directory, found)) if can_plot() else []
     pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn)
     page, numbers = directory / "outage.md", directory / "outage.json"
     page.write_text(f"# An outage\n\n{text(found)}\n\n{pictures}\n", encoding="utf-8")
@@ -165,7 +164,7 @@ def _draw(directory: Path, found: Sequence[OutageFindings]) -> Iterator[Path]:
     }
     for failure in get_args(Failure):
         ours = [one for one in found if one.setting.weather.failure == failure]
-        yield plots.over_time(
+        yield plot_over_time(
             directory / f"amplification-{failure}.png",
             {_title(one): [(at + 0.5, value) for at, value in enumerate(one.amplifications)] for one in ours},
             title=f"Requests for each order wanted, in an outage with {failure}",
@@ -173,7 +172,7 @@ def _draw(directory: Path, found: Sequence[OutageFindings]) -> Iterator[Path]:
             spans=spans,
             goal=("goal", GOAL),
         )
-        yield plots.over_time(
+        yield plot_over_time(
             directory / f"backlog-{failure}.png",
             {_title(one): one.waiting for one in ours},
             title=f"Orders wanted that do not exist, in an outage with {failure}",

@@ -9,8 +9,8 @@ import attrs
 from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
 from benchmarks.contenders.host import processes
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import Sample, median_of, ratio, taken_in_turn
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, Sample, median_of, ratio, taken_in_turn
 from benchmarks.measuring.service_process import service
 
 AT_ONCE = 32

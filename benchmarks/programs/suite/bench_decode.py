@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import median_of, ratio
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, median_of, ratio
 from benchmarks.programs.suite import micro
 
 PYDANTIC, EXACT = "decode: pydantic", "decode: pydantic, every digit"

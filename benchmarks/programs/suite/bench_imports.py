@@ -9,8 +9,8 @@ import time
 from functools import partial
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import median_of, taken_in_turn
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, median_of, taken_in_turn
 
 IMPORTS = ("pass", "import aiohttp", "import aiohttp, transfer_async")
 """What a process of its own does, and nothing else."""

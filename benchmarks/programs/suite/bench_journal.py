@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
 from benchmarks.measuring.journals import MEMORY, SQLITE
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort
 from benchmarks.programs.journal.journal_command import GOAL_LEVEL
 
 TIMEOUT = 240.0

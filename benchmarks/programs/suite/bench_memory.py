@@ -7,8 +7,8 @@ from functools import partial
 from benchmarks.contenders import BARE, OURS, Terms
 from benchmarks.contenders.host import Process
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import median_of, ratio, taken_in_turn
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, median_of, ratio, taken_in_turn
 from benchmarks.measuring.service_process import service
 
 SPARE = 300

@@ -8,8 +8,8 @@ from benchmarks.contenders import BARE, OURS, Terms
 from benchmarks.contenders.host import processes
 from benchmarks.contenders.sampling import PARTS, REST
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort, Findings, Table
-from benchmarks.measuring.samples import median_of, taken_in_turn
+from benchmarks.measuring.reports import Findings, Table
+from benchmarks.measuring.samples import Effort, median_of, taken_in_turn
 from benchmarks.measuring.service_process import service
 
 AT_ONCE = 32

@@ -14,8 +14,8 @@ from attrs import frozen
 from benchmarks.contenders import BARE, OURS, Terms
 from benchmarks.contenders.host import Process
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import Sample, median_of, ratio, taken_in_turn
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, Sample, median_of, ratio, taken_in_turn
 from benchmarks.measuring.service_process import service
 
 KNEE = 64

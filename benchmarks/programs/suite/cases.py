@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from benchmarks.contenders.stub import answer_to
-from benchmarks.measuring.data import new_orders, order_fields
+from benchmarks.measuring.workload import new_orders, order_fields
 from transfer_async import Order
 from transfer_async._converters import converter
 

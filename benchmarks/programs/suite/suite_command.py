@@ -13,7 +13,8 @@ from typing import Any
 import attrs
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import FULL, QUICK, Effort, Findings, goals_table
+from benchmarks.measuring.reports import Findings, goals_table
+from benchmarks.measuring.samples import FULL, QUICK, Effort
 from benchmarks.programs.suite import (
     bench_create,
     bench_decode,
