@@ -15,7 +15,7 @@ from benchmarks.contenders import PLACES, Contender, Terms
 from benchmarks.contenders.sampling import sampled
 from benchmarks.measuring import machine
 from benchmarks.measuring.samples import drive
-from benchmarks.measuring.service_process import HELD_AFTER
+from benchmarks.measuring.services import HELD_AFTER
 
 WITHOUT_END = 1 << 62
 LOOK_EVERY = 0.02

@@ -15,7 +15,7 @@ from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASU
 from benchmarks.contenders.host import LeftOut, Process
 from benchmarks.measuring.reports import Findings, Goal, Table
 from benchmarks.measuring.samples import Effort, Sample, interleaved, ratio
-from benchmarks.measuring.service_process import HELD_AFTER, service
+from benchmarks.measuring.services import HELD_AFTER, run_service
 from benchmarks.measuring.workload import CREATE_ORDER_PATH, Answers, new_orders
 from benchmarks.programs import compare
 from benchmarks.programs.suite import (
@@ -181,7 +181,7 @@ def test_a_failing_contender_is_reported_and_ended():
 
 
 def test_the_raw_service_holds_responses_until_all_requests_have_arrived():
-    with service("raw", hold=2) as remote:
+    with run_service("raw", hold=2) as remote:
         answers = [_post(remote.base_url + "/v1/transfers") for _ in range(HELD_AFTER)]
 
         assert len({json.loads(answer)["id"] for answer in answers}) == HELD_AFTER

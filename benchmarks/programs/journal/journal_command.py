@@ -34,7 +34,7 @@ from benchmarks.measuring.journals import (
 )
 from benchmarks.measuring.reports import table
 from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
-from benchmarks.measuring.service_process import KINDS, RunningService, ServiceKind, service
+from benchmarks.measuring.services import KINDS, RunningService, ServiceKind, run_service
 from benchmarks.measuring.workload import new_orders
 from benchmarks.programs.journal import growth
 from benchmarks.programs.journal.growth import Growth
@@ -145,7 +145,7 @@ async def speeds(shop: Workshop, options: Options) -> list[Speed]:
     for at_once in options.at_once:
         share = {1: 8, 16: 2}.get(at_once, 1)  # the slower ones need fewer to be told apart
         count = max(at_once, options.orders // share)
-        with service(options.server, seed=at_once) as remote:
+        with run_service(options.server, seed=at_once) as remote:
             async with AsyncExitStack() as stack:
                 desks = {
                     name: await stack.enter_async_context(desk(remote, shop.journal(name), name))
@@ -183,7 +183,7 @@ def _speed(at_once: int, name: str, rounds: dict[str, list[Sample]]) -> Speed:
 async def waits(shop: Workshop, options: Options) -> list[Wait]:
     """Measure how long orders wait for each journal, `GOAL_LEVEL` at once."""
     count = max(GOAL_LEVEL, options.orders // 2)
-    with service(options.server, seed=1000) as remote:
+    with run_service(options.server, seed=1000) as remote:
         async with AsyncExitStack() as stack:
             turns: dict[str, Callable[[], Awaitable[Wait]]] = {}
             for name in shop.names:
@@ -349,7 +349,7 @@ def parser() -> argparse.ArgumentParser:
         "--server",
         choices=KINDS,
         default="sandbox",
-        help="the kind of service, see measuring/service_process.py",
+        help="the kind of service, see measuring/services.py",
     )
     made.add_argument(
         "--journals",

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from benchmarks.measuring.sandbox_process import sandbox
+from benchmarks.measuring.services import run_service
 from benchmarks.measuring.workload import SCHEDULES
 from benchmarks.programs.load.board import Board, live_or_plain, shown
 from benchmarks.programs.load.driver import Driver, StepLimits, Stop
@@ -205,7 +205,7 @@ def _service(plan: LoadPlan) -> Iterator[tuple[str, str]]:
     if plan.url is not None:
         yield plan.url, os.environ["TRANSFER_API_TOKEN"]
         return
-    with sandbox(faults=plan.faults, seed=plan.seed) as running:
+    with run_service(faults=plan.faults, seed=plan.seed) as running:
         yield running.base_url, running.token
 
 

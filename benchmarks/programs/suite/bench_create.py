@@ -11,7 +11,7 @@ from benchmarks.contenders.host import processes
 from benchmarks.measuring import machine
 from benchmarks.measuring.reports import Findings, Goal, Table
 from benchmarks.measuring.samples import Effort, Sample, median_of, ratio, taken_in_turn
-from benchmarks.measuring.service_process import service
+from benchmarks.measuring.services import run_service
 
 AT_ONCE = 32
 WHAT = f"CPU of `create_order`, {AT_ONCE} at once"
@@ -34,7 +34,7 @@ def run(effort: Effort) -> Findings:
     """Create orders with all contenders in interleaved rounds, each in its own process."""
     left_out: list[str] = []
     core, other = machine.cores()
-    with service("raw", core=other) as remote:
+    with run_service("raw", core=other) as remote:
         terms = Terms(base_url=remote.base_url, token=remote.token)
         far = _rounds((*FAR, OURS), terms, effort, left_out, core=core)
         near = _near(NEAR, terms, effort, left_out, core=core)

@@ -9,7 +9,7 @@ from benchmarks.contenders.host import Process
 from benchmarks.measuring import machine
 from benchmarks.measuring.reports import Findings, Goal, Table
 from benchmarks.measuring.samples import Effort, median_of, ratio, taken_in_turn
-from benchmarks.measuring.service_process import service
+from benchmarks.measuring.services import run_service
 
 SPARE = 300
 """Descriptors for everything but connections."""
@@ -45,7 +45,7 @@ def run(effort: Effort) -> Findings:
 
 def _turn(name: str, count: int) -> float:
     core, other = machine.cores()
-    with service("raw", hold=count, core=other) as remote:
+    with run_service("raw", hold=count, core=other) as remote:
         terms = Terms(
             base_url=remote.base_url, token=remote.token, connections=count + 100, patience=PATIENCE
         )

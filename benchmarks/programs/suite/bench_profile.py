@@ -10,7 +10,7 @@ from benchmarks.contenders.sampling import PARTS, REST
 from benchmarks.measuring import machine
 from benchmarks.measuring.reports import Findings, Table
 from benchmarks.measuring.samples import Effort, median_of, taken_in_turn
-from benchmarks.measuring.service_process import service
+from benchmarks.measuring.services import run_service
 
 AT_ONCE = 32
 TURNS = 6
@@ -22,7 +22,7 @@ def run(effort: Effort) -> Findings:
     if not hasattr(signal, "setitimer"):
         return Findings("profile", left_out=["profile: this system has no interval timers"])
     core, other = machine.cores()
-    with service("raw", core=other) as remote:
+    with run_service("raw", core=other) as remote:
         terms = Terms(base_url=remote.base_url, token=remote.token)
         with processes((OURS, BARE), terms, [], core=core) as both:
             turns = {

@@ -16,7 +16,7 @@ from benchmarks.contenders.host import Process
 from benchmarks.measuring import machine
 from benchmarks.measuring.reports import Findings, Goal, Table
 from benchmarks.measuring.samples import Effort, Sample, median_of, ratio, taken_in_turn
-from benchmarks.measuring.service_process import service
+from benchmarks.measuring.services import run_service
 
 KNEE = 64
 """The concurrency that keeps the loop busy: above it, the cost should stay constant."""
@@ -50,7 +50,7 @@ def _levels(effort: Effort) -> Findings:
     core, other = machine.cores()
     most = min(effort.levels[-1], machine.descriptors() - 300)
     levels = [*(level for level in effort.levels if level < most), most]
-    with service("raw", core=other) as remote, ExitStack() as stack:
+    with run_service("raw", core=other) as remote, ExitStack() as stack:
         turns: dict[str, Callable[[], Sample]] = {}
         for name, level in itertools.product((OURS, BARE), levels):
             terms = Terms(base_url=remote.base_url, token=remote.token, connections=level, patience=PATIENCE)
