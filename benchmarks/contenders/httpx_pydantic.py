@@ -9,7 +9,7 @@ import httpx
 from pydantic import BaseModel
 
 from benchmarks.contenders import Terms
-from benchmarks.contenders.shapes import PydanticNewOrder, PydanticOrder
+from benchmarks.contenders.pydantic_models import PydanticNewOrder, PydanticOrder
 from benchmarks.measuring.workload import CREATE_ORDER_PATH, order_fields
 
 

@@ -119,8 +119,7 @@ def goals_table(goals: Sequence[Goal]) -> str:
     return table(("what", "against", "goal", "measured", "", "note"), [goal.row() for goal in goals])
 
 
-# --- plots ---
-
+# --- plots ----------------------------------------------------------------------------------------
 
 Points = Sequence[tuple[float, float]]
 

@@ -257,7 +257,7 @@ def _currency(code: str, name: str, symbol: str) -> dict[str, Any]:
     }
 
 
-# --- arrival times ---
+# --- arrival times --------------------------------------------------------------------------------
 
 
 def even(rate: float, *, seed: int = 0) -> Iterator[float]:  # noqa: ARG001 - as the others

@@ -18,12 +18,20 @@ pytest.importorskip("hdrh", reason="the histograms are in the group `bench`")
 
 from benchmarks.measuring.reports import can_plot
 from benchmarks.measuring.workload import even, poisson
-from benchmarks.programs.load import load_command
-from benchmarks.programs.load.driver import Driver, StepLimits, Stop
-from benchmarks.programs.load.load_report import LoadReport
-from benchmarks.programs.load.tally import CREATED, Histogram, LoadTally, OrderEnding, ending_of
-from benchmarks.programs.load.target import Foreign, checked_host, compared, made_amount, made_order
-from benchmarks.programs.outage.simulated_service import Loop
+from benchmarks.programs import load_command
+from benchmarks.programs.load_driver import (
+    CREATED,
+    Driver,
+    Histogram,
+    LoadTally,
+    OrderEnding,
+    StepLimits,
+    Stop,
+    ending_of,
+)
+from benchmarks.programs.load_report import LoadReport
+from benchmarks.programs.load_target import Foreign, checked_host, compared, made_amount, made_order
+from benchmarks.programs.outage_simulation import Loop
 from tests.support.cases import each
 from transfer_async._models.errors import OutcomeUnknown, RateLimited
 

@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measuring.reports import can_plot
-from benchmarks.programs.outage import outage_command
-from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
-from benchmarks.programs.outage.simulated_service import Loop, SimulatedService, Weather
+from benchmarks.programs import outage_command
+from benchmarks.programs.outage_simulation import (
+    GOAL,
+    NO_BUDGET,
+    Fleet,
+    Loop,
+    OutageFindings,
+    Setting,
+    SimulatedService,
+    Weather,
+)
 from transfer_async import RetryBudget
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]

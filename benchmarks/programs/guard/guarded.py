@@ -15,8 +15,7 @@ import sys
 from typing import Any
 
 from benchmarks.contenders import Terms
-from benchmarks.contenders.ours import Ours
-from benchmarks.contenders.stub import StubbedTransport, answer_to
+from benchmarks.contenders.ours import Ours, StubbedTransport, answer_to
 from benchmarks.measuring.samples import drive
 from benchmarks.measuring.workload import new_orders
 from transfer_async._converters import converter

@@ -36,8 +36,8 @@ from benchmarks.measuring.reports import table
 from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
 from benchmarks.measuring.services import KINDS, RunningService, ServiceKind, run_service
 from benchmarks.measuring.workload import new_orders
-from benchmarks.programs.journal import growth
-from benchmarks.programs.journal.growth import Growth
+from benchmarks.programs import journal_growth
+from benchmarks.programs.journal_growth import Growth
 from transfer_async import FundsHold, TransferClient
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import Journal
@@ -255,7 +255,7 @@ class JournalReport:
                 ("journal", "p50, ms", "p99, ms"),
                 [(one.journal, _ms(one.p50), _ms(one.p99)) for one in self.waits],
             ),
-            _ABOUT_GROWTH.format(at_once=growth.AT_ONCE, size=len(growth.SMALL_REPLY)),
+            _ABOUT_GROWTH.format(at_once=journal_growth.AT_ONCE, size=len(journal_growth.SMALL_REPLY)),
             _growth_table(self.growths),
             table(
                 ("goal", "wanted", "seen", ""),
@@ -381,8 +381,8 @@ async def run(options: Options) -> JournalReport:
         grown: list[Growth] = []
         for name in shop.names[1:] if options.growth > 0 else []:
             tell(f"growth of a {name} ...")
-            rounds, keys = 2 * options.rounds - 1, max(growth.AT_ONCE, options.orders // 4)
-            grown += await growth.measure(shop, name, many=options.growth, rounds=rounds, keys=keys)
+            rounds, keys = 2 * options.rounds - 1, max(journal_growth.AT_ONCE, options.orders // 4)
+            grown += await journal_growth.measure(shop, name, many=options.growth, rounds=rounds, keys=keys)
     return JournalReport(about, fast, slow, grown, time.perf_counter() - began)
 
 

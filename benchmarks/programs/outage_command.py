@@ -9,7 +9,7 @@ connection to the service are simulated, so half an hour passes in seconds. Each
 goals:
 
 - at most 1.1 requests for each requested order, over the full outage;
-- recovered within the time that the backlog needs, as defined in `benchmarks.programs.outage.fleet`.
+- recovered within the time that the backlog needs, as defined in `benchmarks.programs.outage_simulation`.
 
 Each client has its own bucket. So the first goal depends on the number of its orders in the outage, and on
 what it has earned before. A new client's bucket allows 2 retries after a 429 and 3 without a connection; a
@@ -31,8 +31,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.measuring.reports import can_plot, plot_over_time, table
-from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
-from benchmarks.programs.outage.simulated_service import Failure, Weather
+from benchmarks.programs.outage_simulation import (
+    GOAL,
+    NO_BUDGET,
+    Failure,
+    Fleet,
+    OutageFindings,
+    Setting,
+    Weather,
+)
 from transfer_async import RetryBudget
 
 USAGE = 2
