@@ -14,8 +14,7 @@ from typing import Any
 import attrs
 
 from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
-from benchmarks.contenders.process import processes
-from benchmarks.contenders.sampling import PARTS, REST
+from benchmarks.contenders.process import PARTS, REST, processes
 from benchmarks.measuring import machine
 from benchmarks.measuring.journals import MEMORY, SQLITE
 from benchmarks.measuring.reports import Findings, Goal, Table
