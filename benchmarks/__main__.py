@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from importlib import import_module
 
 PROGRAMS = {
-    "suite": ("suite.suite_command", "everything with a goal: contenders, growth, memory, imports"),
+    "suite": ("suite_command", "everything with a goal: contenders, growth, memory, imports"),
     "compare": ("compare", "two reports of the suite, figure by figure"),
     "guard": (
         "guard.guard_command",
         "instructions, calls and memory of an order, compared with stored figures",
     ),
     "journal": (
-        "journal.journal_command",
+        "journal_command",
         "journals on a real disk, with a thousand keys and with a million",
     ),
-    "load": ("load.load_command", "orders at a rate through the real client; checks every outcome"),
-    "outage": ("outage.outage_command", "thousands of clients and a service that fails, in virtual time"),
+    "load": ("load_command", "orders at a rate through the real client; checks every outcome"),
+    "outage": ("outage_command", "thousands of clients and a service that fails, in virtual time"),
     "workers": ("workers", "one, two and four workers on NATS and PostgreSQL, or one against a bare loop"),
     "file": ("create_file", "a file of orders, against a program's own loop"),
 }

@@ -38,7 +38,7 @@ from transfer_async import (
 )
 from transfer_async._http.urls import WHO_AM_I
 from transfer_async._models.errors import JournalFailed
-from transfer_async._pipeline.settings import ClientSettings
+from transfer_async._pipeline.call import ClientSettings
 from transfer_async.journal import transitions
 from transfer_async.sandbox import (
     CloseAfterProcessing,

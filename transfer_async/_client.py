@@ -1,4 +1,4 @@
-"""`TransferClient`, which checks arguments, runs calls, and finishes its work when it is closed."""
+"""`TransferClient` checks arguments, runs calls, and waits for running calls when it is closed."""
 
 from __future__ import annotations
 
@@ -44,22 +44,25 @@ from transfer_async._models.requests import (
     to_text,
 )
 from transfer_async._models.responses import Order, User
-from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import Batch, OrderResult, Requests
 from transfer_async._pipeline.call import (
     RECOVER_CONCURRENCY,
+    USER_AGENT,
     ClientCore,
+    ClientSettings,
+    Limits,
     OrderCall,
     Resolver,
+    Times,
+    checked_abandoned_settle_after,
     new_call,
 )
 from transfer_async._pipeline.create_order import InFlight
 from transfer_async._pipeline.hooks import Hook, checked_hooks
-from transfer_async._pipeline.key_views import Doubt, checked_abandoned_settle_after
+from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.operators import Operators
 from transfer_async._pipeline.outcomes import check_key
 from transfer_async._pipeline.recovery import Recoveries, RecoveryReport
-from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Clock, Duration, duration, on_clock
 from transfer_async._support.util import check_count, checked_async
 from transfer_async.journal import journal_at, seal_from_env
@@ -77,14 +80,13 @@ class TransferClient:
     """A client of the transfer order service, for one base URL and one account.
 
     Use it as ``async with TransferClient(...) as client:``, or call ``await client.close()`` yourself. Any
-    number of tasks may share a client, as long as all of them run in the event loop in which it was first
-    used.
+    number of tasks may share a client, if they all run in the event loop in which it was first used.
 
     Args:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
             is loopback.
         token: the bearer token, or an async callable that returns one. The callable is called when the client
-            is first used, and again after a 401 response. Concurrent calls share the new token.
+            is first used, and again after a 401 response. Concurrent calls share one call of the callable.
         hooks: the hooks to run, in this order, before each order is sent. The hook that places the hold must
             be last.
         journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.
@@ -93,18 +95,21 @@ class TransferClient:
         timeouts: the time limits of connections, responses and hooks; see `Timeouts`.
         resolve: an async callable that finds out whether an order in doubt exists. The callable takes the
             intent and the `OutcomeUnknown`, and returns the `Order`, its id, `NO_ORDER`, or None.
-        settle_after: the seconds that must pass after the last possible send before `NO_ORDER` is accepted.
-        abandoned_settle_after: used in place of ``settle_after`` if the sender of an order in doubt never
-            reported an end, because its process may be suspended and may still send the order when it
-            resumes. By default 86,400 (a day), or ``settle_after`` if that is longer; never less than
-            ``settle_after``. For a person's refutation, ``settle_after`` always applies.
-        four_eyes: whether to require dual control for the scope from now on, so that a second person must
-            approve each person's decision; see `Operators`. The results of ``resolve`` need no approval.
+        settle_after: the seconds to wait, after the last moment at which the order could have been sent,
+            before `NO_ORDER` is accepted.
+        abandoned_settle_after: replaces ``settle_after`` if the sender of an order in doubt never reported
+            how its attempt ended, because a suspended process may still send the order when it resumes. Must
+            be at least ``settle_after``; by default 86,400 (a day) or ``settle_after``, whichever is longer.
+            If a person refutes the order, ``settle_after`` always applies.
+        four_eyes: whether to require dual control for the scope from now on: a second person must then
+            approve each decision that a person makes; see `Operators`. The results of ``resolve`` need no
+            approval.
         lease: the seconds for which a claim stays valid after its last renewal; at least 1.5 times the retry
             deadline, and at most 3,600 (an hour).
-        recover_every: the interval, in seconds, at which the client runs `recover` by itself. The first run
-            starts a random part of this time after the client's first use. If None, call `recover` yourself.
-        recover_concurrency: the maximum number of concurrent calls of ``resolve`` in `recover`.
+        recover_every: the interval, in seconds, at which the client calls `recover` automatically. The first
+            run starts a random fraction of the interval after the client's first use. If ``recover_every`` is
+            None, call `recover` yourself.
+        recover_concurrency: the maximum number of ``resolve`` calls that `recover` makes at the same time.
         observers: the functions to call with every event; see `transfer_async._models.events`.
         session: an ``aiohttp.ClientSession`` to use instead of the client's own. The client does not close
             this session. The session's redirects, ``raise_for_status``, middlewares and ``ssl`` are
@@ -113,20 +118,20 @@ class TransferClient:
             a ``session`` does not.
         proxy: the address of an HTTP proxy.
         max_response_bytes: the maximum number of bytes read from a response's body, after decompression.
-        max_connections: the maximum number of connections in each of two pools: one for orders, one for all
-            other requests. If you pass a ``session``, its own limit applies instead.
+        max_connections: the maximum number of connections in each pool: one pool for orders, one for other
+            requests. If you pass a ``session``, its own limit applies instead.
         rate: the maximum rate of requests that create an order; see `Rate`. Orders wait before their hold is
-            placed, and continue in the order of their arrival.
+            placed, and proceed in order of arrival.
         headers: headers to send with every request, for example an API gateway key or a tenant id. The values
-            of these headers are kept secret, like the token. These headers cannot replace headers that the
-            client sets.
+            of these headers are kept secret, like the token. Headers that the client sets itself cannot be
+            replaced.
         request_id_header: the name of the header that contains the attempt id in each create-order request,
             for example ``X-Request-Id``. By default, the id is not sent. Errors, events and journal entries
             contain the same id, so you can use it to ask the service about an order whose response never
             arrived.
-        response_id_header: the name of the response header with the service's own id for a request. Errors,
-            events and journal entries contain the value in ``request_id``. The specification names no such
-            header.
+        response_id_header: the name of the response header that contains the service's own id for a request.
+            Errors, events and journal entries contain the value in ``request_id``. The specification does not
+            define a header for this id.
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
@@ -166,7 +171,7 @@ class TransferClient:
         clock: Clock | None = None,
     ) -> None:
         base_url = urls.normalised(base_url)
-        times = settings.Times(
+        times = Times(
             retry=RetryPolicy() if retry is None else retry,
             timeouts=Timeouts() if timeouts is None else timeouts,
             lease=lease,
@@ -174,7 +179,7 @@ class TransferClient:
             recover_every=recover_every,
             clock=Clock() if clock is None else clock,
         )
-        limits = settings.Limits(
+        limits = Limits(
             max_response_bytes=max_response_bytes,
             max_connections=max_connections,
             recover_concurrency=recover_concurrency,
@@ -199,7 +204,7 @@ class TransferClient:
             tokens=TokenSource(
                 token,
                 timeout=times.timeouts.hook,
-                user_agent=settings.USER_AGENT,
+                user_agent=USER_AGENT,
                 headers=checked_headers(headers, request_id_header=request_id_header),
             ),
             observers=Observers(observers),
@@ -252,15 +257,15 @@ class TransferClient:
     def _transport_to(
         self,
         base_url: str,
-        times: settings.Times,
-        limits: settings.Limits,
+        times: Times,
+        limits: Limits,
         *,
         session: aiohttp.ClientSession | None,
         ssl: tls.SSLContext | None,
         proxy: str | None,
         response_id_header: str,
     ) -> Transport:
-        """Create the transport to the service. A test client overrides this method."""
+        """Create the transport, which sends requests to the service. Test clients override this method."""
         if ssl is not None and not isinstance(ssl, tls.SSLContext):
             raise ValueError("ssl: must be an ssl.SSLContext; without one, certificates are always verified")
         if session is not None and not isinstance(session, aiohttp.ClientSession):
@@ -285,14 +290,14 @@ class TransferClient:
     def from_env(cls, **settings: Unpack[ClientSettings]) -> Self:
         """Create a client from environment variables.
 
-        These two variables are required:
+        The following variables are required:
 
         - ``TRANSFER_BASE_URL``: the service's base URL.
         - ``TRANSFER_API_TOKEN``: the bearer token.
 
-        These variables are optional:
+        The following variables are optional:
 
-        - ``TRANSFER_JOURNAL``: a path or a ``postgresql://`` address. This journal is closed together with
+        - ``TRANSFER_JOURNAL``: a path or a ``postgresql://`` address. The journal is closed together with
           the client.
         - ``TRANSFER_SEAL``: the path of a `KeySeal` key file, for encrypting personal data in this journal.
         - ``TRANSFER_PROXY``: the address of a proxy, for ``proxy``.
@@ -302,10 +307,10 @@ class TransferClient:
 
         Args:
             settings: the other arguments of the constructor. ``journal``, ``proxy``, ``ssl`` and ``headers``
-                override their variables.
+                override the corresponding variables.
 
         Raises:
-            ValueError: a variable is missing or cannot be used. The message names the variable.
+            ValueError: a variable is missing or invalid; the message names it.
         """
         missing = [name for name in ("TRANSFER_BASE_URL", "TRANSFER_API_TOKEN") if not os.environ.get(name)]
         if missing:
@@ -340,30 +345,32 @@ class TransferClient:
         deadline: datetime | None = None,
         once: bool = False,
     ) -> Order:
-        """Create one order, at most once for its key (specification 4.1).
+        """Create an order, at most once per key (specification 4.1).
 
         Args:
             order: the order to create.
-            key: your own id for the payment: 1 to 200 printable characters in Unicode's NFC, with no
-                invisible character, and no blank at either end. By default the client generates a key. If you
-                might cancel the call, pass your own key.
+            key: your own id for the payment: 1 to 200 printable characters in Unicode's NFC, without
+                invisible characters and without leading or trailing blanks. By default the client generates a
+                key. If you might cancel the call, pass your own key.
             beneficiary: the beneficiary's name as the customer typed it, which hooks can check.
             held: the reference of a hold that the bank has already placed itself.
             send_before: an aware time after which the order must not be sent.
             deadline: an aware time after which the caller stops waiting. The deadline can only shorten the
                 time limits of hooks, pauses, ``resolve`` and the request. If the deadline passes before the
                 request is sent, nothing is sent, the hooks are undone, and the call raises `Expired`. If the
-                deadline passes later, the outcome is unknown and the hold is kept. Journal writes and undos
-                are not interrupted, so the call may end a little after the deadline.
+                deadline passes after the request is sent, the outcome is unknown and the hold is kept.
+                Journal writes and undos are not interrupted, so the call may end a little after the deadline.
             once: whether to treat all calls with this key as one intent, for example because the same message
-                or line of a file may be processed again. If the order was refused before, that refusal is
-                raised again and nothing is sent. By default, a call after a definite failure is a new intent.
+                or line of a file may be processed again. With ``once``, a refusal that the journal has
+                recorded for the key is raised again, and nothing is sent. By default, a call after a definite
+                failure starts a new intent.
 
         Returns:
             The order as the service recorded it. If the key already has an order, that order is returned.
 
         Raises:
-            InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
+            InvalidOrder: an argument is invalid; nothing was claimed, held or sent. ``.problems`` lists every
+                invalid field.
             TransferError: any other failure. The error's ``outcome`` is the outcome of this call, and
                 ``order_may_exist`` shows whether an order for the key may exist.
         """
@@ -392,8 +399,8 @@ class TransferClient:
 
         Returns:
             An async iterator with one `OrderResult` per request, in order of completion. A failure does not
-            stop the other orders. If you leave the loop early, the orders in flight still finish. To wait for
-            them, close the iterator (``contextlib.aclosing``).
+            stop the other orders. If you leave the loop early, the orders in flight still run to completion.
+            To wait for these orders, close the iterator (``contextlib.aclosing``).
 
         Raises:
             ValueError: ``concurrency`` is not a whole number of at least 1.
@@ -408,7 +415,7 @@ class TransferClient:
         return Batch(create, requests, concurrency=concurrency, check=check).results()
 
     async def known(self, key: str) -> KeyRecord | None:
-        """Return the record of ``key``, or None if there is none.
+        """Return the record of ``key``, or None if it has no record.
 
         Call this before you place your own hold for the key.
 
@@ -426,10 +433,10 @@ class TransferClient:
         return record_of(entry)
 
     async def recover(self) -> RecoveryReport:
-        """Process the unfinished work of earlier calls: abandoned claims, doubts, and pending undos.
+        """Process what earlier calls left unfinished: abandoned claims, orders in doubt, and pending undos.
 
-        The client's first run calls ``resolve`` for every doubt. Later runs call it less often for old
-        doubts. Undos do not wait for ``resolve``.
+        The first run of a client calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
+        often for orders that have been in doubt for long. Pending undos run without waiting for ``resolve``.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -441,7 +448,10 @@ class TransferClient:
 
     @property
     def retry_budget(self) -> float:
-        """The number of tokens left in the `RetryBudget`. Without enough tokens, requests are not retried."""
+        """The number of tokens left in the `RetryBudget`.
+
+        If too few tokens are left, failed requests are not retried.
+        """
         return self._context.bucket.left
 
     # --- operators ------------------------------------------------------------------------------
@@ -471,7 +481,7 @@ class TransferClient:
         return await self._operators.resolve(key, order_id=order_id, by=by, reason=reason, undone=undone)
 
     async def refute(self, key: str, *, by: str, reason: str, undone: bool = False) -> KeyRecord:
-        """Record that a key in doubt has no order, and that none can appear; see `Operators.refute`."""
+        """Record that a key in doubt has no order, and that none can appear later; see `Operators.refute`."""
         self._refuse_unless_open(key)
         return await self._operators.refute(key, by=by, reason=reason, undone=undone)
 
@@ -481,14 +491,16 @@ class TransferClient:
         return await self._operators.history(key)
 
     async def prune(self, *, before: datetime) -> int:
-        """Delete keys that ended before a time, and return their number; see `Operators.prune`."""
+        """Delete keys that ended before a given time, and return their number; see `Operators.prune`."""
         self._refuse_unless_open()
         return await self._operators.prune(before=before)
 
     # --- everything else ------------------------------------------------------------------------
 
     async def who_am_i(self, *, deadline: datetime | None = None) -> User:
-        """Return the account that the token belongs to (specification 4.2). Later operations need its ``id``.
+        """Return the account that the token belongs to (specification 4.2).
+
+        Other operations of the service require the account's ``id``.
 
         Args:
             deadline: an aware time after which the caller stops waiting; see `request`.
@@ -548,11 +560,11 @@ class TransferClient:
             json: the JSON value to send, if any. `Decimal` numbers are sent exactly.
             into: the model into which the response is read. By default, the decoded JSON is returned, with
                 exact numbers.
-            safe: whether the request can safely be sent twice, and so is retried after a lost response.
-                Allowed for GET and HEAD only.
-            deadline: an aware time after which the caller stops waiting. The deadline can only shorten the
-                other limits. If the deadline passes after the request was sent, the call ends like a call
-                that timed out.
+            safe: whether the request may be sent more than once; if so, it is retried when its response is
+                lost. Only GET and HEAD requests may be ``safe``.
+            deadline: an aware time after which the caller stops waiting. The deadline can only shorten other
+                time limits. If the deadline passes after the request was sent, the result is the same as
+                after a timeout.
 
         Raises:
             ValueError: ``path`` is outside ``base_url`` or is the create-order path, or ``deadline`` is not
@@ -560,7 +572,7 @@ class TransferClient:
             Expired: ``deadline`` passed before anything was sent.
             Refused: the service refused the request.
             ServiceFailed: a ``safe`` request got no usable response, even after retries.
-            OutcomeUnknown: a request without ``safe`` may have been processed.
+            OutcomeUnknown: the request may have been processed, and was not ``safe``.
             ConnectionFailed: nothing was sent.
         """
         wanted = ServiceRequest(
@@ -609,19 +621,20 @@ class TransferClient:
         await self.close()
 
     async def close(self, timeout: Duration = 35.0) -> None:  # noqa: ASYNC109 - the contract's own name
-        """Close the client. May be called more than once.
+        """Close the client. This method may be called more than once.
 
-        New calls are refused. Calls and runs of `recover` in flight may finish within ``timeout``, and are
-        then cut off. If an order's request was sent, the order is recorded as in doubt. If nothing was sent,
-        the hooks are undone and the call raises `ClientClosed`. An undo that is cut off stays pending. In a
-        forked process, no connection is closed, because the connections belong to the parent process.
+        Calls that start later raise `ClientClosed`. Calls and runs of `recover` that are in progress have
+        ``timeout`` seconds to finish; then they are stopped. If a stopped call has sent its request, its
+        order is recorded as in doubt. If a stopped call has sent nothing, its hooks are undone and it raises
+        `ClientClosed`. An undo that is interrupted stays pending. In a forked process, no connection is
+        closed, because the connections belong to the parent process.
 
         Args:
             timeout: the seconds to wait for calls and runs in flight. The default is longer than the default
                 retry deadline.
 
         Raises:
-            WrongEventLoop: the client is in use in another event loop. Close it there.
+            WrongEventLoop: the client is in use in another event loop; close it there.
         """
         if self._affinity.is_forked:
             self._closed = True
@@ -683,10 +696,11 @@ def context_of(client: TransferClient) -> ClientCore:
 def worker_call(client: TransferClient, request: OrderRequest) -> OrderCall:
     """Create a call of ``create_order`` for a worker. Pass the call to `run_call`, then read its progress.
 
-    The call has ``once``, because a message may be delivered again.
+    The call uses ``once``, because its message may be delivered again.
 
     Raises:
-        InvalidOrder: nothing was claimed, held or sent. The error names every invalid field.
+        InvalidOrder: an argument is invalid; nothing was claimed, held or sent. ``.problems`` lists every
+            invalid field.
         ClientClosed: the client is closed, or open in another event loop or process.
     """
     call = client._call(request, once=True)
@@ -750,7 +764,7 @@ class LoopAffinity:
         return self._loop is not None and self._loop.is_closed()
 
     def misuse(self) -> str | None:
-        """Return why the client cannot be used here, and what to do, or None if the client can be used.
+        """Return why the client cannot be used here and what to do, or None if it can be used.
 
         The first use binds the client to this process and event loop.
         """

@@ -1,7 +1,7 @@
 """Import the public names of a package when one of them is first used.
 
-Python imports a package before any module inside it. Without this delay, ``transfer-async --version`` and
-every run of pytest with the plug-in would import aiohttp and cattrs first.
+Python imports a package before any module inside the package. If names were not imported lazily,
+``transfer-async --version`` and every run of pytest with the plug-in would first import aiohttp and cattrs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 
 def public_name(package: str, name: str) -> Any:
-    """Return a public name of a package. The first call copies all names of its ``_public`` module into it.
+    """Return a public name of a package.
+
+    The first call copies all public names of the package from its ``_public`` module.
 
     Raises:
         AttributeError: the package has no such public name.

@@ -89,8 +89,7 @@ from transfer_async.journal import (
     SQLiteJournal,
 )
 from transfer_async.journal.model import HistoryEvent
-from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
-from transfer_async.worker.handler import Handled, Handler
+from transfer_async.worker.handler import Action, Delays, Disposition, Handled, Handler, disposition
 
 __all__ = [
     "NO_ORDER",

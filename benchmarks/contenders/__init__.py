@@ -1,4 +1,4 @@
-"""The contenders: one class each, with one small interface, in a module that imports its dependencies.
+"""The contenders: clients with one small interface, each of which imports its own dependencies.
 
 Each runs in a process of its own (`child`); `host` starts its rounds from outside.
 """
@@ -55,10 +55,10 @@ HTTPX, TREASURY, STRIPE = "httpx + pydantic", "modern-treasury", "stripe"
 
 PLACES = {
     OURS: "ours:Ours",
-    BARE: "bare:Bare",
-    HANDWRITTEN: "handwritten:Handwritten",
-    HTTPX: "httpx_pydantic:HttpxPydantic",
-    TREASURY: "treasury:Treasury",
-    STRIPE: "stripes:Stripes",
+    BARE: "clients:Bare",
+    HANDWRITTEN: "clients:Handwritten",
+    HTTPX: "clients:HttpxPydantic",
+    TREASURY: "clients:ModernTreasury",
+    STRIPE: "clients:Stripe",
 }
 """By name: the module in this package and the class."""

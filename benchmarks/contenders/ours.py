@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any, Self
 
 from attrs import define
 
 from benchmarks.contenders import Terms
-from benchmarks.contenders.stub import StubbedTransport
-from benchmarks.measuring.data import new_orders
+from benchmarks.measuring.workload import Answers, new_orders
 from transfer_async import (
     FundsHold,
     MemoryJournal,
+    NewOrder,
     Order,
     OrderIntent,
     PreflightHook,
@@ -20,6 +21,8 @@ from transfer_async import (
     Timeouts,
     TransferClient,
 )
+from transfer_async._http.transport import ExchangeResult
+from transfer_async._http.write_guard import GuardedBody
 
 
 async def place(_intent: OrderIntent) -> str:
@@ -85,3 +88,36 @@ def _options(terms: Terms) -> dict[str, Any]:
         options["timeouts"] = Timeouts(**dict.fromkeys(names, terms.patience))
         options |= {"retry": RetryPolicy(deadline=terms.patience), "lease": 2 * terms.patience}
     return options
+
+
+# --- without a network ----------------------------------------------------------------------------
+
+
+def answer_to(order: NewOrder) -> bytes:
+    """The service's response."""
+    return Answers().answer(json.loads(order.to_json(), parse_float=str))
+
+
+_numbers = itertools.count()
+
+
+class StubbedTransport:
+    """A transport that responds at once, with a new order id each time.
+
+    Args:
+        order: the only order that the client sends.
+    """
+
+    def __init__(self, order: NewOrder) -> None:
+        answer = answer_to(order)
+        self._pieces = answer.split(Order.from_json(answer).id.encode())
+
+    def take_the_place(self, client: TransferClient) -> None:
+        """Replace the transport of ``client``."""
+        client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
+
+    async def post_order(self, body: GuardedBody, **_: Any) -> ExchangeResult:
+        """See `transfer_async._http.transport.Transport.post_order`."""
+        body.spent = body.handed_over = True
+        order_id = b"tx-%020d" % next(_numbers)
+        return ExchangeResult(sent=True, status=200, body=order_id.join(self._pieces), intact=True)

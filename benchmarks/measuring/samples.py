@@ -20,6 +20,61 @@ T = TypeVar("T")
 
 
 @frozen
+class Effort:
+    """The extent of the measurements.
+
+    Args:
+        name: the name of this extent.
+        rounds: the number of rounds.
+        few: the number of rounds if one takes long.
+        starts: how often contenders with similar costs are restarted.
+        turn: the seconds of each contender in a round.
+        crowd: the number of orders in flight when memory is measured.
+        levels: the numbers of concurrent orders when the load grows.
+        done: the numbers of orders after which a long-running process is measured.
+        bound: the number of keys that its journal keeps.
+        orders: the number of orders for each journal in a round.
+    """
+
+    name: str
+    rounds: int
+    few: int
+    starts: int
+    turn: float
+    crowd: int
+    levels: tuple[int, ...]
+    done: tuple[int, ...]
+    bound: int
+    orders: int
+
+
+QUICK = Effort(
+    name="quick",
+    rounds=3,
+    few=2,
+    starts=1,
+    turn=0.25,
+    crowd=2_000,
+    levels=(1, 8, 64, 512),
+    done=(1_000, 3_000, 10_000, 20_000),
+    bound=1_000,
+    orders=600,
+)
+FULL = Effort(
+    name="full",
+    rounds=9,
+    few=5,
+    starts=6,
+    turn=0.8,
+    crowd=10_000,
+    levels=(1, 8, 64, 512, 4_096),
+    done=(1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000),
+    bound=10_000,
+    orders=2_000,
+)
+
+
+@frozen
 class Sample:
     """One measurement of a repeated operation.
 
@@ -117,15 +172,3 @@ def percentile(values: Iterable[float], percent: float) -> float:
     """Return the smallest value that so many percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in Markdown, the first column aligned left and all others right."""
-    lines = [[str(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    marks = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    laid = [
-        [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(cells)]
-        for cells in (list(zip(line, widths, strict=True)) for line in (lines[0], marks, *lines[1:]))
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in laid)

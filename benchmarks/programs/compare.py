@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring.samples import table
+from benchmarks.measuring.reports import table
 
 DIFFERENT = ("machine", "python", "versions", "effort", "commit", "pinned")
 """The conditions that may differ between two runs."""

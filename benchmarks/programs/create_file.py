@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.journals import disk
 from benchmarks.measuring.machine import ROOT
-from benchmarks.measuring.sandbox_process import RunningSandbox, sandbox
+from benchmarks.measuring.services import RunningService, run_service
+from benchmarks.measuring.workload import new_orders
 from benchmarks.programs.workers import HOOKS
 from transfer_async._converters.messages import OrderCommand
 
@@ -41,7 +41,7 @@ KINDS = (
 
 
 def measured(
-    words: Sequence[str], service: RunningSandbox, directory: Path, *, lines: int, name: str
+    words: Sequence[str], service: RunningService, directory: Path, *, lines: int, name: str
 ) -> tuple[float, float]:
     """Return the lines per second of the loop, as reported, and of the whole process."""
     file = directory / f"{name}.jsonl"
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "| program, orders per second | whole process | command, lines per second | whole process |",
         flush=True,
     )
-    with sandbox() as service, tempfile.TemporaryDirectory(dir=disk()) as directory:
+    with run_service() as service, tempfile.TemporaryDirectory(dir=disk()) as directory:
         for number in range(options.rounds):
             rates = {}
             for kind, words in KINDS if number % 2 else reversed(KINDS):  # who is the first, by turns

@@ -31,15 +31,20 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.machine import ROOT
-from benchmarks.measuring.sandbox_process import RunningSandbox, sandbox
+from benchmarks.measuring.services import RunningService, run_service
+from benchmarks.measuring.workload import new_orders
 from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer
 from transfer_async._converters.messages import OrderCommand
 from transfer_async.integrations.faststream.broker import broker_at
 
-PARTIES = {"worker": "workers", "nats-server": "broker", "postgres": "database", "sandbox_process": "service"}
+PARTIES = {
+    "worker": "workers",
+    "nats-server": "broker",
+    "postgres": "database",
+    "measuring.services": "service",
+}
 """Whose process it is, by a word in its command."""
 
 HOOKS = "benchmarks.programs.workers:hooks"
@@ -84,7 +89,7 @@ def measured(
     with ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer())
         nats = stack.enter_context(NatsServer())
-        service = stack.enter_context(sandbox())
+        service = stack.enter_context(run_service())
         asyncio.run(_send(nats.address, orders))
         for _ in range(workers):
             stack.enter_context(_worker(program, nats.address, postgres.dsn, service, concurrency))
@@ -122,7 +127,7 @@ async def _answered(address: str, orders: int) -> list[_Moment]:
 
 @contextmanager
 def _worker(
-    program: Sequence[str], broker: str, journal: str, service: RunningSandbox, concurrency: int
+    program: Sequence[str], broker: str, journal: str, service: RunningService, concurrency: int
 ) -> Iterator[None]:
     command = [sys.executable, "-m", *program, f"--broker={broker}", f"--journal={journal}"]
     command += [f"--base-url={service.base_url}", f"--concurrency={concurrency}"]

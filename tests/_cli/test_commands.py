@@ -224,7 +224,7 @@ def test_an_error_is_followed_by_advice_if_there_is_any():
     no_tls = ConnectionFailed()
     no_tls.__cause__ = aiohttp.ClientConnectorSSLError(None, OSError("no TLS"))  # type: ignore[arg-type] # unused
 
-    assert _explained_failure(ServiceFailed(status=500)) == "ServiceFailed: no usable answer (status 500)"
+    assert _explained_failure(ServiceFailed(status=500)) == "ServiceFailed: no usable response (status 500)"
     assert "check that the port in TRANSFER_BASE_URL accepts https" in _explained_failure(no_tls)
     assert "but not /api/api/v1" in _explained_failure(Refused(status=405))
 

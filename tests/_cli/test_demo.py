@@ -8,8 +8,7 @@ import pytest
 from attrs import evolve
 
 from transfer_async._cli import demo
-from transfer_async._cli.demo import SENTENCES, Narration
-from transfer_async._cli.demo_bank import Ledger, money
+from transfer_async._cli.demo import SENTENCES, Ledger, Narration, money
 from transfer_async._models.errors import Outcome, Refused
 from transfer_async._models.events import Event, HookPassed, Resolved
 from transfer_async._pipeline.batch import OrderResult

@@ -276,7 +276,7 @@ def test_a_doubt_and_a_failed_read_carry_the_bytes():
 
     assert (doubt.status, doubt.raw, doubt.request_id) == (502, HTML, "req-7")
     assert (failed.status, failed.body, failed.request_id) == (502, HTML, "req-7")
-    assert str(failed) == "no usable answer (status 502, request req-7)"
+    assert str(failed) == "no usable response (status 502, request req-7)"
     assert (lost.status, lost.raw, lost.request_id) == (None, None, None)
     assert str(lost) == "the request may have been processed"
 
@@ -347,7 +347,7 @@ def test_the_error_of_a_lost_answer_names_the_kind_of_failure():
     doubt, failed = error(Classification.UNKNOWN, lost), error(Classification.FAILED, lost, reading=True)
 
     assert str(doubt) == "the request may have been processed (ConnectionResetError)"
-    assert str(failed) == "no usable answer (ConnectionResetError)"
+    assert str(failed) == "no usable response (ConnectionResetError)"
 
 
 def test_only_field_names_of_the_specification_are_taken_from_a_refusal():

@@ -222,7 +222,9 @@ def test_the_measure_finds_a_period_that_is_too_fast():
 
 @each("wrong", [0, -1, 0.0, float("inf"), float("nan"), "5", None, True, timedelta(seconds=1)])
 def test_a_rate_must_be_positive_and_finite(wrong: Any):
-    with pytest.raises(ValueError, match=r"^per_second: must be more than 0 orders a second, and finite$"):
+    with pytest.raises(
+        ValueError, match=r"^per_second: must be a finite number of orders per second, more than 0$"
+    ):
         Rate(wrong)
 
 

@@ -379,10 +379,10 @@ async def test_an_order_id_bound_to_another_key_is_a_doubt(world: World):
 
 
 async def test_an_unreadable_order_carries_its_id_if_one_can_be_found(world: World):
-    world.sandbox.faults.add(WrongTypes({"poster_amount": "a lot"}))
+    world.sandbox.faults.add(Status(200, body='{"id": "tx-7"}', headers={"X-Request-Id": "r-1"}))
     doubt = await world.fails(UnreadableOrder)
 
-    assert doubt.order_id in world.sandbox.orders
+    assert (doubt.order_id, doubt.status, doubt.request_id) == ("tx-7", 200, "r-1")
 
 
 # --- the send limit, and attempts -------------------------------------------------------------------

@@ -288,7 +288,7 @@ async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
         ("k", "waive", None, "key: WAIVE is for FOUR_EYES"),
         (FOUR_EYES, "refute", None, "key: WAIVE is for FOUR_EYES"),
         ("k", "refute", None, "key: it is too early"),
-        ("k", "amend", "tx-1", "key: must be created; it is in doubt"),
+        ("k", "amend", "tx-1", "key: must have a recorded order; it is in doubt"),
         ("never", "refute", None, "key: has no record"),
     ],
 )
@@ -432,8 +432,8 @@ async def test_of_a_created_key_the_parties_are_those_of_the_order(world: World)
 
 async def test_no_parties_are_shown_if_none_are_recorded(world: World):
     await operators(world).demand_four_eyes(**ADA)
-    for key in ("never", FOUR_EYES):
-        with pytest.raises(ValueError, match="has no record"):
+    for key, problem in (("never", "has no record"), (FOUR_EYES, "are not on record")):
+        with pytest.raises(ValueError, match=problem):
             await operators(world).look(key, **ADA)
 
 
@@ -447,7 +447,7 @@ async def test_parties_removed_before_the_view_is_recorded_are_not_shown(world: 
         await world.recover()
 
     world.meanwhile(Look, others)
-    with pytest.raises(ValueError, match="no longer has a record of the parties"):
+    with pytest.raises(ValueError, match="the parties are no longer on record"):
         await desk.look("k", **ADA)
 
 

@@ -219,7 +219,7 @@ async def test_a_person_may_refute_an_abandoned_senders_doubt_and_sees_the_missi
 
     assert not doubt.sender_reported
     assert doubt.cause is not None
-    assert "never reported an end" in doubt.cause.told
+    assert "never reported a result" in doubt.cause.told
     assert record.state is KeyState.FREE
 
 

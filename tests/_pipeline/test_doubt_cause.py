@@ -89,7 +89,8 @@ async def test_a_crash_after_the_mark_has_the_same_cause_for_every_finder(world:
     assert (steps[-1].move, steps[-1].reason) == ("claim", found.told)
     assert (
         found.told
-        == "abandoned: the sender never reported an end; if its process only stopped, it may still send"
+        == "abandoned: the sender never reported a result; if its process is only suspended, it may still "
+        "send the order"
     )
 
 

@@ -68,18 +68,18 @@ async def test_orders_wait_in_the_rate_limiter_before_anything_is_held(world: Wo
 
 @pytest.mark.parametrize("limit", ["deadline", "send_before"])
 async def test_an_order_that_would_wait_too_long_is_refused_before_the_hold(world: World, limit: str):
-    async with world.client(rate=ONE_IN_TEN) as client:
+    async with world.client(rate=Rate(2.0)) as client:
         await client.create_order(new_order(), key="a")
-        moment: Any = {limit: NOON + timedelta(seconds=10)}
+        moment: Any = {limit: NOON + timedelta(seconds=0.5)}
         expired = await failure(client.create_order(new_order(), key="k", **moment), Expired)
 
         assert (expired.limit, expired.order_may_exist) == (limit, False)
-        assert str(expired).startswith("the rate limit would delay the order by 10 s, and ")
+        assert str(expired).startswith("the rate limit would delay the order by 0.5 s, and ")
         assert world.time.slept == []
         assert len(world.bank.placed) == 1
         assert (await world.entry()).state is KeyState.FREE
 
-        moment = {limit: NOON + timedelta(seconds=10.1)}  # nobody has waited in its place
+        moment = {limit: NOON + timedelta(seconds=0.6)}  # nobody has waited in its place
         await client.create_order(new_order(), key="k", **moment)
 
 

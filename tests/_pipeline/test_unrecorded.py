@@ -22,8 +22,7 @@ from transfer_async._models.errors import JournalFailed, KeyConflict, Outcome
 from transfer_async._models.events import DuplicateSuspected, OrderUnrecorded
 from transfer_async.journal import transitions
 from transfer_async.sandbox import WrongTypes
-from transfer_async.worker.disposition import Action
-from transfer_async.worker.handler import Handler
+from transfer_async.worker.handler import Action, Handler
 
 COMMAND = OrderCommand(key="k", order=new_order()).to_json()
 

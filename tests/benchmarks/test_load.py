@@ -16,14 +16,22 @@ import pytest
 
 pytest.importorskip("hdrh", reason="the histograms are in the group `bench`")
 
-from benchmarks.measuring import plots
-from benchmarks.measuring.arrivals import even, poisson
-from benchmarks.programs.load import load_command
-from benchmarks.programs.load.driver import Driver, StepLimits, Stop
-from benchmarks.programs.load.load_report import LoadReport
-from benchmarks.programs.load.tally import CREATED, Histogram, LoadTally, OrderEnding, ending_of
-from benchmarks.programs.load.target import Foreign, checked_host, compared, made_amount, made_order
-from benchmarks.programs.outage.simulated_service import Loop
+from benchmarks.measuring.reports import can_plot
+from benchmarks.measuring.workload import even, poisson
+from benchmarks.programs import load_command
+from benchmarks.programs.load_driver import (
+    CREATED,
+    Driver,
+    Histogram,
+    LoadTally,
+    OrderEnding,
+    StepLimits,
+    Stop,
+    ending_of,
+)
+from benchmarks.programs.load_report import LoadReport
+from benchmarks.programs.load_target import Foreign, checked_host, compared, made_amount, made_order
+from benchmarks.programs.outage_simulation import Loop
 from tests.support.cases import each
 from transfer_async._models.errors import OutcomeUnknown, RateLimited
 
@@ -228,7 +236,7 @@ def test_a_sweep_with_faults_ends_with_a_report_and_no_duplicate_order(tmp_path:
     assert all(step["kinds"]["unknown"] > 0 < step["latency_ms"]["50"] for step in figures["steps"])
     assert "duplicates 0" in (report / "load.md").read_text(encoding="utf-8")
     assert str(tmp_path) not in (report / "load.md").read_text(encoding="utf-8")
-    if not plots.are_possible():
+    if not can_plot():
         pytest.skip("all but the plots was checked: there is no matplotlib")
     for name in ("latency.png", "throughput.png", "cost.png"):
         assert (report / name).read_bytes().startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 
 from benchmarks.__main__ import PROGRAMS
-from benchmarks.contenders.sampling import PARTS
+from benchmarks.contenders.process import PARTS
 from tests.support.cases import each
 
 ROOT = Path(__file__).parent.parent.parent

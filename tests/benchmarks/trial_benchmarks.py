@@ -12,20 +12,16 @@ import pytest
 
 from benchmarks.__main__ import PROGRAMS, USAGE, main
 from benchmarks.contenders import BARE, HANDWRITTEN, HTTPX, OURS, STRIPE, TREASURY, Terms
-from benchmarks.contenders.host import LeftOut, Process
-from benchmarks.measuring.data import CREATE_ORDER_PATH, Answers, new_orders
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import Sample, interleaved, ratio
-from benchmarks.measuring.service_process import HELD_AFTER, service
+from benchmarks.contenders.process import LeftOut, Process
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, Sample, interleaved, ratio
+from benchmarks.measuring.services import HELD_AFTER, run_service
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, Answers, new_orders
 from benchmarks.programs import compare
-from benchmarks.programs.suite import (
-    bench_create,
-    bench_decode,
-    bench_imports,
-    bench_memory,
-    bench_scale,
-)
-from benchmarks.programs.suite.suite_command import as_json, as_text, measured
+from benchmarks.programs.bench_create import measure_create
+from benchmarks.programs.bench_micro import extras_imported, measure_decode, measure_imports
+from benchmarks.programs.bench_scale import measure_memory, measure_scale
+from benchmarks.programs.suite_command import as_json, as_text, measured
 from transfer_async import Order
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
@@ -116,7 +112,7 @@ def test_ratios_are_computed_within_a_round():
 
 
 def test_contenders_create_orders_and_missing_ones_are_named():
-    found = bench_create.run(SMALLEST)
+    found = measure_create(SMALLEST)
 
     assert {line.partition(":")[0] for line in found.left_out} == missing
     assert {row[0] for row in found.tables[0].rows} == {OURS, BARE, HANDWRITTEN, *NEEDED} - missing
@@ -131,24 +127,24 @@ def test_contenders_create_orders_and_missing_ones_are_named():
 
 @with_pyperf
 def test_decoding_is_measured():
-    found = bench_decode.run(SMALLEST)
+    found = measure_decode(SMALLEST)
 
     assert "decode: transfer_async, strict" in {row[0] for row in found.tables[0].rows}
     assert all(value > 0 for value in found.figures.values())
 
 
 def test_imports_are_measured():
-    found = bench_imports.run(SMALLEST)
+    found = measure_imports(SMALLEST)
 
     assert found.figures["import: aiohttp, ms"] > 0
 
 
 def test_no_extra_is_imported_with_the_package():
-    assert bench_imports.extras_imported() == []
+    assert extras_imported() == []
 
 
 def test_memory_is_measured_with_all_orders_in_flight():
-    found = bench_memory.run(SMALLEST)
+    found = measure_memory(SMALLEST)
 
     assert all(value > 0 for value in found.figures.values())
     assert "100 at once" in found.goals[0].what
@@ -156,7 +152,7 @@ def test_memory_is_measured_with_all_orders_in_flight():
 
 @pytest.mark.trial(long=1)
 def test_growth_is_measured():
-    found = bench_scale.run(SMALLEST)
+    found = measure_scale(SMALLEST)
 
     assert len(found.goals) == 7
     assert all(share is not None and share > 0 for share in shares(found))
@@ -181,7 +177,7 @@ def test_a_failing_contender_is_reported_and_ended():
 
 
 def test_the_raw_service_holds_responses_until_all_requests_have_arrived():
-    with service("raw", hold=2) as remote:
+    with run_service("raw", hold=2) as remote:
         answers = [_post(remote.base_url + "/v1/transfers") for _ in range(HELD_AFTER)]
 
         assert len({json.loads(answer)["id"] for answer in answers}) == HELD_AFTER
@@ -221,7 +217,7 @@ def test_a_failing_area_is_reported_and_the_others_continue(monkeypatch: pytest.
         raise OSError("no disk")
 
     areas = {"one": broken, "other": lambda _: Findings("other", figures={"f": 1.0})}
-    monkeypatch.setattr("benchmarks.programs.suite.suite_command.AREAS", areas)
+    monkeypatch.setattr("benchmarks.programs.suite_command.AREAS", areas)
 
     one, other = measured(["one", "other"], SMALLEST)
 

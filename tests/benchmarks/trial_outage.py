@@ -5,10 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measuring import plots
-from benchmarks.programs.outage import outage_command
-from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
-from benchmarks.programs.outage.simulated_service import Loop, SimulatedService, Weather
+from benchmarks.measuring.reports import can_plot
+from benchmarks.programs import outage_command
+from benchmarks.programs.outage_simulation import (
+    GOAL,
+    NO_BUDGET,
+    Fleet,
+    Loop,
+    OutageFindings,
+    Setting,
+    SimulatedService,
+    Weather,
+)
 from transfer_async import RetryBudget
 
 pytestmark = [pytest.mark.trial(ci=1, long=1), pytest.mark.timeout(1800)]
@@ -91,7 +99,7 @@ def test_a_report_is_a_page_with_figures_and_plots(
     page = (tmp_path / "outage.md").read_text(encoding="utf-8")
     assert "1 clients, 429, no budget" in page
     assert "MISSED" in page
-    if not plots.are_possible():
+    if not can_plot():
         pytest.skip("the page was checked; there is no matplotlib for the plots")
     assert all(path.name in page for path in written if path.suffix == ".png")
 

@@ -6,40 +6,44 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-from tests.crash import broker, bulk, decisions, probing, upgrades, workers
 from tests.mutation.in_process import BY_NAME
 
 TRIALS = {
-    "workers": workers,
-    "broker": broker,
-    "bulk": bulk,
-    "probe": probing,
-    "upgrades": upgrades,
-    "decisions": decisions,
+    "workers": "workers",
+    "broker": "broker",
+    "bulk": "bulk",
+    "probe": "probing",
+    "upgrades": "upgrades",
+    "decisions": "decisions",
 }
+"""The trials, each with its module, which is only imported for its own trial: the imports take a second."""
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the options that all trials have, and those of one trial."""
+def parse(arguments: Sequence[str] | None) -> tuple[ModuleType, argparse.Namespace]:
+    """Return the trial's module and its options: those that all trials have, and its own."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    trials = parser.add_subparsers(dest="trial", required=True)
-    for name, trial in TRIALS.items():
-        options = trials.add_parser(name, description=trial.__doc__)
-        options.add_argument("--kills", type=int, default=0, help="processes that are killed")
-        options.add_argument("--seed", type=int, default=0, help="of every choice, and of the faults")
-        options.add_argument("--planted", choices=BY_NAME, metavar="NAME", help="a fault of tests/mutation")
-        options.add_argument("--patience", type=float, default=600.0, help="seconds before it is cut short")
-        trial.add_options(options)
-    return parser.parse_args(arguments)
+    parser.add_argument("trial", choices=TRIALS)
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="TRIAL --help lists them")
+    words = parser.parse_args(arguments)
+    trial = import_module(f"tests.crash.{TRIALS[words.trial]}")
+    options = argparse.ArgumentParser(prog=f"{parser.prog} {words.trial}", description=trial.__doc__)
+    options.add_argument("--kills", type=int, default=0, help="processes that are killed")
+    options.add_argument("--seed", type=int, default=0, help="of every choice, and of the faults")
+    options.add_argument("--planted", choices=BY_NAME, metavar="NAME", help="a fault of tests/mutation")
+    options.add_argument("--patience", type=float, default=600.0, help="seconds before it is cut short")
+    trial.add_options(options)
+    return trial, options.parse_args(words.options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one trial and print its table."""
-    options = options_of(arguments)
+    trial, options = parse(arguments)
     with tempfile.TemporaryDirectory(prefix="crash-") as directory:
-        report = TRIALS[options.trial].run(options, Path(directory))
+        report = trial.run(options, Path(directory))
     sys.stdout.write("\n".join(report.lines()) + "\n")
     return 1 if report.violations else 0
 

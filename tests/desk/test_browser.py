@@ -78,7 +78,7 @@ async def test_two_people_end_a_doubt_by_keyboard(world: World, browser: Browser
         await ada.write("How do you know?", "the service's support: none")
         await ada.reach("I am certain", role="checkbox")
         await ada.press(" ")
-        await ada.follow("Propose that none exists", role="button")
+        await ada.follow("Propose that no order exists", role="button")
         assert "Another person must approve it." in await ada.text()
         assert "You proposed this decision, so another person must approve it." in await ada.text()
 
@@ -158,7 +158,7 @@ async def test_a_refutation_is_reviewed_by_keyboard_at_any_width(world: World, b
             await ada.go(f"{desk.base}/key?key={key}")
             await ada.reach("How do you know?")  # of the order that exists
             await ada.write("How do you know?", "the service's support: none")
-            await ada.follow("Review: None exists", role="button")
+            await ada.follow("Review: No order exists", role="button")
             await asserts_in_order(ada)
             await ada.look(width=width)
             place = "document.querySelector('button.final').getBoundingClientRect().bottom"
@@ -166,14 +166,14 @@ async def test_a_refutation_is_reviewed_by_keyboard_at_any_width(world: World, b
             assert "This cannot be undone. Nothing is decided yet." in await ada.text()
 
             await ada.write("If you are certain that no order exists", "155")
-            await ada.follow("None exists: release the hold", role="button")
+            await ada.follow("No order exists: release the hold", role="button")
             assert "This is neither the amount nor the key." in await ada.text()
             kept = "document.querySelector('#typed[aria-invalid][autofocus]').value"
             assert await ada.evaluate(kept) == "155"
             assert (await world.entry(key)).state is KeyState.IN_DOUBT
 
             await ada.write("If you are certain that no order exists", "155,025.00")
-            await ada.follow("None exists: release the hold", role="button")
+            await ada.follow("No order exists: release the hold", role="button")
             assert "Saved: no order exists." in await ada.text()
             assert (await world.entry(key)).state is KeyState.FREE
             assert [trouble for trouble in ada.troubles if "422" not in str(trouble)] == []
@@ -318,7 +318,7 @@ async def test_axe_finds_no_accessibility_problem(world: World, browser: Browser
             await ada.follow("Review", role="button")
             assert await ada.evaluate(f"{axe};{run}") == [], dark
             await ada.write("If you are certain", "155")
-            await ada.follow("None exists", role="button")
+            await ada.follow("No order exists", role="button")
             assert await ada.evaluate(f"{axe};{run}") == [], dark
             await select_all(ada, desk)
             assert await ada.evaluate(f"{axe};{run}") == [], dark

@@ -36,14 +36,17 @@ def test_the_page_and_the_documentation_name_the_same_first_step_for_each_cause(
 async def test_a_key_in_doubt_shows_what_to_do_now(doubted: World, desk: Desk):
     shown = (await desk.visitor().key()).text
 
-    assert "What to do now Most such orders exist: find it at the service. Do not pay it again" in shown
+    assert (
+        "What to do now In most such cases the order exists: ask the service about it. Do not pay it again"
+        in shown
+    )
 
 
 async def test_a_doubt_without_a_recorded_cause_shows_what_to_do_now(doubted: World, desk: Desk):
     entries = doubted.journal.journal._entries  # type: ignore[attr-defined] # of a MemoryJournal
     entries[doubted.scope, "k"] = replace(entries[doubted.scope, "k"], cause=None)
 
-    assert "Find out at the service whether the order exists." in (await desk.visitor().key()).text
+    assert "Ask the service whether the order exists." in (await desk.visitor().key()).text
 
 
 async def test_a_key_that_is_not_in_doubt_has_no_first_step(world: World, desk: Desk):

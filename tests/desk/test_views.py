@@ -446,7 +446,7 @@ async def test_a_keys_page_shows_every_transition(world: World, desk: Desk):
 
     assert "2024-05-06 12:00:00 UTC a worker took the key then claimed" in shown.text
     assert "the request was about to be sent then sending" in shown.text
-    assert "it became unknown whether the order exists no answer came" in shown.text
+    assert "it became unknown whether the order exists no response arrived" in shown.text
 
 
 async def test_only_the_end_of_a_long_history_is_shown(
@@ -484,7 +484,7 @@ async def test_a_keys_page_shows_the_cause_of_its_doubt_and_its_attempts(world: 
 
     shown, listed = await ada.key(), await ada.get(cause="no answer")
 
-    assert "Why in doubt no answer came" in shown.text
+    assert "Why in doubt no response arrived" in shown.text
     assert (
         "Attempts No. Began Took Ended in Request id 1 2024-05-06 12:00:00 UTC 0.000 s unknown" in shown.text
     )
@@ -557,14 +557,14 @@ async def test_no_release_is_announced_if_none_will_happen(world: World, desk: D
         for key, answer in zip(pages, done, strict=True)
     }
 
-    assert "None exists: release the hold" in pages["placed"].text
+    assert "No order exists: release the hold" in pages["placed"].text
     assert "Now the next recovery releases hold-" in after["placed"].text
-    assert "undo them manually first. Undo manually: funds_hold." in pages["unreadable"].text
+    assert "undo them manually first. Undo these hooks manually: funds_hold." in pages["unreadable"].text
     banks_own = "Now nothing is left for a recovery to undo; the bank must release the hold bank-7."
     assert f"Saved: no order exists. {banks_own}" in after["k"].text
     assert "Saved: no order exists. Now nothing is left to undo." in after["unreadable"].text
     for key in ("k", "unreadable"):
-        assert "None exists: free the key" in pages[key].text
+        assert "No order exists: free the key" in pages[key].text
         for shown in (pages[key], after[key], review):
             assert "release" not in shown.text.replace("bank must release the hold", "")
 

@@ -122,6 +122,7 @@ SITUATIONS: dict[str, Entry | None] = {
     "free: the service refused, and undos are pending": RELEASED,
     "free: refuted, with undos and a notification pending": REFUTED,
     "created by the service's answer": after(j.create(), entry=SENDING),
+    "created by the service's answer, although it had been refuted": after(j.create(), entry=REFUTED),
     "created by an operator, with a notification pending": RESOLVED,
     "created by an operator, though an order of another intent may exist": after(
         j.resolve(), entry=after(j.suspect(None), entry=REFUTED)
@@ -133,6 +134,7 @@ SITUATIONS: dict[str, Entry | None] = {
     "corrupt, sending": unread(SENDING),
     "corrupt, in doubt without a time of the last send": unread(replace(DOUBT, sent_until=0.0, attempt=None)),
     "corrupt, free with undos pending": unread(REFUTED),
+    "corrupt, free with undos that cannot be read": unread(REFUTED_BEFORE),
     "corrupt, created": unread(RESOLVED),
     "corrupt: of its record only the undos and notifications are left": unread(
         replace(

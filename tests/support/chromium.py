@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -225,7 +226,11 @@ async def browser() -> AsyncIterator[Browser]:
     assert PROGRAM is not None
     home = await asyncio.to_thread(tempfile.mkdtemp, prefix="chromium-")
     process = await asyncio.create_subprocess_exec(
-        PROGRAM, *_ARGUMENTS, f"--user-data-dir={home}", stderr=asyncio.subprocess.PIPE
+        PROGRAM,
+        *_ARGUMENTS,
+        f"--user-data-dir={home}",
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": home},  # A killed browser leaves its temporary directories behind.
     )
     try:
         async with aiohttp.ClientSession() as session:

@@ -12,8 +12,7 @@ from transfer_async._converters.messages import OrderCommand
 from transfer_async._support.clock import Clock
 from transfer_async.integrations.faststream import OrderWorker, broker_at
 from transfer_async.sandbox import Sandbox
-from transfer_async.worker.disposition import Delays
-from transfer_async.worker.handler import Handler
+from transfer_async.worker.handler import Delays, Handler
 
 DELAYS = Delays(first=0.05, longest=0.1)
 

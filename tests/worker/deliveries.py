@@ -6,8 +6,7 @@ from attrs import define, field
 
 from transfer_async._converters.messages import OrderOutcome
 from transfer_async._models.errors import Outcome
-from transfer_async.worker.disposition import disposition
-from transfer_async.worker.handler import Handled
+from transfer_async.worker.handler import Handled, disposition
 
 
 @define

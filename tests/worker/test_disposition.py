@@ -8,7 +8,7 @@ import pytest
 from tests.support.cases import each
 from transfer_async._models import errors as e
 from transfer_async._models.errors import MatchResult, Outcome, TransferError
-from transfer_async.worker.disposition import RULES, Action, Delays, disposition
+from transfer_async.worker.handler import RULES, Action, Delays, disposition
 
 ACK, RETRY, DEAD_LETTER, LEAVE = Action.ACK, Action.RETRY, Action.DEAD_LETTER, Action.LEAVE
 

@@ -11,7 +11,7 @@ from tests.worker.sides import on_nats
 from transfer_async import RetryPolicy
 from transfer_async.journal.transitions import Create
 from transfer_async.sandbox import CloseAfterProcessing
-from transfer_async.worker.disposition import Action
+from transfer_async.worker.handler import Action
 
 LEASE = 60.0
 """Seconds, so that no lease ends by the worker's own time on a busy machine."""

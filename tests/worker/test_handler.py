@@ -28,8 +28,7 @@ from transfer_async._models.responses import Order
 from transfer_async.journal import transitions
 from transfer_async.journal.transitions import Claim
 from transfer_async.sandbox import CloseAfterProcessing, Status
-from transfer_async.worker.disposition import Action
-from transfer_async.worker.handler import Handled, Handler
+from transfer_async.worker.handler import Action, Handled, Handler
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -513,6 +512,21 @@ async def test_a_suspected_duplicate_is_published_even_if_its_worker_stops(
     assert OrderOutcome.from_json(one.to_json()) == one
 
 
+async def test_a_suspected_duplicate_may_exist_although_a_person_has_refuted_its_doubt(world: World):
+    world.sandbox.faults.add(CloseAfterProcessing())
+    world.meanwhile(transitions.GoInDoubt, world.refute)
+    ends = []
+    async with world.client() as client:
+        handler = Handler(client)
+        await handler.handle(command())
+        await world.refute()
+        async for end in handler.untold():
+            ends.append((end.error, end.order_may_exist))
+            await handler.told(end)
+
+    assert ends == [("DuplicateSuspected", True), ("Refuted", False)]
+
+
 async def test_a_direct_call_of_create_order_leaves_no_notification_pending(world: World):
     """Otherwise its key would wait for a worker forever."""
     world.sandbox.faults.add(CloseAfterProcessing())
@@ -633,3 +647,4 @@ async def test_an_old_refusal_says_that_an_order_may_exist_if_the_key_has_anothe
 
     assert end.outcome is Outcome.REFUSED
     assert end.order_may_exist
+    assert end.receipts == {}  # The recorded receipts are those of the other order.

@@ -1,1 +1,4 @@
-"""The hook that verifies an order's beneficiary and compares names. This package may import the client."""
+"""The hook that verifies an order's beneficiary and compares names.
+
+By the layering rules, this package may import the client.
+"""

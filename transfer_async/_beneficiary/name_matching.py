@@ -1,14 +1,16 @@
-"""Compares two names, with the results of Verification of Payee: match, close match or no match.
+"""Compare two names. The result is one of those of Verification of Payee, such as match or close match.
 
-A *match* means the same name. The following differences are ignored: case, accents, punctuation, spacing,
-titles, middle names that are missing on one side, swapped first and last names, and the usual spellings of a
-letter in another alphabet. A *close match* has a small difference: a typing error, an initial, a missing
-second surname or a missing particle. The customer decides whether to accept a close match. Words are scored
-by edit distance (rapidfuzz). The first name and the last name are the two *halves* of a name. Each half gets
-a score, and the mean of the two scores determines the result.
+The result is a *match* if both names are the same. The comparison ignores differences in case, accents,
+punctuation, spacing and titles, middle names that are missing from one of the names, swapped first and last
+names, and differences between the usual transliterations of a letter. The result is a *close match* if the
+difference is small: a typo, an initial instead of a name, a missing second surname or a missing particle. The
+bank's customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The
+first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
+scores determines the result.
 
-The comparison runs on the event loop and must be fast. Therefore it limits the number of words, letters and
-*readings* (the ways to divide a name into first, middle and last name), and caches its results.
+The comparison runs on the event loop and must be fast. To stay fast, the comparison limits the number of
+words, letters and *readings* (the ways to divide a name into first, middle and last name), and caches its
+results.
 
 The functions have no side effects. No message or ``repr`` shows personal data.
 """
@@ -95,7 +97,7 @@ class TooLong(ValueError):
 
 @frozen
 class NameParts:
-    """The words of a name.
+    """A name, divided into its words.
 
     Args:
         first: the words of the first name, without titles.
@@ -125,7 +127,7 @@ class NameParts:
         return first + middle + last, last + first + middle, last + middle + first
 
     def readings(self) -> Iterator[NameParts]:
-        """Yield each way to divide the words into first, middle and last name."""
+        """Yield every way of dividing the words into first, middle and last name."""
         if not self.first or not self.last:
             words = self.words
             for cut in range(1, len(words)):
@@ -157,7 +159,7 @@ def read_name(name: PersonName) -> NameParts:
     )
     scripts = {word.script for word in parts.words}
     if len(scripts) > 1 and not scripts <= {LATIN, HAN, "HANGUL"}:  # as in "Peter 陳"
-        raise UnreadableName("mixes words of several scripts")
+        raise UnreadableName("mixes words from several scripts")
     return parts
 
 
@@ -202,7 +204,7 @@ def _words(texts: list[str]) -> Words:
 
 
 def _with_servants(texts: list[str]) -> Iterator[str]:
-    """Yield the words, with spellings such as Abd al-Rahman and Abdurrahman converted to the same word."""
+    """Yield the words, mapping variants such as Abd al-Rahman and Abdurrahman to the same word."""
     rest = iter(texts)
     for text in rest:
         served = next(rest, None) if _SERVANT_OF.fullmatch(text) else None
@@ -274,7 +276,8 @@ class NameMatch:
 
     Args:
         result: match, close match, no match or not possible.
-        score: the similarity, from 0 to 1. A match has the score 1, and a close match at least `CLOSE_SCORE`.
+        score: the similarity, from 0 to 1. A match has a score of 1, and a close match has a score of at
+            least `CLOSE_SCORE`.
         reason: the reason for the result, without personal data.
         is_deceptive: whether a name mixes scripts, or contains a look-alike letter or a character that is not
             a letter.
@@ -310,7 +313,10 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
 
 
 def _read(*names: PersonName) -> list[NameParts]:
-    """Read all names. If both errors occur, raise `UnreadableName` rather than `TooLong`."""
+    """Split all names into their parts.
+
+    Raise `UnreadableName` rather than `TooLong` if both apply.
+    """
     parts, too_long = [], None
     for name in names:
         try:
@@ -332,7 +338,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
         return NameMatch(MatchResult.MATCH, 1.0, "the names are the same")
     pairs = list(itertools.product(one.readings(), other.readings()))
     if len(pairs) * len(one.words) * len(other.words) > MAX_STEPS:
-        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "the names can be read in too many ways")
+        return NameMatch(MatchResult.NOT_POSSIBLE, 0.0, "there are too many ways to divide the names")
     if one.is_single and other.is_single:
         score = comparison.half(one.words, other.words, surname=True)
     else:
@@ -368,7 +374,10 @@ def _once(ask: Callable[Concatenate[_Comparison, P], T]) -> Callable[Concatenate
 
 
 class _Comparison:
-    """The comparison of two names. Results are cached, because the readings of a name share words."""
+    """The comparison of two names.
+
+    Intermediate results are cached, because many readings of a name contain the same words.
+    """
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Any] = {}
@@ -381,7 +390,7 @@ class _Comparison:
 
     @_once
     def aligned(self, ours: Words, theirs: Words) -> bool:
-        """Return whether the words are the same in the same order, even if one side splits or joins words."""
+        """Return whether the words are the same in the same order, even if one name splits a word in two."""
         if len(ours) == len(theirs) == 1:
             return self.same(ours[0], theirs[0])
         seen: set[tuple[int, int]] = set()
@@ -397,7 +406,7 @@ class _Comparison:
         return False
 
     def _ends(self, word: Word, words: Words, start: int) -> Iterator[int]:
-        """Yield each ``end`` such that ``words[start:end]``, written as one word, is the same as ``word``."""
+        """Yield each ``end`` for which ``words[start:end]``, joined, is the same word as ``word``."""
         shortest = length = 0
         for end, last in enumerate(words[start:], start + 1):
             shortest, length = shortest + last.shortest, length + len(last.native)
@@ -407,7 +416,7 @@ class _Comparison:
                 yield end
 
     def is_same(self, one: NameParts, other: NameParts) -> bool:
-        """Return whether the names are the same, possibly in another usual order of their parts."""
+        """Return whether the names are the same, allowing for the usual orders of their parts."""
         return (
             any(self.aligned(one.words, order) for order in other.orders())
             or any(self.aligned(order, other.words) for order in one.orders())
@@ -416,7 +425,7 @@ class _Comparison:
         )
 
     def _is_doubled(self, one: NameParts, other: NameParts) -> bool:
-        """Return whether ``other`` repeats a single name as first and last name, as forms may require."""
+        """Return whether ``other`` is the single name, written as both the first and the last name."""
         twice = other.first and other.last and not other.middle
         return bool(one.is_single and twice) and all(
             self.aligned(one.words, half) for half in (other.first, other.last)
@@ -425,7 +434,7 @@ class _Comparison:
     # --- close ---
 
     def score(self, a: NameParts, b: NameParts) -> float:
-        """Return the score of two readings: the mean score of their halves, with the factors applied."""
+        """Return the score of two readings: the mean score of their halves, reduced for small differences."""
         straight = self.halves(a.first, a.last, b.first, b.last)
         swapped = max(
             self.halves(a.last, a.first, b.first, b.last), self.halves(a.first, a.last, b.last, b.first)
@@ -434,14 +443,14 @@ class _Comparison:
         return score if not score or self.middles_agree(a.middle, b.middle) else MINOR_FACTOR * score
 
     def halves(self, first: Words, last: Words, their_first: Words, their_last: Words) -> float:
-        """Return the mean score of the first and the last name, or 0 if one of the two differs."""
+        """Return the mean score of the first and the last name, or 0 if either of them differs."""
         lasts = self.half(last, their_last, surname=True)
         firsts = self.half(first, their_first, surname=False) if lasts else 0.0
         return (firsts + lasts) / 2 if firsts else 0.0
 
     @_once
     def middles_agree(self, ours: Words, theirs: Words) -> bool:
-        """Return whether the longer side contains all middle names of the shorter side, or their initials."""
+        """Return whether one name contains all middle names of the other, or their initials."""
         return (
             self.aligned(ours, theirs)
             or (len(ours) <= len(theirs) and self._all_among(ours, theirs))
@@ -494,7 +503,7 @@ class _Comparison:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Return, for each unpaired word, whether it is a particle that does not end a surname."""
+    """Return, for each unpaired word, whether it is a particle inside a surname, but not its last word."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 
@@ -509,7 +518,7 @@ def _missing_words_factor(ours: list[bool], theirs: list[bool]) -> float:
 
 
 def _are_comparable(a: str, b: str) -> bool:
-    """Return whether two scripts can be compared: they are equal, or Latin and another alphabet."""
+    """Return whether two scripts can be compared: they are equal, or one is Latin and both are alphabets."""
     return a == b or (LATIN in (a, b) and {a, b} <= ALPHABETS)
 
 
@@ -522,7 +531,7 @@ def _same(a: Word, b: Word) -> bool:
 
 
 def _accents_contradict(a: Word, b: Word) -> bool:
-    """Return whether one letter has different accents in the two words, as in Thủy and Thúy."""
+    """Return whether the two words have different accents on the same letter, as in Thủy and Thúy."""
     return any(not (x <= y or y <= x) for x, y in zip(a.marks, b.marks, strict=False))
 
 
@@ -544,7 +553,10 @@ def _first_name_score(a: Word, b: Word) -> float:
 
 
 def _may_contain_typing_error(a: Word, b: Word) -> bool:
-    """Return whether the words may differ by a typing error. Single-letter errors only occur in alphabets."""
+    """Return whether the difference between the words may be a typo.
+
+    Only words in an alphabet can differ by a single mistyped letter.
+    """
     return a.script in ALPHABETS and _are_comparable(a.script, b.script)
 
 

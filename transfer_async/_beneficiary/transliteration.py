@@ -1,9 +1,9 @@
-"""Transliteration of names: clean the letters, find their script, and spell them in plain Latin.
+"""Transliterate names: clean up their letters, determine the script, and spell the words in plain Latin.
 
-A word consists of units: one letter, or a few letters that are spelt together. A unit may have several
-spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same if one word
-is a spelling of the other, so there is no need to choose a transliteration scheme. Words that mix scripts, or
-contain letters that names do not use, are refused, because they could imitate another name.
+A word consists of units; a unit is one letter, or a few letters that are transliterated together. A unit may
+have several spellings: ``ü`` as ``u`` or ``ue``, ``щ`` as ``shch``, ``sch`` or ``sc``. Two words are the same
+if one word is a spelling of the other, so there is no need to choose a transliteration scheme. Words that mix
+scripts, or that contain characters not used in names, are rejected, because they could imitate another name.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class UnreadableName(ValueError):
 
 @frozen(eq=False)
 class Word:
-    """One word of a name. Words are compared by identity.
+    """One word of a name. Two `Word` objects are equal only if they are the same object.
 
     Args:
         native: the word in its own script, case-folded and without accents.
         script: the script of all letters of the word.
         units: the spellings of each unit of the word in plain Latin.
-        marks: the accents of each Latin letter, to find accents that contradict each other in two words.
+        marks: the accents of each Latin letter, used to detect words with contradictory accents.
     """
 
     native: str = field(repr=False)
@@ -83,7 +83,7 @@ def _table(rows: str, *, form: Literal["NFC", "NFD"] = "NFC") -> dict[str, tuple
 
 
 def joined(words: Sequence[Word]) -> Word:
-    """Join ``words`` into one word, whose script is empty if the words have different scripts."""
+    """Join ``words`` into one word. The joined word has no script if the words have different scripts."""
     if len(words) == 1:
         return words[0]
     scripts = {word.script for word in words}
@@ -98,7 +98,7 @@ def joined(words: Sequence[Word]) -> Word:
 def is_spelling(units: Units, text: str) -> bool:
     """Return whether ``text`` is one of the spellings of ``units``.
 
-    All spellings are checked at the same time, in one step for each letter of each spelling.
+    All spellings are matched in parallel, as sets of positions in ``text``.
     """
     where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):
@@ -156,7 +156,7 @@ def read_word(text: str) -> Word:
     scripts = {script for letter in text if (script := _script(letter))}
     if len(scripts) != 1:
         raise UnreadableName(
-            "mixes letters of several scripts" if scripts else "contains a character that is not a letter"
+            "mixes letters from several scripts" if scripts else "contains a character that is not a letter"
         )
     script = scripts.pop()
     if script == LATIN:
@@ -218,7 +218,7 @@ def _latin(text: str) -> Word:
         native="".join(ways[0] for ways in units), script=LATIN, units=tuple(units), marks=tuple(marks)
     )
     if not word.plain.isascii() or not word.plain.isalpha():
-        raise UnreadableName("contains a letter that only looks like one of a name")
+        raise UnreadableName("contains a look-alike letter that is not used in names")
     return word
 
 
@@ -263,7 +263,7 @@ def _romanised(native: str, text: str, script: str, table: dict[str, tuple[str, 
         if len(unit) < 2 or unit not in table:
             unit = text[place]
         if unit not in table:
-            raise UnreadableName("contains a letter that only looks like one of a name")
+            raise UnreadableName("contains a look-alike letter that is not used in names")
         units.append(table[unit])
         place += len(unit)
     return Word(native=native, script=script, units=tuple(units))
@@ -316,7 +316,10 @@ _SILENT_LETTERS = tuple(
 
 
 def differ_in_silent_letter(shorter: str, longer: str) -> bool:
-    """Return whether ``longer`` is ``shorter`` plus one silent letter. Both words are plain Latin."""
+    """Return whether ``longer`` is ``shorter`` plus one silent letter.
+
+    ``longer`` and ``shorter`` are plain Latin words.
+    """
     return len(longer) == len(shorter) + 1 and any(
         longer[: letter.start()] + longer[letter.end() :] == shorter
         for pattern in _SILENT_LETTERS

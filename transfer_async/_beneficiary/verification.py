@@ -1,8 +1,9 @@
 """`BeneficiaryVerification`: the hook that verifies the beneficiary before an order is sent.
 
-The hook makes four checks, in this order: the username is registered; the account is active; the account's
-name is the name that the customer typed; the account can be paid in the order's currency. The table in
-`BeneficiaryVerification` shows the results. If a check is not possible, the order is not sent.
+The hook checks, in this order, that the username is registered, that the account is active, that the
+account's name matches the name that the customer typed, and that the account can be paid in the order's
+currency. The table in `BeneficiaryVerification` lists the result of each failed check. If a check cannot be
+made, the order is not sent.
 """
 
 from __future__ import annotations
@@ -52,17 +53,18 @@ _CURRENCY_PATH = re.compile(r"\$\.currencies(\[\d+\](\.currency_code|\.payment_t
 
 
 class UserLookup:
-    """The service's user-info look-up by username.
+    """Looks up a user by username, using the service's user-info operation.
 
-    The specification does not show the path of this look-up (section 4.3). The requests use the token,
-    retries and limits of the client whose hook uses this look-up. Create one look-up for each client.
+    The specification does not state the path of the user-info operation (section 4.3). Requests use the
+    token, retry policy and limits of the client to which the hook belongs. Create a separate look-up for each
+    client.
 
     Args:
-        path: the path below the client's ``base_url``. It contains the placeholder ``{username}`` once, for
-            the percent-encoded username.
+        path: the path below the client's ``base_url``. The path must contain the placeholder ``{username}``,
+            which is replaced by the percent-encoded username.
 
     Raises:
-        ValueError: the path does not contain ``{username}`` exactly once, or leaves ``base_url``.
+        ValueError: the path does not contain ``{username}`` exactly once, or points outside ``base_url``.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,7 +80,7 @@ class UserLookup:
         return f"UserLookup({self._path!r})"
 
     def bind(self, client: TransferClient) -> None:
-        """Send all further requests through ``client``. The client calls this method.
+        """Use ``client`` for all further requests. `TransferClient` calls this method when it is created.
 
         Raises:
             ValueError: the look-up is already bound to another client.
@@ -94,7 +96,7 @@ class UserLookup:
         """Return the user with this username, or None if the service responds with 404.
 
         Raises:
-            RuntimeError: the look-up is not part of a client's hook.
+            RuntimeError: the look-up has not been bound to a client.
             TransferError: the look-up failed for another reason; see `TransferClient.request`.
         """
         try:
@@ -108,7 +110,7 @@ class UserLookup:
         client = self._bound()
         if client is None:
             raise RuntimeError(
-                "UserLookup: has no client: pass it to a BeneficiaryVerification, and pass that "
+                "UserLookup: is not bound to a client: pass it to a BeneficiaryVerification, and pass that "
                 "hook to a TransferClient"
             )
         path = self._path.replace("{username}", quote(username, safe=""))
@@ -141,34 +143,36 @@ class BeneficiaryVerification:
     the names are the same                                        no error; receipt ``"match"``
     ============================================================  ======================================
 
-    The error's ``reason`` distinguishes these cases. ``result.code`` is the corresponding code in
+    The error's ``reason`` shows which case of the table applies. ``result.code`` is the corresponding code in
     Verification of Payee.
 
-    A currency is payable if the account lists it with at least one payment type. This payment type is the
-    valid bank account that the beneficiary needs (specification 4.1, rule 2). If the look-up returns no
-    currencies or no payment types, the hook skips this check; the service checks it anyway.
+    An account can be paid in a currency if it lists the currency with at least one payment type. The payment
+    type represents the valid bank account that the beneficiary needs (specification 4.1, rule 2). If the
+    look-up returns no currencies or no payment types, the hook skips the currency check; the service checks
+    the currency anyway.
 
-    With ``NOT_POSSIBLE``, the error's ``refused`` is true only if the account is not active. Otherwise, a
-    later attempt may succeed. The journal records the receipt, so a redelivery does not ask the customer
-    again. The key's history shows an accepted mismatch, and the reason if the beneficiary is not verified.
+    If the result is ``NOT_POSSIBLE``, the error's ``refused`` is true only if the account is not active.
+    If ``refused`` is false, a later attempt may succeed. The journal stores the hook's receipt, so the
+    customer is not asked again after a redelivery. The key's history shows whether a mismatch was accepted,
+    or why the beneficiary was not verified.
 
     Args:
         lookup: ``async (username) -> User | None``: a `UserLookup`, or a function of the bank.
-        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only the
-            result ``True`` accepts the close match. The function may show the account's name to the customer
-            and ask for confirmation. A close match is refused if this argument is None, or if the function
-            raises an error or takes longer than ``timeout``.
+        accept_close: ``async (intent, user) -> bool``: decides whether to accept a close match. Only a return
+            value of ``True`` accepts the close match. The function may show the account's name to the
+            customer and ask for confirmation. A close match is refused if this argument is None, or if the
+            function raises an error or takes longer than ``timeout``.
         accept_mismatch: ``async (intent, user) -> bool``: decides whether to accept an account in a different
-            name, after all other checks have succeeded. The rules are the same as for ``accept_close``. The
-            function is not called if a name mixes scripts, or contains look-alike letters or characters that
-            are not letters.
+            name, after all other checks have succeeded. ``accept_mismatch`` follows the same rules as
+            ``accept_close``. ``accept_mismatch`` is not called if a name mixes scripts, or contains
+            look-alike letters or characters that are not letters.
         timeout: the maximum duration of the look-up and, separately, of the decision, in seconds or as a
             timedelta. Set it to less than half of the client's ``Timeouts.hook``, which limits both together.
         name: the hook's name, unique among a client's hooks.
 
     Raises:
         ImportError: the extra ``names`` is not installed.
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     nothing_to_undo = True
@@ -207,7 +211,7 @@ class BeneficiaryVerification:
         self._match_names = name_matching.match_names
 
     def bind(self, client: TransferClient) -> None:
-        """Pass ``client`` to the look-up's ``bind`` method, if there is one. The client calls this method."""
+        """Pass ``client`` to the look-up's ``bind`` method, if it has one."""
         bind = getattr(self._lookup, "bind", None)
         if callable(bind):
             bind(client)
@@ -216,7 +220,8 @@ class BeneficiaryVerification:
         """Verify the beneficiary, and return the receipt; see the table in `BeneficiaryVerification`.
 
         Raises:
-            BeneficiaryNotVerified: the beneficiary is not verified; see the same table.
+            BeneficiaryNotVerified: the beneficiary is not verified; see the table in
+                `BeneficiaryVerification`.
         """
         try:
             return await self._verified(intent)
@@ -268,7 +273,7 @@ class BeneficiaryVerification:
         return match
 
     async def _ask(self, match: NameMatch, intent: OrderIntent, user: User) -> None:
-        """Ask the bank's function whether to accept a close match or another name."""
+        """Await the bank's function, which decides whether to accept a close match or a different name."""
         reason = Reason.CLOSE_NAME if match.result is MatchResult.CLOSE_MATCH else Reason.OTHER_NAME
         cause = None
         if (accept := self._accept[match.result]) is not None:
@@ -283,7 +288,7 @@ class BeneficiaryVerification:
 
 
 async def _within(seconds: float, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-    """Return the result or the error of the bank's ``function``, or a `TimeoutError` after ``seconds``."""
+    """Await the bank's ``function``, and return its result or error; a `TimeoutError` after ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             return await try_call(function, *args)
@@ -313,7 +318,7 @@ def _check_account(user: User, username: str) -> None:
 
 
 def _check_payable(user: User, currency: str) -> None:
-    """Check that the account can be paid in ``currency``, if the look-up returned currencies."""
+    """Check that the account can be paid in ``currency``, unless the look-up returned no currencies."""
     if any(map(_CURRENCY_PATH.fullmatch, user.unread)) or not _are_currencies(user.currencies):
         raise _not_verified(Reason.LOOKUP_UNREADABLE, "the account's currencies cannot be read")
     if user.currencies is not None and not any(_pays(held, currency) for held in user.currencies):

@@ -42,7 +42,7 @@ from transfer_async._models.errors import (
 )
 from transfer_async._models.responses import Order
 from transfer_async._support.clock import Clock, in_two_units
-from transfer_async.worker.disposition import disposition
+from transfer_async.worker.handler import disposition
 
 if TYPE_CHECKING:
     from rich import progress

@@ -34,13 +34,12 @@ from transfer_async._cli.journal_session import (
 )
 from transfer_async._cli.output import PlainUsage, complain, fail, is_interactive, show_table, shown, tell
 from transfer_async._cli.process import FAILED, OWED, USAGE
-from transfer_async._pipeline.call import RECOVER_CONCURRENCY
+from transfer_async._pipeline.call import RECOVER_CONCURRENCY, checked_settle_after
 from transfer_async._pipeline.decisions import DECISIONS, approval, proposed_row, row_of, rows_of
 from transfer_async._pipeline.key_views import (
     KeyChanged,
     KeyView,
     checked_order_id,
-    checked_settle_after,
     checked_text,
 )
 from transfer_async._pipeline.operators import Operators

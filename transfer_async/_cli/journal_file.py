@@ -33,11 +33,10 @@ from transfer_async._cli.create_input import (
     opened,
 )
 from transfer_async._cli.create_outcomes import OutcomeFile
-from transfer_async._cli.create_run import Stopping
 from transfer_async._cli.journal_output import counted, explained
 from transfer_async._cli.journal_session import JournalTarget, confirm, effects_text, warn_of_sender
 from transfer_async._cli.output import complain, failing, shown, tell
-from transfer_async._cli.process import DONE, FAILED, ROWS_REFUSED, USAGE
+from transfer_async._cli.process import DONE, FAILED, ROWS_REFUSED, USAGE, Stopping
 from transfer_async._converters.messages import tree_of
 from transfer_async._models import requests
 from transfer_async._models.errors import InvalidOrder, JournalFailed

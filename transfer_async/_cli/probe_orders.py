@@ -500,10 +500,8 @@ async def _sent(client: TransferClient, relay: Relay, planned: PlannedOrder) -> 
         answer = relay.disarm()
     if answer is None:
         raise Stopped(
-            (
-                f"{planned.name} was not sent, because the journal refused the order or could "
-                "not be written; check --journal"
-            )
+            f"{planned.name} was not sent, because the journal refused the order or could "
+            "not be written; check --journal"
         )
     return answer
 

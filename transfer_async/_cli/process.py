@@ -9,9 +9,12 @@ import asyncio
 import gc
 import importlib
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from attrs import define, field
 
 T = TypeVar("T")
 
@@ -92,3 +95,53 @@ def on_signals(do: Callable[[int], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# --- stopping ----------------------------------------------------------------------------------------
+# The first signal lets orders in flight end; the second cuts them off.
+
+
+@define(eq=False)
+class Stopping:
+    """The signals that the run has received."""
+
+    asked: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the first signal
+    cut: asyncio.Event = field(factory=asyncio.Event, init=False)  # set by the second signal
+    by: signal.Signals | None = field(default=None, init=False)  # the first signal
+
+    def ask(self, number: int) -> None:
+        """Handle a signal."""
+        if self.by is None:
+            self.by = signal.Signals(number)
+            self.asked.set()
+        else:
+            self.cut.set()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return 128 plus the number of the first signal, as shells do, or None without a signal."""
+        return None if self.by is None else 128 + self.by
+
+    async def unless_asked(self, work: Awaitable[T], *, twice: bool = False) -> T | None:
+        """Return the result of ``work``. If a signal arrives first, cancel ``work`` and return None.
+
+        If ``twice`` is true, only the second signal cancels ``work``.
+        """
+        event = self.cut if twice else self.asked
+        task, asked = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+        try:
+            await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for item in (task, asked):
+                item.cancel()
+            await asyncio.gather(task, asked, return_exceptions=True)
+
+    @contextmanager
+    def by_signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM during the block."""
+        if threading.current_thread() is not threading.main_thread():  # Python handles signals only there.
+            yield
+            return
+        with on_signals(self.ask):
+            yield

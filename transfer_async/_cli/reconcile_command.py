@@ -45,7 +45,8 @@ from transfer_async._cli.reconcile_comparison import (
     order_content,
 )
 from transfer_async._models import requests
-from transfer_async._pipeline.key_views import checked_order_id, checked_settle_after, checked_text
+from transfer_async._pipeline.call import checked_settle_after
+from transfer_async._pipeline.key_views import checked_order_id, checked_text
 from transfer_async._pipeline.operators import Operators
 from transfer_async._support.util import is_positive
 from transfer_async.journal.model import SETTLE_AFTER, Decision

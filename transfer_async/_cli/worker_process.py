@@ -268,7 +268,7 @@ class _Trial:
     """The bank of ``worker --try``, which sends a command and prints every outcome."""
 
     def __init__(self, broker: str, say: Say) -> None:
-        from transfer_async._cli.demo_bank import Ledger  # also imports the sandbox
+        from transfer_async._cli.demo import Ledger  # also imports the sandbox
 
         self._broker, self._say = broker, say
         self._ledger = Ledger(lambda source, key, text: say(f"{source}: {key}: {text}"))
@@ -277,7 +277,7 @@ class _Trial:
         return BankSide(hooks=[FundsHold(self._ledger.place, self._ledger.release)])
 
     async def beside(self, worker: OrderWorker) -> None:
-        from transfer_async._cli.demo_bank import usd_order  # also imports the sandbox
+        from transfer_async._cli.demo import usd_order  # also imports the sandbox
 
         settings = worker.line.settings
         command = OrderCommand(key="payment-1", order=usd_order("ada.eze", "ben.okri", "100.00"))

@@ -1,1 +1,4 @@
-"""Exact conversion between JSON bytes and models. This package may import `_models`."""
+"""Exact conversion between JSON bytes and models.
+
+By the layering rules, this package may import `_models`.
+"""

@@ -3,8 +3,9 @@
 A single cattrs converter contains one structure hook and one unstructure hook for each model. msgspec decodes
 and encodes the JSON in C code, and never converts a number to ``float``.
 
-An order's required fields are read immediately. If one is missing or invalid, the error names its JSON path.
-All optional fields are read when one of them is first accessed. An invalid optional field becomes ``None``.
+An order's required fields are read immediately. If a required field is missing or invalid, the error names
+its JSON path. All optional fields are read when one of them is first accessed. An invalid optional field
+becomes ``None``.
 """
 
 from __future__ import annotations
@@ -70,19 +71,19 @@ def from_json(cls: type[T], data: bytes | str) -> T:
 def _converter() -> cattrs.Converter:
     """Create the converter between JSON and the models.
 
-    It implements this format:
+    The converter implements the following format:
 
     * The service's numbers become `Decimal`, with all digits, and never ``float``. An integer inside an
     object of unknown shape stays ``int``. A string is not accepted as a number.
     * Flags are 0 or 1 in the JSON and ``bool`` in the model. ``true`` and ``false`` are also accepted in the
     JSON.
-    * Timestamps are ISO 8601 in the JSON, and aware times in UTC in the model. They are written with
+    * Timestamps are ISO 8601 in the JSON, and aware times in UTC in the model. Times are written with
     milliseconds, or with microseconds if necessary.
-    * Six names are in camel case in the JSON. They are defined on the fields in
+    * Six fields have camel-case names in the JSON. The camel-case names are defined with the fields in
     `transfer_async._models.responses`.
-    * Some fields are strict: an order's id, amounts, rate, fee, balance, currencies and state flags. If one
-    is invalid, the error names its JSON path. Any other field with the wrong type becomes ``None``, and its
-    path is added to ``unread``. Unknown fields are ignored.
+    * Some fields are strict: an order's id, amounts, rate, fee, balance, currencies and state flags. If a
+    strict field is invalid, the error names its JSON path. Any other field with the wrong type becomes
+    ``None``, and its path is added to ``unread``. Unknown fields are ignored.
     * A new order's amounts, rate and balance are written as plain decimal strings, and its fee as a number.
     """
     import cattrs  # The import takes 14 ms; `prepare` runs it when the first client is created.
@@ -113,7 +114,10 @@ def _as_hook(read: Reader) -> Callable[[Any, Any], Any]:
 
 
 def _as_model_hook(read: Callable[[bytes], Any]) -> Callable[[Any, Any], Any]:
-    """Return a cattrs hook that reads a model from JSON bytes. A decoded value is first encoded again."""
+    """Return a cattrs hook that reads a model from JSON bytes.
+
+    The hook first encodes a value that is already decoded.
+    """
     return lambda value, _kind: read(value if isinstance(value, bytes) else _encoder.encode(value))
 
 
@@ -197,7 +201,7 @@ def _read_request(cls: type[T], raw: bytes) -> T:
 
 
 def request_in(cls: type[T], tree: Any, problems: list[Problem], prefix: str) -> T | None:
-    """Create a ``cls`` from decoded JSON.
+    """Create an instance of ``cls`` from decoded JSON.
 
     If the JSON is invalid, return None and add every problem to ``problems``.
 
@@ -263,7 +267,10 @@ which would block the event loop for seconds.
 
 
 def read_optional_fields(cls: type, written: dict[str, Any], path: str, unread: list[str]) -> dict[str, Any]:
-    """Return the optional fields of ``cls``. An unreadable field does not affect the others."""
+    """Return the optional fields of ``cls``.
+
+    A field that cannot be read does not prevent the others from being read.
+    """
     return {
         field.name: _read_optional(
             field.kind, written.get(field.wire_name), f"{path}.{field.wire_name}", unread
@@ -284,7 +291,7 @@ def _read_optional(kind: Any, written: Any, path: str, unread: list[str]) -> Any
 def _read_loosely(kind: Any, value: Any, path: str, unread: list[str]) -> Any:
     """Return ``value`` as ``kind``.
 
-    If it has a different type, return None and add its path to ``unread``.
+    If ``value`` has a different type, return None and add its path to ``unread``.
     """
     if value is None or kind is Any:
         return value
@@ -371,7 +378,7 @@ _numbers = itertools.count(1)  # It never returns 0, which would count as false.
 
 
 class _CountsChecks(type):
-    """A metaclass that accepts every value as an instance, and counts msgspec's checks."""
+    """A metaclass that makes ``isinstance`` checks succeed, and counts the checks that msgspec makes."""
 
     # A Python function would double the reading time.
     __instancecheck__ = staticmethod(functools.partial(next, _numbers))
@@ -411,9 +418,9 @@ _read_leaves = msgspec.json.Decoder(
 
 
 def read_head(raw: bytes) -> Head | None:
-    """Read an order's required values in one call, or return None if that is not possible.
+    """Read an order's required fields in one call, or return None if that is not possible.
 
-    This takes 0.03 ms. Reading the fields one by one takes 0.25 ms.
+    Reading the fields in one call takes 0.03 ms, compared with 0.25 ms for reading them one by one.
     """
     before = next(_numbers)
     try:
@@ -437,7 +444,7 @@ _ANY_ORDER_ID = re.compile(rb'"id"\s*:\s*"(tx-[a-z0-9]{1,100})"')
 
 
 def find_order_id(raw: bytes) -> str | None:
-    """Return the order id in bytes that cannot be read as an order; None if there is none or several.
+    """Return the only order id in bytes that cannot be read as an order, or None if there is not exactly one.
 
     An id at the top level takes precedence over ids elsewhere.
     """
@@ -465,7 +472,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def read_answer(raw: bytes) -> Answer:
-    """Read an order. Its optional fields are read only when any of them is first accessed.
+    """Read an order. The order's optional fields are read only when any of them is first accessed.
 
     Raises:
         Unreadable: a required field is missing or invalid. The error names the field's JSON path.
@@ -579,7 +586,7 @@ def _external_order(
 
 
 def _nothing_left(_order: responses.Order) -> None:
-    """Do nothing. This function replaces ``_late`` once all fields have been read."""
+    """Do nothing. `_read_rest` replaces ``_late`` with this function once all fields have been read."""
 
 
 (_BANK,) = (item for item in fields_of(responses.Order) if item.part is responses.ExternalOrder)

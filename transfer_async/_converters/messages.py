@@ -1,7 +1,7 @@
 """The two message formats that brokers and files use: a command to create an order, and the order's outcome.
 
-Both are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers, and are read
-exactly::
+Commands and outcomes are JSON objects with a ``version``. Amounts are plain decimal strings or JSON numbers,
+and are read exactly::
 
     {"version": 1, "key": "payment-8731", "order": {"poster_username": ..., ...},
      "beneficiary": {"first": "Ben", "last": "Okri"}, "held": "hold-17",
@@ -60,7 +60,9 @@ _encode = msgspec.json.Encoder().encode
 
 @frozen(kw_only=True)
 class OrderCommand:
-    """A command to create one order. Its fields are those of `OrderRequest`, but the key is required.
+    """A command to create one order.
+
+    The fields of a command are those of `OrderRequest`, but the key is required.
 
     Args:
         key: the command sender's own id for the payment; see `TransferClient.create_order`.
@@ -100,7 +102,7 @@ class OrderCommand:
         Raises:
             InvalidOrder: the command is unreadable or invalid. ``.problems`` lists every problem with its
                 JSON path. ``order_may_exist`` is false only if the command certainly contains no key.
-                Otherwise, an earlier command may have used the same key.
+                If it may contain one, an earlier command may have used the same key.
         """
         return cls.from_tree(tree_of(data))
 
@@ -170,7 +172,7 @@ def _unknown(tree: dict[str, Any], known: frozenset[str], prefix: str) -> list[P
     from difflib import get_close_matches  # The import takes 2 ms and is needed only here.
 
     near = get_close_matches(list(tree)[place - 1][:100], sorted(known), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the known ones are {', '.join(sorted(known))}"
+    hint = f"did you mean {near[0]!r}?" if near else f"the known fields are {', '.join(sorted(known))}"
     return [(prefix.rstrip(".") or "$", f"its field number {place} is unknown; {hint}")]
 
 
@@ -183,9 +185,9 @@ def _unknown_in_order(order: object) -> list[Problem]:
 
 
 def _key(value: object, problems: list[Problem]) -> str | None:
-    """Return the key if a journal may contain it.
+    """Return the key, or None if no journal can contain it.
 
-    Otherwise, return None and add the reason to ``problems``.
+    Add the reason why a key is invalid to ``problems``.
     """
     if why := "is missing" if value is None else requests.problem(value):
         problems.append(("key", why))
@@ -244,8 +246,8 @@ OPTIONAL_FIELDS = {
 class OrderOutcome:
     """The outcome of a command.
 
-    It is published at least once, so it may arrive more than once. After ``unknown``, a final outcome with
-    the same ``intent_id`` may follow once the order is resolved or refuted. Ignore an ``unknown`` that
+    An outcome is published at least once, so it may arrive more than once. After ``unknown``, a final outcome
+    with the same ``intent_id`` may follow once the order is resolved or refuted. Ignore an ``unknown`` that
     arrives after the final outcome.
 
     Args:
@@ -255,13 +257,13 @@ class OrderOutcome:
         order_may_exist: whether an order for the key may exist. Release the hold only if this is false.
         order_id: the order's id, if it exists.
         error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur
-            with any outcome. It means that two orders may exist, because the sender's result contradicts the
-            recorded one.
+            with any outcome. `DuplicateSuspected` means that two orders may exist, because the sender's
+            result contradicts the recorded one.
         status: the HTTP status of a refusal.
         fields: the names of request fields that a refusal lists.
         receipts: the hooks' receipts, by hook name. The command's ``held`` appears as ``"held"``.
         state: the order's state when it was created.
-        poster_amount: the exact value from the service's order, as in the next five fields.
+        poster_amount: the exact value from the service's order, like the next five fields.
     """
 
     key: str
@@ -344,13 +346,15 @@ class OrderOutcome:
 
 @frozen(kw_only=True)
 class EndOfDoubt(OrderOutcome):
-    """The final outcome of an order that was in doubt. It is written and compared like any other outcome.
+    """The final outcome of an order that was in doubt.
+
+    An `EndOfDoubt` is encoded and compared like any other outcome.
 
     If an operator amends the order id and then restores it, the two outcomes differ only in ``ended_at``.
 
     Args:
-        ended_at: when the order was resolved, refuted or amended, on the journal's clock. None in records of
-            earlier versions.
+        ended_at: when the order was resolved, refuted or amended, according to the journal's clock. None in
+            records written by earlier versions.
     """
 
     ended_at: float | None = field(default=None, repr=False)

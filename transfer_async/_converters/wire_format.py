@@ -1,4 +1,4 @@
-"""Exact decoding of JSON, the JSON names of fields, and readers for single values."""
+"""Decode JSON exactly, map fields to their JSON names, and read single values."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ class Fields(list[tuple[str, Any]]):
 def as_written(raw: bytes, *, each: Callable[[list[tuple[str, Any]]], Any] = Fields) -> Any:
     """Parse JSON without converting its values. `as_decoded` converts each value separately.
 
-    This is much slower than `decode`, but an invalid value does not prevent reading the others. Invalid UTF-8
-    becomes a string for which `is_sendable` is false.
+    `as_written` is much slower than `decode`, but an invalid value does not prevent the other values from
+    being read. Invalid UTF-8 becomes a string for which `is_sendable` is false.
 
     Args:
         raw: the JSON.
-        each: a function that creates the result for an object from its fields.
+        each: a function that takes the fields of each object; its return value replaces the object.
 
     Returns:
         The parsed JSON, with numbers as `Number`.
@@ -137,7 +137,7 @@ def _no_constant(name: str) -> None:
 
 
 def as_decoded(written: Any, *, levels: int = MAX_DEPTH) -> Any:
-    """Convert part of the result of `as_written` in the same way as `decode` converts values.
+    """Convert a part of an `as_written` result according to the same rules as `decode`.
 
     Raises:
         ValueError: `decode` would reject this part.
@@ -167,7 +167,8 @@ def has_duplicate_fields(raw: bytes, decoded: Any = None) -> bool:
 
     Args:
         raw: JSON that `decode` accepts.
-        decoded: the result of `decode`, if available. With it, a second parse is usually unnecessary.
+        decoded: the result of `decode` for ``raw``, if available. If ``decoded`` is given, a second parse is
+            usually unnecessary.
 
     Raises:
         Unreadable: see `as_written`.
@@ -212,13 +213,13 @@ _decoder = msgspec.json.Decoder(float_hook=EVERY_DIGIT.create_decimal)
 
 
 class WireField(FrozenStruct, frozen=True):
-    """A field of a model.
+    """How a field of a model is represented in the JSON.
 
     Args:
         name: the field's name in the model.
         wire_name: the field's name in the JSON.
         kind: the field's type, without ``None``.
-        part: the model that the field contains, alone or in a tuple, or None.
+        part: the type of model that the field contains, directly or in a tuple; None if it contains no model.
         is_flag: whether the service writes the field as 0 or 1.
         is_strict: whether the field is required.
     """

@@ -1,4 +1,4 @@
-"""HTTP requests to the service: URLs, tokens, sending, retries, and the meaning of each response.
+"""HTTP requests to the service: URLs, tokens, sending, retries, and the interpretation of responses.
 
-This package may import the converters, but not the journal.
+By the layering rules, this package may import the converters, but not the journal.
 """

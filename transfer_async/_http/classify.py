@@ -1,7 +1,7 @@
 """Classifies responses: whether a request may have had an effect, and whether it may be sent again.
 
-The functions have no side effects. There is one table for orders and other unsafe requests, and one for
-reads. The first row that matches a response determines its classification.
+The functions have no side effects. One table applies to orders and other unsafe requests, and another table
+applies to reads. The first row that matches a response determines its classification.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WRONG_TOKEN = {"message": "Unauthorized"}
 
 
 class Classification(enum.Enum):
-    """What an exchange shows about the effect of its request."""
+    """What an HTTP exchange proves about the effect of its request."""
 
     NOT_SENT = "not sent"
     NOT_PROCESSED = "not processed"
@@ -102,7 +102,7 @@ _SUCCESS = Rule(
 _PROMISED = Rule(
     lambda e, policy: _status(e) in policy.not_processed,
     Classification.NOT_PROCESSED,
-    "a service sends 425 and 429 before it starts the work; a bank's contract may add other statuses",
+    "a service sends 425 and 429 before it processes a request; a bank's contract may add other statuses",
 )
 
 _NOT_ALONE = "another response was on the connection, so this one may belong to another request"
@@ -112,7 +112,7 @@ ORDER_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, _: e.status is None,
         Classification.UNKNOWN,
-        "the body was sent, but no response came: in a trial, 96 % of such orders had been processed",
+        "the body was sent, but no response arrived: in a trial, 96 % of such orders had been processed",
     ),
     Rule(lambda e, _: not e.alone, Classification.UNKNOWN, _NOT_ALONE),
     _TOKEN_REFUSED,
@@ -131,7 +131,7 @@ ORDER_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda _, __: True,
         Classification.UNKNOWN,
-        "proxies and services may send 5xx, 408, 409, 3xx and 1xx after they received the order",
+        "proxies and services may send 5xx, 408, 409, 3xx and 1xx after they have received the order",
     ),
 )
 
@@ -140,7 +140,7 @@ READ_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda e, _: e.status is None,
         Classification.FAILED,
-        "no response came, and sending a read again does no harm",
+        "no response arrived, and sending a read again does no harm",
     ),
     Rule(lambda e, _: not e.alone, Classification.FAILED, _NOT_ALONE),
     _TOKEN_REFUSED,
@@ -159,7 +159,7 @@ READ_ANSWERS: tuple[Rule, ...] = (
     Rule(
         lambda _, __: True,
         Classification.UNKNOWN,
-        "no usable response, and no reason to expect one from a retry",
+        "no usable response, and a retry is unlikely to get one",
     ),
 )
 
@@ -200,7 +200,7 @@ def _is_other(shown: str | None, sent: str) -> bool:
 def error_of(
     classification: Classification, result: ExchangeResult, *, now: datetime, reading: bool
 ) -> TransferError:
-    """Create the error for a classification. ``reading`` is true if the request only reads data."""
+    """Create the error for a classification. Pass ``reading=True`` if the request only reads data."""
     common: dict[str, Any] = {"status": result.status, "request_id": result.request_id}
     wait = retry_after(result.headers.get("Retry-After"), now=now)
     if classification is Classification.NOT_SENT:
@@ -212,7 +212,7 @@ def error_of(
         common["fields"] = () if reading else fields_named(result.body)
         error = kind(message=_message(result), body=result.body, retry_after=wait, **common)
     elif reading:
-        why = _why(result, "no usable answer")
+        why = _why(result, "no usable response")
         error = ServiceFailed(why, body=result.body, retry_after=wait, **common)
     else:
         raw = result.body if result.status is not None else None
@@ -240,7 +240,7 @@ _FIELDS = (
 
 
 def fields_named(body: bytes) -> tuple[str, ...]:
-    """Return the fields defined in the specification that a refusal lists in ``errors``."""
+    """Return the fields that a refusal lists in ``errors`` and that the specification defines."""
     said = _json(body)
     errors = said.get("errors") if isinstance(said, dict) else None
     return tuple(name for name in _FIELDS if name in errors) if isinstance(errors, dict) else ()

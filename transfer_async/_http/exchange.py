@@ -1,11 +1,11 @@
 """Sends a request on a connection from aiohttp's pool, and parses the response with aiohttp's parser.
 
-``ClientSession.request`` creates several objects and two timers for each request. It writes the head and the
-body separately, and on Python 3.11 it even starts a task to do so. This module executes half as many
-instructions, and writes the whole request in a single statement. aiohttp's connector still provides the pool,
-DNS and TLS.
+``ClientSession.request`` creates several objects and two timers for each request. ``ClientSession.request``
+also writes the head and the body separately, and on Python 3.11 it starts a task to do so. This module
+executes half as many instructions, and writes the whole request with a single call. The pool, DNS and TLS are
+still those of aiohttp's connector.
 
-`GuardedBody` and `ConnectionState` record the state of an exchange:
+`GuardedBody` and `ConnectionState` record the state of an exchange, as listed in this table:
 
 ============  =====================================  ===================================================
 state         how it is reached                      what it proves, and what may follow
@@ -21,7 +21,7 @@ trusted       the response was read and is the only  the connection may carry an
               one, and it belongs to the request
 ============  =====================================  ===================================================
 
-Errors, timeouts and cancellations never change the state. They only close the connection.
+Errors, timeouts and cancellations close the connection, but never change the state.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _is_tried() -> bool:
 def is_possible(session: aiohttp.ClientSession) -> bool:
     """Return whether `exchange` can replace ``session.request``.
 
-    It cannot if this module has not been tested with the installed version of aiohttp, or if a library has
-    patched aiohttp's methods (for example to mock the service) or traces all sessions (for example for
-    instrumentation).
+    `exchange` cannot do so if this module has not been tested with the installed version of aiohttp, or
+    if a library has patched aiohttp's methods (for example to mock the service) or traces all sessions (for
+    example for instrumentation).
     """
     methods = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)
     return methods == _METHODS and not session.trace_configs and _is_tried()
@@ -75,8 +75,8 @@ def is_possible(session: aiohttp.ClientSession) -> bool:
 class Response:
     """A response with the attributes and methods of ``aiohttp.ClientResponse`` that the transport uses.
 
-    Waiting for a response ends at the deadline. It also ends if the complete head, or the next part of the
-    body, does not arrive within ``sock_read`` seconds. Until the head arrives, a single timer enforces both
+    Waiting for the response fails at the deadline, or if the complete head, or the next part of the body,
+    takes longer than ``sock_read`` seconds to arrive. Until the head arrives, a single timer enforces both
     limits.
     """
 
@@ -150,7 +150,7 @@ async def exchange(
     After an error, ``guard`` shows whether the request was written.
 
     Args:
-        origin: any request to the same host, from which the connector takes the address.
+        origin: any request to the same host; the connector takes the address from it.
         head: the result of `head_of`.
         limits: the time limits; ``total`` and ``sock_read`` must be set.
     """

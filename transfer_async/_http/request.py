@@ -1,7 +1,4 @@
-"""Requests other than create-order.
-
-They are retried in the same way, but without a key, a hold or a journal.
-"""
+"""Requests other than create-order, which are retried in the same way but have no key, hold or journal."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class ServiceRequest(MutableStruct, kw_only=True):
-    """A request that a caller makes, other than create-order."""
+    """A request other than create-order, as the caller made it."""
 
     method: str
     path: str
@@ -70,7 +67,10 @@ class _RequestState(MutableStruct, kw_only=True):
 
 
 def checked_method(method: str, *, safe: bool) -> str:
-    """Return ``method`` in upper case. It must be an HTTP method, and GET or HEAD if ``safe`` is true."""
+    """Return ``method`` in upper case.
+
+    ``method`` must be an HTTP method, and must be GET or HEAD if ``safe`` is true.
+    """
     name = method.upper() if isinstance(method, str) else ""
     if name not in _METHODS:
         raise ValueError(f"method: must be one of {', '.join(sorted(_METHODS))}")
@@ -135,7 +135,7 @@ class OtherRequests:
                 self._none_left.set()
 
     async def finish(self, *, wait: float) -> None:
-        """Wait at most ``wait`` seconds for the requests in progress, then stop further attempts."""
+        """Wait at most ``wait`` seconds for the requests in progress, then prevent further attempts."""
         if self._count:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
@@ -143,7 +143,7 @@ class OtherRequests:
         self.cut_off()
 
     def cut_off(self) -> None:
-        """Stop further attempts, because the client no longer waits for requests."""
+        """Prevent further attempts, because the client no longer waits for requests."""
         self._is_cut = True
 
     async def _send(self, request: ServiceRequest) -> Any:
@@ -335,8 +335,9 @@ def checked_headers(headers: Mapping[str, str] | None, *, request_id_header: str
             raise ValueError(f"headers: {name} occurs twice or is the request_id_header; remove it")
         if _OF_ONE_REQUEST.fullmatch(name):
             raise ValueError(
-                f"headers: {name} would be the same for every order, so a gateway that knows it could drop "
-                "all orders but the first; remove it, or pass its name as request_id_header"
+                f"headers: {name} would be the same for every order, so a gateway that uses it to "
+                "detect duplicates could drop all orders but the first; remove it, or pass its name as "
+                "request_id_header"
             )
         if not _is_header_value(value):
             raise ValueError(
@@ -368,7 +369,10 @@ Token = str | Callable[[], Awaitable[str]]
 
 
 def checked(token: object) -> str:
-    """Return ``token`` if it can be sent in a header. The error message does not contain the token."""
+    """Return ``token`` after checking that it can be sent in a header.
+
+    The error message does not contain the token.
+    """
     if not isinstance(token, str) or not token:
         why = "token: must be a non-empty string"
     elif not token.isascii() or not token.isprintable() or " " in token:
@@ -406,8 +410,8 @@ class TokenSource:
     async def headers(self, *, instead_of: CIMultiDict[str] | None = None) -> CIMultiDict[str]:
         """Return the headers to send with every request.
 
-        The same object is returned until the token changes. After a 401, pass the headers of the rejected
-        request as ``instead_of``: a new token is then requested, unless the headers have already changed.
+        The same dictionary is returned until the token changes. After a 401, pass the headers of the rejected
+        request as ``instead_of``. A new token is then requested, unless the headers have already changed.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current

@@ -1,6 +1,6 @@
 """Retries and the rate limiter: their settings, the delays, and the retry loop, which uses tenacity.
 
-`classify` decides *whether* a request may be retried. This module decides when, and how often.
+`classify` decides *whether* a request may be retried; this module decides when and how often.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class RetryBudget:
     """The settings of a client's token bucket, which limits retries so that they do not prolong an outage.
 
     A new client has enough tokens for the retries of one order (``attempts - 1``), and for at least three
-    retries. It may spend only a third of these tokens on retries after a 429, which allows two retries by
-    default. Successful exchanges add tokens. A new client starts with few tokens, because thousands of new
-    clients could overload the service.
+    retries. A new client may spend only a third of these tokens on retries after a 429, which allows two
+    retries by default. Successful exchanges add tokens. A new client starts with few tokens, because
+    thousands of new clients could overload the service.
 
     Args:
-        capacity: the maximum number of tokens, even for a new client. The default increases to the number
-            that one order may need; a value that you set does not.
+        capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
+            the number that one order may need; a value that you set is not.
         cost: the tokens that a retry costs.
-        throttle_cost: the tokens that a retry after a 429 costs. This is less than for other retries, because
-            a 429 shows that the service is responding.
+        throttle_cost: the tokens that a retry after a 429 costs. A retry after a 429 costs less than other
+            retries, because a 429 shows that the service is responding.
         refund: the tokens that a successful exchange adds.
     """
 
@@ -87,17 +87,17 @@ class RetryPolicy:
     Args:
         attempts: the maximum number of HTTP attempts of one call, including the first.
         first_delay: the upper bound of the first pause, in seconds. Each pause is random, between zero and
-            its bound. The bound doubles with each pause, up to ``max_delay``.
-        max_delay: the limit up to which the bound doubles, in seconds.
-        deadline: the time limit for all attempts together, in seconds. It starts after the hooks, just before
-            the first attempt.
+            its upper bound. The upper bound doubles with each pause, until it reaches ``max_delay``.
+        max_delay: the largest upper bound of a pause, in seconds.
+        deadline: the time limit for all attempts together, in seconds. The time starts after the hooks have
+            run, just before the first attempt.
         not_processed: the statuses after which an order may be sent again. Your contract with the service
-            must guarantee that it has not processed an order that received such a response.
+            must guarantee that an order that received such a response was not processed.
         refused: the statuses that count as a refusal.
         budget: see `RetryBudget`.
 
     Raises:
-        ValueError: a setting is invalid. The message names the setting and the rule.
+        ValueError: a setting is invalid; the message names the setting and the rule.
     """
 
     attempts: int = field(default=4, validator=count(1))
@@ -122,14 +122,15 @@ class RetryPolicy:
         Args:
             failures: the number of failed attempts, 1 or more.
             chance: a random number from 0 to 1.
-            retry_after: the seconds from the service's ``Retry-After`` header. The delay is never shorter.
+            retry_after: the seconds from the service's ``Retry-After`` header. The delay is never shorter
+                than ``retry_after``.
         """
         bound = min(self.max_delay, self.first_delay * 2.0 ** min(failures - 1, 60))
         return max(chance * bound, retry_after or 0.0)
 
 
 class TokenBucket:
-    """The tokens left in a client's retry budget. Each call makes at most ``attempts`` attempts."""
+    """The tokens left in a client's retry budget."""
 
     def __init__(self, settings: RetryBudget, *, attempts: int = AT_START + 1) -> None:
         self._settings = settings
@@ -141,7 +142,10 @@ class TokenBucket:
         self._kept = max(0, self.left - max(settings.cost, self.left // AT_START))
 
     def take(self, error: BaseException) -> bool:
-        """Take the tokens for a retry after ``error``. If too few are left, take none and return False."""
+        """Take the tokens for a retry after ``error``.
+
+        If too few tokens are left, take none and return False.
+        """
         if isinstance(error, Unauthorized):  # Each call retries it only once, with a new token.
             return True
         throttled = isinstance(error, RateLimited)
@@ -176,7 +180,7 @@ async def run_retries(
 ) -> T:
     """After the failure ``first``, retry as often as the policy allows, and return the result.
 
-    Call this only after a failure, because tenacity's start-up takes an eighth of the time of a request.
+    Call this only after a failure, because starting tenacity takes an eighth as long as a request.
 
     Args:
         until: a function that returns whether an attempt may still begin in a given number of seconds.
@@ -220,7 +224,7 @@ async def run_retries(
 async def _slept(_: float) -> None:
     """Do nothing.
 
-    The pause has already taken place in ``before_sleep``, the callback that receives the error.
+    Do nothing: ``before_sleep``, the callback that receives the error, has already paused.
     """
 
 
@@ -237,7 +241,7 @@ def _error(state: tenacity.RetryCallState) -> TransferError:
 
 
 def retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Return the number of seconds that a ``Retry-After`` header gives; None if it is missing or invalid."""
+    """Return the delay in a ``Retry-After`` header, in seconds; None if the header is missing or invalid."""
     if header is None:
         return None
     text = header.strip()
@@ -263,18 +267,18 @@ def _as_float(value: Any) -> Any:
 
 @frozen
 class Rate:
-    """The maximum rate of a client's create-order requests. Every attempt counts.
+    """The maximum rate of a client's create-order requests. Every HTTP attempt counts, including retries.
 
     In any ``w`` seconds the client sends at most ``burst + per_second * w`` requests. The limit applies to
     one client. Divide the service's limit among your clients, processes and machines.
 
     Args:
         per_second: the average number of requests per second; 0.2 means one every five seconds.
-        burst: how many requests may be sent at once after a period without requests.
+        burst: the number of requests that may be sent at once after a period without requests.
     """
 
     per_second: float = field(
-        converter=_as_float, validator=positive("must be more than 0 orders a second, and finite")
+        converter=_as_float, validator=positive("must be a finite number of orders per second, more than 0")
     )
     burst: int = field(default=1, validator=count(), kw_only=True)
 
@@ -300,7 +304,7 @@ class RateLimitQueue:
 
     @property
     def ahead(self) -> float:
-        """How many seconds a new order would have to wait if no waiting order gives up."""
+        """The seconds that a new order would have to wait if no waiting order leaves the queue."""
         return max(0.0, self._due - self._slack + len(self._waiters) * self._interval - self._clock.now())
 
     async def wait(self, *, within: float | None = None) -> float:
@@ -320,7 +324,7 @@ class RateLimitQueue:
         return self._clock.now() - began
 
     def take_slot(self) -> None:
-        """Take a slot without waiting. The orders in the queue then wait longer."""
+        """Take a slot without waiting. Orders in the queue then wait longer."""
         self._due = max(self._due, self._clock.now()) + self._interval
 
     def return_slot(self) -> None:
@@ -351,7 +355,7 @@ class RateLimiter:
     """A client's rate limiter, with one queue before the hooks and one after them.
 
     Orders wait in ``before_hooks``, before any funds are held. The slow hooks of many orders may finish at
-    the same time, so ``before_request`` limits the rate again. Most orders do not wait there.
+    the same time, so ``before_request`` limits the rate again. Most orders do not wait in ``before_request``.
     """
 
     def __init__(self, rate: Rate, clock: Clock) -> None:

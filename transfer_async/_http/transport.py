@@ -1,8 +1,8 @@
-"""Sends a request with aiohttp, and records evidence of how far it got.
+"""Sends a request with aiohttp, and records evidence of how far the request got.
 
-The type of an exception never proves whether a POST was processed. The same ``TimeoutError`` may mean that a
-host name could not be resolved, or that the order was processed. The evidence is whether the body was handed
-to the connection:
+The type of an exception never proves whether a POST was processed. A ``TimeoutError`` may mean that a host
+name could not be resolved, or that the order was processed. The evidence is whether the body was handed to
+the connection:
 
 ========================  ===================  ==================================================
 body handed over          response             conclusion
@@ -13,7 +13,7 @@ yes                       a response object    that of its status, even if its b
 ========================  ===================  ==================================================
 
 A pooled connection may have received unsolicited bytes. Therefore each connection is checked just before the
-first byte is sent. If it is closing or there are bytes to read, nothing is written to it, and another
+first byte is sent. If the connection is closing or has bytes to read, nothing is written to it, and another
 connection is used.
 """
 
@@ -101,7 +101,10 @@ def _for_exchange(timeouts: Timeouts, *, left: float) -> aiohttp.ClientTimeout:
 
 @cache
 def _default_context() -> tls.SSLContext:
-    """Return the TLS context that all clients share. The first use creates it, which takes 10 ms."""
+    """Return the TLS context that all clients share.
+
+    The context is created on first use, which takes 10 ms.
+    """
     context = tls.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -114,15 +117,15 @@ def _without_secrets(error: BaseException | None) -> BaseException | None:
 
 @frozen(kw_only=True, slots=False)  # With a dict, creating an instance takes a quarter less time.
 class ExchangeResult:
-    """The result of an exchange, with evidence of how far it got.
+    """The result of an HTTP exchange, with evidence of how far the request got.
 
     Args:
         sent: whether the body (or the request, if it has none) was handed to the connection.
         status: the HTTP status from a response object, never from an exception.
         body: the part of the response's body that was read, truncated at the limit.
-        intact: whether the body was read to the end without an error.
-        alone: whether this is the only response that arrived, and it arrived after its request. This is not
-            checked for a 2xx response to an order, because its contents identify it.
+        intact: whether the body was read completely and without an error.
+        alone: whether exactly one response arrived, and it arrived after its request. ``alone`` is not
+            checked for a 2xx response to an order, because the order in the response identifies it.
         error: the underlying error, sanitized, or None.
     """
 
@@ -147,7 +150,7 @@ class TransportClosed(aiohttp.ClientConnectionError):
 
 
 class Transport:
-    """The HTTP sessions of one client: the caller's session, which is never closed, or two of its own.
+    """The HTTP sessions of one client: the caller's session, which is never closed, or the client's own two.
 
     Orders have a separate connection pool. aiohttp reuses the connection that was idle longest. In a shared
     pool, other requests would keep old connections open, and orders would then be sent on these.
@@ -238,7 +241,7 @@ class Transport:
         return self._carry_out("POST", self._create_order, body, headers=headers, left=left, is_order=True)
 
     def stays_quiet(self, connection: ConnectionState) -> bool:
-        """Return whether ``connection`` has received no more bytes since its response was read."""
+        """Return whether no more bytes have arrived on ``connection`` since its response was read."""
         if self._borrowed or not connection.trusted:  # Other requests may use it, or it is closed.
             return True
         return connection.is_quiet()
@@ -270,9 +273,9 @@ class Transport:
         left: float,
         is_order: bool,
     ) -> ExchangeResult:
-        """Run one exchange.
+        """Run one HTTP exchange.
 
-        Carry out the exchange. If a connection turns out to be stale before the first byte, use another one.
+        If a connection turns out to be stale before the first byte is written, use another one.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + left
@@ -344,7 +347,10 @@ class Transport:
     async def _heard(
         self, response: Response | aiohttp.ClientResponse, connection: ConnectionState, *, is_order: bool
     ) -> ExchangeResult:
-        """Read ``response``. Check that it belongs to the request, unless its contents show that."""
+        """Read ``response``.
+
+        Check that the response belongs to the request, unless its contents show this.
+        """
         content, error = await self._read(response)
         # After HEAD, older versions of aiohttp wait for a body that never arrives, so the check would fail.
         whole = response.content.is_eof() and response.method != hdrs.METH_HEAD
@@ -404,7 +410,7 @@ _BARE = -zlib.MAX_WBITS  # "deflate" without its header
 
 
 class BodyTooLarge(aiohttp.ClientPayloadError):
-    """The response's body is larger than the client's limit, and the rest was not read."""
+    """The response's body is larger than the client's limit, and was read only up to the limit."""
 
 
 class BodyCut(aiohttp.ClientPayloadError):
@@ -427,7 +433,7 @@ class BoundedBody:
         return b"".join(self._chunks)
 
     def take(self, chunk: bytes) -> None:
-        """Add a received chunk, or the part of it within the limit. Do not call this again after an error."""
+        """Add a received chunk, up to the limit. Do not call this again after an error."""
         if self._encoding != "identity":
             chunk = self._unpacked(chunk)
         self._chunks.append(chunk[: self._room])

@@ -71,8 +71,8 @@ def is_odd_host(host: str) -> bool:
 def _refuse_second_spelling(path: str) -> None:
     """Reject a path prefix that a server may treat as equal to another prefix.
 
-    Otherwise, one service would have separate sets of keys under the two prefixes. The prefix is not
-    rewritten, because that would change the requests.
+    If it were accepted, one service would have separate sets of keys under the two prefixes. The prefix is
+    not rewritten, because that would change the requests.
     """
     for stage in _stages(path, "base_url"):
         segments = stage.split("/")[1:]
@@ -85,7 +85,7 @@ def _refuse_second_spelling(path: str) -> None:
 
 
 def _url(text: object) -> URL | None:
-    """Return ``text`` as a URL, or None if it is not one. Errors never contain the text."""
+    """Return ``text`` as a URL, or None if it is not one. Error messages never contain ``text``."""
     try:
         url = URL(text)  # type: ignore[arg-type] # any object may be given
         _ = url.raw_host, url.explicit_port
@@ -97,8 +97,8 @@ def _url(text: object) -> URL | None:
 def proxy_and_authorization(proxy: object) -> tuple[str | None, str | None]:
     """Return a proxy's URL without user and password, and a header value with both.
 
-    aiohttp includes the URL in its errors and logs, so the URL must not contain credentials. This function's
-    errors contain no part of the URL.
+    aiohttp includes the URL in its errors and logs, so the URL must not contain credentials. The errors that
+    this function raises contain no part of the URL.
     """
     if proxy is None:
         return None, None

@@ -212,7 +212,7 @@ The state refers to the protocol. In a ``WeakKeyDictionary``, it would keep each
 
 
 class ConnectionState:
-    """The state of an exchange's connection. It is empty until the exchange takes a connection."""
+    """The state of an exchange's connection. No connection is set until the exchange takes one."""
 
     __slots__ = ("_parser", "_protocol", "_size", "_transport", "trusted")
 
@@ -225,14 +225,14 @@ class ConnectionState:
 
     @staticmethod
     def may_take(protocol: Any) -> bool:
-        """Return whether a connection is new, or its last response was trusted and nothing followed it."""
+        """Return whether a connection is new, or its last response was trusted and nothing followed."""
         last = getattr(protocol, _LAST, None)
         return last is None or (last.trusted and not _has_begun(last._parser))
 
     def take(self, transport: Any, protocol: Any) -> None:
         """Record that this connection carries the request.
 
-        It must be trusted again before it can be reused.
+        The connection must be trusted again before it can be reused.
         """
         if protocol is not None:
             setattr(protocol, _LAST, self)
@@ -279,7 +279,7 @@ class ConnectionState:
         return False
 
     def is_quiet(self) -> bool:
-        """Return whether nothing is known to have arrived after the response."""
+        """Return whether no bytes are known to have arrived after the response."""
         if not self._is_last:
             return True
         if _is_amid_another(self._protocol):

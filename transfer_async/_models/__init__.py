@@ -1,4 +1,4 @@
 """The data types of the service and of a call: orders, errors, events.
 
-This package imports only `_support`.
+By the layering rules, this package imports only `_support`.
 """

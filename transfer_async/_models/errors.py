@@ -82,7 +82,10 @@ MISMATCH_IN_HISTORY = "beneficiary: no match (accepted)"
 
 
 class NotVerifiedReason(enum.Enum):
-    """The reason why a beneficiary is not verified. The result for each reason is in brackets."""
+    """The reason why a beneficiary is not verified.
+
+    The description of each reason ends with the result of the check, in brackets.
+    """
 
     OTHER_NAME = "other_name"
     """The account is in a different name (no match)."""
@@ -193,9 +196,10 @@ class TransferError(Exception):
             is certain that no order exists.
         key: the key of the call.
         attempts: the HTTP attempts made, oldest first.
-        receipts: the receipts that the hooks returned, by hook name. The value of ``held=`` is in ``"held"``.
+        receipts: the receipts that the hooks returned, by hook name. The argument ``held`` is included as
+            ``"held"``.
         attempt_id: the journal's id for this attempt to send the order; None if the call did not begin to
-            send it. The service received the id if the client has a ``request_id_header``.
+            send it. The id was sent to the service if the client has a ``request_id_header``.
     """
 
     default_outcome: ClassVar[Outcome] = Outcome.NOT_SENT
@@ -260,9 +264,9 @@ class PreflightFailed(TransferError):
 
 
 class HoldFailed(PreflightFailed):
-    """The bank's ``place`` refused or failed.
+    """The bank's ``place`` function refused the hold or failed.
 
-    ``place`` may raise this error only if it is certain that no hold exists.
+    The function may raise this error only if it is certain that no hold exists.
     """
 
 
@@ -271,11 +275,12 @@ class HoldRequired(PreflightFailed):
 
 
 class BeneficiaryNotVerified(PreflightFailed):
-    """The beneficiary check did not end in a match.
+    """The beneficiary check did not result in a match.
 
     Args:
-        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. With ``NOT_POSSIBLE``, ``refused`` is true
-            only if the account is inactive. Otherwise, another attempt may succeed.
+        result: ``CLOSE_MATCH``, ``NO_MATCH`` or ``NOT_POSSIBLE``. If the result is ``NOT_POSSIBLE``,
+            ``refused`` is true only if the account is inactive. If ``refused`` is false, another attempt may
+            succeed.
         reason: why the beneficiary is not verified; None if a bank's own hook gave no reason.
     """
 
@@ -297,7 +302,8 @@ class BeneficiaryNotVerified(PreflightFailed):
 class ConnectionFailed(TransferError):
     """No byte of the request's body was sent.
 
-    For example: a DNS or TLS failure, a refused connection, no free connection, or a connect timeout.
+    For example, DNS or TLS failed, the connection was refused, no connection was free, or connecting timed
+    out.
     """
 
 
@@ -330,9 +336,10 @@ class Refused(TransferError):
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
-        retry_after: the number of seconds that the service asked to wait; None if it did not ask.
-        fields: the request's fields that the service named in its ``errors``. These are names from the
-            specification, such as ``external_order.transaction_fee``, and never the service's own text.
+        retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
+            header.
+        fields: the request's fields that the service named in its ``errors``. The field names are those of
+            the specification, such as ``external_order.transaction_fee``, and never the service's own text.
     """
 
     default_outcome = Outcome.REFUSED
@@ -378,10 +385,13 @@ class RateLimited(Refused):
 
 
 class Refuted(Refused):
-    """A doubt was refuted: no order exists, and none can appear. The doubt's error is the chained cause."""
+    """An order in doubt was refuted: it does not exist and cannot appear later.
+
+    The chained cause is the error that reported the doubt.
+    """
 
     def __init__(
-        self, text: str = "the doubt is resolved: no order exists, and none can appear", **rest: Any
+        self, text: str = "the doubt was refuted: no order exists, and none can appear later", **rest: Any
     ) -> None:
         super().__init__(text, **rest)
 
@@ -430,11 +440,11 @@ class UnreadableOrder(OutcomeUnknown):
 
 
 class AlreadyCreated(TransferError):
-    """The order for the key already exists, but this client knows only the order's id."""
+    """The order for the key already exists, but only its id is available here."""
 
     default_outcome = Outcome.CREATED
 
-    def __init__(self, text: str = "the key's order exists already", *, order_id: str, **common: Any) -> None:
+    def __init__(self, text: str = "the key's order already exists", *, order_id: str, **common: Any) -> None:
         super().__init__(text, **common)
         self.order_id = order_id
 
@@ -447,7 +457,7 @@ class KeyBusy(TransferError):
     """Another task or worker is using the key now.
 
     Args:
-        retry_after: the seconds until the other task's or worker's lease expires. The lease may be renewed.
+        retry_after: the seconds until the lease of the other task or worker expires, unless it is renewed.
     """
 
     def __init__(self, text: str = "", *, retry_after: float | None = None, **common: Any) -> None:
@@ -456,7 +466,7 @@ class KeyBusy(TransferError):
 
 
 class JournalFailed(TransferError):
-    """The journal could not be read or written. The cause is chained.
+    """The journal could not be read or written; the cause is chained.
 
     Args:
         order: the created order if the journal could not record it; otherwise None.
@@ -482,7 +492,8 @@ class ServiceFailed(TransferError):
         status: the HTTP status, if a response arrived.
         body: the body as received, cut at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
-        retry_after: the number of seconds that the service asked to wait; None if it did not ask.
+        retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
+            header.
     """
 
     default_order_may_exist = False
@@ -497,7 +508,7 @@ class ServiceFailed(TransferError):
         retry_after: float | None = None,
         **common: Any,
     ) -> None:
-        super().__init__(text or _with_facts("no usable answer", status, request_id), **common)
+        super().__init__(text or _with_facts("no usable response", status, request_id), **common)
         self.status = status
         self.body = body
         self.request_id = request_id
@@ -520,7 +531,7 @@ def is_final_no(error: str, status: int | None) -> bool:
 
 
 def is_in_vain(error: object) -> bool:
-    """Return whether nothing was sent, for a possibly temporary reason: a failed hook or connection.
+    """Return whether nothing was sent for a reason that may be temporary: a hook or the connection failed.
 
     After several such calls, a worker dead-letters the message. A bank's own subclass of an error counts as
     its base class.
@@ -583,7 +594,7 @@ _message = vars(BaseExceptionGroup)["message"].__get__
 
 
 class _Replacement:
-    """The safe contents of a replacement error: the original class, a text, and facts."""
+    """The safe contents of a replacement error: the original class, a text, and selected attributes."""
 
     kind: type[BaseException]
     safe_text: str
@@ -638,7 +649,7 @@ def name_of(error: BaseException) -> str:
 
 
 def is_a(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
-    """Return whether ``error`` is an instance of one of ``kinds``, even if its class claims otherwise."""
+    """Return whether ``error`` really is an instance of one of ``kinds``, whatever its class claims."""
     return issubclass(type(error), kinds)
 
 
@@ -664,7 +675,8 @@ def safe_line(error: BaseException) -> str:
 def _reachable(error: BaseException) -> list[BaseException]:
     """Return ``error`` and every error in its chain and groups. A group's members come before the group.
 
-    This does not use recursion, because a loop that raises within ``except`` can chain thousands of errors.
+    The function does not use recursion, because a loop that raises within ``except`` can chain thousands of
+    errors.
     """
     found: list[BaseException] = []
     seen: set[int] = set()
@@ -766,7 +778,10 @@ def _instance(kind: type[BaseException]) -> BaseException:
 
 @functools.cache
 def _class_of(base: Any, name: str) -> Any:
-    """Create a class with this name for replacement errors. Properties of ``base`` never hide a fact."""
+    """Create a class with this name for replacement errors.
+
+    The selected attributes take precedence over properties of ``base``.
+    """
     facts = {fact: None for fact in _FACTS if any(fact in vars(item) for item in _mro(base))}
     return type(base)(name, (_Replacement, base), facts | {"__module__": __name__})
 
@@ -809,7 +824,7 @@ def _of_the_bank(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap ``function`` so that its errors show none of its arguments and variables."""
+    """Wrap ``function`` so that its errors reveal none of its arguments and variables."""
 
     @functools.wraps(function)
     def hiding(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -832,16 +847,16 @@ KEPT_ATTEMPTS = 20
 """The maximum number of attempts stored with a doubt. Earlier attempts are not stored."""
 
 _CAUSE_TEXTS = {
-    CauseKind.NO_ANSWER: "no answer came",
+    CauseKind.NO_ANSWER: "no response arrived",
     CauseKind.CUT_ANSWER: "the response was cut off",
     CauseKind.STATUS: "the response's status does not show whether the order exists",
     CauseKind.UNREADABLE_ANSWER: "the response cannot be read as this order",
     CauseKind.SECOND_ANSWER: "more than one response arrived",
-    CauseKind.ABANDONED: "abandoned: the sender never reported an end; if its process only stopped, "
-    "it may still send",
+    CauseKind.ABANDONED: "abandoned: the sender never reported a result; if its process is only suspended, "
+    "it may still send the order",
     CauseKind.CLOSED: "the client was closed before the response arrived",
     CauseKind.TAKEN_BACK: "the recorded order id was withdrawn",
-    CauseKind.SUPERSEDED: "after the doubt had ended, it was reported that an order exists or may exist",
+    CauseKind.SUPERSEDED: "after the doubt had ended, a report arrived that an order exists or may exist",
 }
 
 

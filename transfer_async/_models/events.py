@@ -1,4 +1,4 @@
-"""Typed events about a call. Logs, metrics, traces and progress displays are all built on them.
+"""Typed events about a call. Logs, metrics, traces and progress displays are all based on these events.
 
 An observer is any callable that takes an event. An observer runs in the client's own task, so it must return
 immediately. If an observer raises an error, the error is logged and does not affect the call. Events contain
@@ -31,7 +31,7 @@ class Event:
         attempt: the number of HTTP attempts that this call has begun so far.
         seconds: the seconds since the call began.
         attempt_id: the journal's id for this attempt to send the order, shared by all HTTP attempts of the
-            call; None before the call begins to send. See ``request_id_header`` of the client.
+            call; None before the call begins to send. See the client's ``request_id_header``.
     """
 
     key: str
@@ -154,7 +154,7 @@ class OrderInDoubt(Event):
 
 @frozen(kw_only=True)
 class Resolved(Event):
-    """A doubt ended: ``CREATED`` with the order's id, or ``REFUSED`` if no order exists or can appear."""
+    """An order in doubt was resolved (``CREATED``, with the order's id) or refuted (``REFUSED``)."""
 
     outcome: Outcome
     order_id: str | None = None

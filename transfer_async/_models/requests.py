@@ -332,8 +332,8 @@ class NewOrder(Wire):
     """An order to be created (specification 4.1). Every field is required.
 
     Amounts and the rate are `Decimal`. ``int`` and plain decimal ``str`` are converted exactly;
-    ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate`` to within
-    half a unit of its own last decimal place.
+    ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate``, with an error of at
+    most half a unit in its own last decimal place.
 
     Args:
         poster_username: the e-mail address of the bank's customer.
@@ -480,7 +480,8 @@ def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object)
     """Raise `InvalidOrder` with all ``problems`` of a call if there are any.
 
     If a key was given, ``order_may_exist`` is true: an earlier call with the key may have created an order.
-    This also applies to invalid keys, because another version, or a newer Unicode, may have accepted them.
+    This also applies to an invalid key, because another version of the package, or a newer version of
+    Unicode, may have accepted the key.
     """
     if found := tuple(problems):
         given = key if isinstance(key, str) else None

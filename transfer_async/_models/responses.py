@@ -30,7 +30,7 @@ FLAG: Mapping[str, Any] = {"is_flag": True}
 
 
 def called(name: str) -> Mapping[str, Any]:
-    """Return the metadata for a field whose name in the JSON is ``name``."""
+    """Return the metadata of a field that is called ``name`` in the JSON."""
     return {"name": name}
 
 
@@ -59,8 +59,8 @@ class Wire:
 class ReadLate:
     """A model whose optional fields are read when one of them is first accessed.
 
-    ``_late`` then fills every empty slot and never raises an error. After that, it is replaced by a function
-    that does nothing.
+    ``_late`` then fills every empty slot, and never raises an error. Afterwards, ``_late`` is replaced by a
+    function that does nothing.
     """
 
     __slots__ = ("_late",)
@@ -208,7 +208,10 @@ class ExternalOrder(Wire):
 
 
 class OrderState(enum.Enum):
-    """The state of an order, derived from its flags. The specification defines no transitions."""
+    """The state of an order, derived from its flags.
+
+    The specification does not define transitions between these states.
+    """
 
     CANCELLED = "cancelled"
     COMPLETED = "completed"
@@ -276,7 +279,7 @@ class Order(ReadLate, Wire):
 
     @property
     def state(self) -> OrderState:
-        """The first state of `OrderState` with a true flag, or ``UNKNOWN``."""
+        """The first state of `OrderState` whose flag is true, or ``UNKNOWN``."""
         for flag, state in _FLAGS:
             if getattr(self, flag):
                 return state

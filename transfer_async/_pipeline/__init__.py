@@ -1,4 +1,4 @@
-"""Take an order from the claim of its key to its outcome, and recover interrupted orders.
+"""Create an order, from the claim of its key to its outcome, and recover interrupted orders.
 
-This package may import `journal` and `_http`.
+By the layering rules, this package may import `journal` and `_http`.
 """

@@ -47,9 +47,9 @@ class SendState(MutableStruct, kw_only=True):
         body: the intent's order as JSON.
         headers: the headers of the request, including the token once it has been obtained.
         clock: the client's clock.
-        deadline: the latest time at which an attempt may begin, in seconds on the client's clock. This is the
-            caller's deadline or the end of the policy's retry time, whichever is earlier. The retry time
-            starts just before `MarkSending` is written to the journal.
+        deadline: the latest time at which an attempt may begin, in seconds on the client's clock. The
+            deadline is the caller's deadline or the end of the policy's retry time, whichever is earlier. The
+            retry time starts just before `MarkSending` is written to the journal.
         classification: the classification of the last HTTP exchange.
         last_failure: the error of the most recent HTTP attempt that ended in a definite failure.
         last_connection: the connection that received the last request body. A reference to the body itself
@@ -93,7 +93,7 @@ async def attempt(context: ClientCore, call: OrderCall, sending: SendState) -> O
 
     Raises:
         OutcomeUnknown: the service may have processed the request.
-        TransferError: any other error. The attempt ended in a definite failure.
+        TransferError: the attempt ended in a definite failure.
         asyncio.CancelledError: the call was cancelled before anything was sent.
     """
     body = _next_body(context, call, sending)
@@ -260,7 +260,7 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
         return last_failure
     if expired := too_late(context.clock, work):
         return expired
-    return ConnectionFailed("the retry deadline passed before there was a connection")
+    return ConnectionFailed("the retry deadline passed before a connection was available")
 
 
 # --- retries -----------------------------------------------------------------------------------------
@@ -271,12 +271,12 @@ def _too_late(context: ClientCore, work: OrderProgress, last_failure: TransferEr
 async def send_again(
     context: ClientCore, call: OrderCall, sending: SendState, first: TransferError
 ) -> OrderResponse:
-    """If a retry is allowed, send the order again after the first attempt failed with ``first``.
+    """After the first attempt failed with ``first``, send the order again if a retry is allowed.
 
     Raises:
         OutcomeUnknown: the service may have processed a request.
-        TransferError: the last attempt ended in a definite failure. If no retry is allowed, this is
-            ``first``.
+        TransferError: the last attempt ended in a definite failure. If no retry is allowed, ``first`` is
+            raised.
     """
     if not _may_retry(context, call.cancellation, sending, first):
         raise first
@@ -325,7 +325,10 @@ async def _another(context: ClientCore, call: OrderCall, sending: SendState) -> 
 async def _wait_again(
     context: ClientCore, call: OrderCall, sending: SendState, rate_limiter: RateLimiter
 ) -> None:
-    """Wait for the rate limiter before a retry. The retry delays new orders, which have no hold yet."""
+    """Wait for the rate limiter before a retry.
+
+    The retry takes precedence over new orders, which have no hold yet.
+    """
     rate_limiter.before_hooks.take_slot()
     try:
         await wait_in_queue(context, call, rate_limiter.before_request, until=sending.deadline)
@@ -416,8 +419,8 @@ async def wait_in_queue(
     """Wait for a slot in one of the rate limiter's queues, at most until ``until`` on the client's clock.
 
     Raises:
-        Expired: the wait would exceed ``until`` or one of the caller's limits. It is raised immediately if
-            that is clear from the start.
+        Expired: the wait would exceed ``until`` or one of the caller's limits. If this is clear from the
+            start, it is raised immediately.
         asyncio.CancelledError: the call was cancelled.
     """
     work = call.work

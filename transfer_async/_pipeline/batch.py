@@ -48,8 +48,9 @@ class Batch:
 
     Args:
         create: an async function that creates one order.
-        requests: the input, which may be endless. A request is read only when there is room for another
-            order. Results are delivered while an async input is waiting. A sync input must not block.
+        requests: the input, which may be endless. A request is read only when fewer than ``concurrency``
+            orders are in flight. Results are delivered while an async input is waiting. A sync input must not
+            block.
         concurrency: the maximum number of orders in flight, including those whose results have not been
             delivered yet.
         check: an async function that sets ``order_may_exist`` on an error just before the error is delivered.
@@ -111,7 +112,7 @@ class Batch:
             await self._wind_up(feeder)
 
     async def _feed(self) -> None:
-        """Start the requests in order, each as soon as the concurrency allows."""
+        """Start the requests in order, keeping at most ``concurrency`` orders in flight."""
         try:
             await self._slots.acquire()
             while (request := await self._next()) is not _END and not self._stopped:

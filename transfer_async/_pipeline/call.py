@@ -1,35 +1,40 @@
-"""The state of one call to ``create_order``, and the parts of a client that its calls share."""
+"""The state of one call to ``create_order``, and the settings and parts of a client that its calls share."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final
+import ssl as tls
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypedDict
 
+import aiohttp
 import msgspec
-from attrs import evolve
+from attrs import evolve, field, frozen, validators
+from attrs.converters import optional
 from msgspec.structs import force_setattr
 
 from transfer_async._http.request import TokenSource
-from transfer_async._http.retry import RateLimiter, RetryPolicy, TokenBucket
+from transfer_async._http.retry import Rate, RateLimiter, RetryPolicy, TokenBucket
 from transfer_async._http.transport import Timeouts, Transport
 from transfer_async._http.write_guard import GuardedBody
-from transfer_async._models.errors import (
-    Attempt,
-    Outcome,
-    OutcomeUnknown,
-    TransferError,
-    sanitize_exception,
-)
-from transfer_async._models.events import Event, Observers
+from transfer_async._models.errors import Attempt, Outcome, OutcomeUnknown, TransferError, sanitize_exception
+from transfer_async._models.events import Event, Observer, Observers
 from transfer_async._models.requests import OrderIntent, OrderRequest
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.hooks import PreflightHook, is_hold
-from transfer_async._support.clock import NEVER, Clock, on_clock
-from transfer_async._support.util import FrozenStruct, MutableStruct
-from transfer_async.journal.model import PendingUndo
-from transfer_async.journal.protocol import ScopedJournal
+from transfer_async._pipeline.hooks import Hook, PreflightHook, is_hold
+from transfer_async._support.clock import NEVER, Clock, Duration, duration, in_seconds, on_clock
+from transfer_async._support.util import (
+    VERSION,
+    FrozenStruct,
+    MutableStruct,
+    a_duration,
+    count,
+    instance_of,
+    positive,
+)
+from transfer_async.journal.model import ABANDONED_SETTLE_AFTER, LONGEST_LEASE, PendingUndo
+from transfer_async.journal.protocol import Journal, ScopedJournal
 
 RECOVER_CONCURRENCY = 8
 """The default number of concurrent calls to ``resolve`` in one run of ``recover``."""
@@ -56,7 +61,7 @@ class OrderCall(MutableStruct, kw_only=True):
 
 
 def fresh_id() -> str:
-    """Return 128 random bits in hexadecimal. This is three times as fast as `uuid4`."""
+    """Return 128 random bits in hexadecimal. This function is three times as fast as `uuid4`."""
     return os.urandom(16).hex()
 
 
@@ -91,7 +96,7 @@ async def finish_tasks(
 ) -> None:
     """Wait up to ``wait`` seconds for all tasks, then cut off those that are still running.
 
-    Then wait up to ``grace`` seconds for those to end.
+    Then wait up to ``grace`` seconds for the cut-off tasks to end.
     """
     if tasks := in_progress():
         await asyncio.wait(tasks, timeout=wait)
@@ -138,7 +143,7 @@ class Cancellation(MutableStruct, kw_only=True):
     def may_have_been_sent(self) -> bool:
         """Whether a request body was handed to a connection.
 
-        If not, a cancelled caller waits until the hooks are undone.
+        If no body was handed over, a cancelled caller waits until the hooks are undone.
         """
         return self.sent or (self.on_the_way is not None and self.on_the_way.handed_over)
 
@@ -246,7 +251,8 @@ class ClaimedKey(MutableStruct, kw_only=True):
     """The state of a key that this process has claimed.
 
     Args:
-        epoch: the number of the claim. It starts at 1, and each take-over of the intent increments it.
+        epoch: the number of the claim. The number starts at 1, and each take-over of the intent increments
+            it.
         attempt: the id that `MarkSending` records; None before that. The journal treats all HTTP attempts of
             a call as one attempt.
         inherited: the names of the hooks that an earlier worker may have run for this intent.
@@ -262,7 +268,7 @@ class ClaimedKey(MutableStruct, kw_only=True):
 
 
 class DoubtRounds(MutableStruct, kw_only=True):
-    """A client's state for its calls to ``resolve``, kept from one run of ``recover`` to the next.
+    """A client's state for its calls to ``resolve``, preserved between runs of ``recover``.
 
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
@@ -274,6 +280,120 @@ class DoubtRounds(MutableStruct, kw_only=True):
     asked_at: float | None = None
     after: str = ""
     tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set)
+
+
+# --- settings ---------------------------------------------------------------------------------------
+# The settings of a client are checked when they are created.
+
+
+USER_AGENT = f"transfer_async/{VERSION}"
+
+
+class ClientSettings(TypedDict, total=False):
+    """The arguments of `TransferClient` except the base URL and the token."""
+
+    hooks: Sequence[Hook]
+    journal: Journal | None
+    scope: str | None
+    retry: RetryPolicy | None
+    timeouts: Timeouts | None
+    resolve: Resolver | None
+    settle_after: Duration
+    abandoned_settle_after: Duration | None
+    four_eyes: bool
+    lease: Duration
+    recover_every: Duration | None
+    recover_concurrency: int
+    observers: Sequence[Observer]
+    session: aiohttp.ClientSession | None
+    ssl: tls.SSLContext | None
+    proxy: str | None
+    max_response_bytes: int
+    max_connections: int
+    rate: Rate | None
+    headers: Mapping[str, str] | None
+    request_id_header: str | None
+    response_id_header: str
+    clock: Clock | None
+
+
+def checked_settle_after(settle_after: Duration) -> float:
+    """Return ``settle_after`` in seconds.
+
+    Raises:
+        ValueError: ``settle_after`` is not a duration, or is negative.
+    """
+    seconds = duration("settle_after", settle_after)
+    if not seconds >= 0:
+        raise ValueError("settle_after: must be 0 seconds or more")
+    return seconds
+
+
+def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
+    """Return ``abandoned_settle_after`` in seconds.
+
+    The default is one day, or ``settle_after`` if that is longer.
+
+    Raises:
+        ValueError: ``given`` is not a duration, or is less than ``settle_after``.
+    """
+    if given is None:
+        return max(ABANDONED_SETTLE_AFTER, settle_after)
+    seconds = duration("abandoned_settle_after", given)
+    if not seconds >= settle_after:
+        raise ValueError(f"abandoned_settle_after: must be at least settle_after, {settle_after:g} seconds")
+    return seconds
+
+
+_OFTEN_OR_NEVER = positive("must be finite and more than 0 seconds, or None")
+
+
+@frozen(kw_only=True)
+class Times:
+    """A client's clock, retry policy and time settings.
+
+    Raises:
+        ValueError: a setting is invalid, or the lease is too short for the retry deadline; the message names
+            the argument and the rule.
+    """
+
+    retry: RetryPolicy = field(validator=instance_of(RetryPolicy))
+    timeouts: Timeouts = field(validator=instance_of(Timeouts))
+    clock: Clock = field(validator=instance_of(Clock))
+    lease: float = field(converter=in_seconds, validator=a_duration)
+    settle_after: float = field(converter=checked_settle_after)
+    recover_every: float | None = field(
+        converter=optional(in_seconds),
+        validator=validators.optional([a_duration, _OFTEN_OR_NEVER]),
+    )
+
+    @lease.validator
+    def _long_enough_and_no_longer(self, _: object, lease: float) -> None:
+        least = round(1.5 * self.retry.deadline, 9)  # 1.5 * 0.8 is slightly more than 1.2 as a float.
+        if not least <= lease < float("inf"):
+            raise ValueError(
+                f"lease: must be finite and at least 1.5 times the retry deadline, {least:g} s, "
+                "or a claim may expire while its request is in flight"
+            )
+        if lease > LONGEST_LEASE:
+            raise ValueError(
+                f"lease: must not be more than {LONGEST_LEASE:g} s, because the key of a dead worker stays "
+                f"bound for that long; so the retry deadline can be {LONGEST_LEASE / 1.5:g} s at most"
+            )
+
+
+@frozen(kw_only=True)
+class Limits:
+    """A client's limits on response sizes, connections, concurrent recoveries and the order rate.
+
+    Raises:
+        ValueError: a limit is not an integer of at least 1, or ``rate`` is not a `Rate`.
+    """
+
+    max_response_bytes: int = field(validator=count())
+    max_connections: int = field(validator=count())
+    recover_concurrency: int = field(validator=count())
+    rate: Rate | None = field(validator=validators.optional(instance_of(Rate)))
 
 
 # --- client core -------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ async def _claim_denied(context: ClientCore, call: OrderCall, verdict: Transitio
         if verdict.found_doubt:
             work.attempt_id = entry.attempt
             context.publish(OrderInDoubt, work, error=ABANDONED)
-        doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; nothing was sent now")
+        doubt = doubt_on_record(entry, "an earlier call with this key is in doubt; this call sent nothing")
         return await settle_doubt(context, work, call.cancellation, verdict, doubt)
     if denial is Rejection.CONFLICT:
         raise annotate_error(
@@ -218,7 +218,7 @@ async def _mark_sending(
         claimed.attempt = None  # `MarkSending` was not recorded.
         why = "the claim's lease expired before the order was sent"
         if verdict.entry.is_suspected:
-            why = "an order of an earlier call with this key may exist: nothing was sent now"
+            why = "an earlier call with this key may have created an order; this call sent nothing"
         raise KeyBusy(why, retry_after=verdict.lease_left)
     work.attempt_id = claimed.attempt
 
@@ -231,7 +231,7 @@ async def preflight(context: ClientCore, call: OrderCall, claimed: ClaimedKey) -
     """Run the hooks in order. The hook that holds the funds runs last.
 
     Returns:
-        The request. Send the order only after the journal has recorded `MarkSending`.
+        The request. The caller must send the order only after the journal has recorded `MarkSending`.
 
     Raises:
         TransferError: a hook refused the order or failed, there is no hold, or a time limit passed.
@@ -416,7 +416,7 @@ class EagerStart(Generic[T]):
             self.done, self.result = True, end.value
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Run the rest of the coroutine, and return its result."""
+        """Run the coroutine from its first wait to its end, and return its result."""
         waits_for, work = self._waits_for, self._work
         while True:
             error: BaseException | None = None
@@ -458,8 +458,8 @@ class InFlight:
         """Run ``call`` in a separate task and wait for its order.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled. If nothing was sent, this is raised once the
-                hooks are undone and the key is free. Otherwise it is raised immediately.
+            asyncio.CancelledError: the caller was cancelled. If nothing was sent, the error is raised once
+            the hooks are undone and the key is free. If something was sent, the error is raised immediately.
             TransferError: the call ended without an order; see `TransferClient.create_order`.
         """
         task = _started(_deliver(self._context, call), asyncio.get_running_loop())
@@ -489,7 +489,7 @@ class InFlight:
     async def finish(self, *, wait: float, grace: float) -> None:
         """Wait up to ``wait`` seconds for all calls, then cut off those that are still running.
 
-        Then wait up to ``grace`` seconds for those to end.
+        Then wait up to ``grace`` seconds for the cut-off calls to end.
         """
         await finish_tasks(lambda: self._calls, self.cut_off, wait=wait, grace=grace)
 
@@ -524,7 +524,7 @@ async def _deliver(context: ClientCore, call: OrderCall) -> None:
 
 
 def _deliverable(error: BaseException, work: OrderProgress) -> BaseException:
-    """Return ``error`` if a call may raise it, else a `JournalFailed` that asks to look up the key."""
+    """Return ``error`` if a call may raise it, else a `JournalFailed` that advises looking up the key."""
     if is_a(error, TransferError) or is_end(error):
         return error
     why = f"the call failed unexpectedly ({name_of(error)}): look up the key in the journal"

@@ -5,7 +5,7 @@ checks and records a decision according to its row. The command line builds its 
 the operators' page builds its forms from them.
 
 To add a decision, add its stored value to `Decision`, its transition and the transition's states to
-`operator_transitions`, and a row here.
+`operator_transitions`, and a row to the table.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def releases_hold(view: KeyView, *, holds: AbstractSet[str]) -> bool:
 
 
 def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
-    """Return a sentence about the undos of the next recovery and the hold that the bank must release."""
+    """Return a sentence that lists the next recovery's undos and the hold that the bank must release."""
     entry = view.entry
     undone = _listed("the next recovery", entry.pending_undos, holds)
     if entry.held is None:
@@ -87,7 +87,7 @@ def pending(view: KeyView, *, holds: AbstractSet[str]) -> Sentence:
 
 
 def _listed(subject: str, undos: tuple[PendingUndo, ...], holds: AbstractSet[str]) -> Sentence | None:
-    """Return a sentence, without a full stop, about what ``subject`` undoes; None if ``undos`` is empty."""
+    """Return a sentence that lists what ``subject`` undoes, or None if ``undos`` is empty."""
     texts: list[str] = []
     values: list[str] = []
     for undo in undos:
@@ -121,7 +121,8 @@ def _of_resolving(
     if view.state is KeyState.CREATED:  # The record is corrupt; otherwise there is nothing to resolve.
         known = view.order_id or "no id"
         yield Sentence(
-            f"{verb} puts the corrupt record into quarantine. The order on record stays: {{}}.", (known,)
+            f"{verb} puts the corrupt record into quarantine. The recorded order does not change: {{}}.",
+            (known,),
         )
         return
     yield Sentence(
@@ -132,7 +133,7 @@ def _of_resolving(
     if by_hand := to_undo_by_hand(view.entry, refuting=False):
         yield Sentence(
             "Pending undos of an earlier intent cannot be read. "
-            f"Undo manually first: {', '.join(['{}'] * len(by_hand))}.",
+            f"Undo these hooks manually first: {', '.join(['{}'] * len(by_hand))}.",
             by_hand,
         )
 
@@ -148,7 +149,8 @@ def _of_refuting(view: KeyView, verb: str, holds: AbstractSet[str], _: str | Non
         return
     if not view.sender_reported:
         yield Sentence(
-            "The order's sender never reported an end. If its process is only suspended, it may still send."
+            "The order's sender never reported a result. If its process is only suspended, it may still send "
+            "the order."
         )
     is_by_hand = to_undo_by_hand(entry, refuting=True) is not None
     loses_hold = is_by_hand or entry.held is not None or releases_hold(view, holds=holds)
@@ -165,7 +167,7 @@ def _undone_by_refuting(entry: Entry, verb: str, holds: AbstractSet[str]) -> Ite
     undone = _listed(verb, undos_on_failure(entry), holds)
     if by_hand:
         yield Sentence(f"{verb} {frees}. Its hooks cannot be undone by a recovery: undo them manually first.")
-        yield Sentence(f"Undo manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
+        yield Sentence(f"Undo these hooks manually: {', '.join(['{}'] * len(by_hand))}.", by_hand)
     elif by_hand is not None:
         yield Sentence(
             f"{verb} {frees}. The record does not show whether a hook needs an undo: check this first."
@@ -205,17 +207,19 @@ class DecisionRow:
     """A decision that a person can make about a key.
 
     Args:
-        decision: the decision as the journal stores it. Two rows may contain the same decision: one with an
-            order id, and one without.
-        transition: the transition that records the decision. The page's form has the same name.
+        decision: the decision as the journal stores it. A decision may have two rows: one with an order id,
+            and one without.
+        transition: the transition that records the decision. The form on the operators' page has the same
+            name.
         applies_to: the state of the keys to which the decision applies. ``IN_DOUBT`` includes keys with a
             corrupt record. ``CREATED`` is limited to keys whose order id can be amended. ``FREE`` stands for
             the scope's dual-control rule (`FOUR_EYES`).
         names_order: whether the decision requires an order id.
-        frees_key: whether the decision records that no order exists. Such a decision requires confirmation,
-            and is accepted only ``settle_after`` seconds after the last possible send.
+        frees_key: whether the decision records that no order exists. A decision that frees the key must be
+            confirmed, and is accepted only ``settle_after`` seconds after the order could last have been
+            sent.
         outcome: the outcome that is published to observers; None if no event is published.
-        effects: a function that returns the effects of the decision as sentences.
+        effects: a function that returns sentences that describe the decision's effects.
         help: the help text of the command. If two rows contain the same decision, only the first has a help
             text.
         title: the heading of the form.
@@ -226,7 +230,7 @@ class DecisionRow:
         proposed: a short text for the decision in a proposal, with ``{}`` for the order id.
         explained: the decision as a clause, for the web page's forms, proposals, histories and audit.
         done: the name of the decision in the URL to which the page redirects afterwards.
-        saved: the message that the page shows after the decision was saved.
+        saved: the message that the page shows once the decision has been saved.
     """
 
     decision: Decision
@@ -248,7 +252,7 @@ class DecisionRow:
 
     @property
     def name(self) -> str:
-        """The name of the transition in the history. The form has the same name."""
+        """The name of the transition in the history, and of the form on the operators' page."""
         return self.transition.name
 
     def is_offered(self, view: KeyView) -> bool:
@@ -274,8 +278,8 @@ class DecisionRow:
 
 def _refute_button(view: KeyView, holds: AbstractSet[str]) -> str:
     if view.state is KeyState.FREE:
-        return "None exists: quarantine the record"
-    return f"None exists: {'release the hold' if releases_hold(view, holds=holds) else 'free the key'}"
+        return "No order exists: quarantine the record"
+    return f"No order exists: {'release the hold' if releases_hold(view, holds=holds) else 'free the key'}"
 
 
 DECISIONS: tuple[DecisionRow, ...] = (
@@ -291,7 +295,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         "candidate: the order id in the service's response.",
         title="The order exists",
         button="It exists",
-        propose="Propose that it exists",
+        propose="Propose that the order exists",
         verb="Resolving",
         proposed="resolve as {}",
         explained="the order exists",
@@ -311,7 +315,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
         "result is returned. If the payment is still due, use another key.",
         title="No order exists, and none can appear",
         button=_refute_button,
-        propose="Propose that none exists",
+        propose="Propose that no order exists",
         verb="Refuting",
         proposed="refute",
         explained="no order exists, and none can appear",
@@ -364,7 +368,7 @@ DECISIONS: tuple[DecisionRow, ...] = (
 
 
 def rows_of(decision: Decision) -> tuple[DecisionRow, ...]:
-    """Return the rows of a decision. There may be two, one with an order id and one without."""
+    """Return the rows of a decision: one, or two if it can be made both with and without an order id."""
     return tuple(row for row in DECISIONS if row.decision is decision)
 
 
@@ -387,7 +391,7 @@ def proposed_row(proposal: Proposal) -> DecisionRow:
     """Return the row of a stored proposal, for display.
 
     In a damaged record, the proposal may lack an order id that the decision requires, or contain one that the
-    decision does not allow. Such a proposal can be shown, but not approved.
+    decision does not allow. A proposal with this fault can be shown, but not approved.
     """
     rows = rows_of(proposal.decision)
     names_order = proposal.order_id is not None
@@ -397,17 +401,17 @@ def proposed_row(proposal: Proposal) -> DecisionRow:
 def effects_of(
     view: KeyView, row: DecisionRow, *, holds: AbstractSet[str], verb: str = "", order_id: str | None = None
 ) -> tuple[Sentence, ...]:
-    """Return the effects of a decision about a key, as sentences.
+    """Return sentences that describe the effects of a decision about a key.
 
     The command line and the page show these sentences before asking for confirmation, so that a person knows
     which holds will be released.
 
     Args:
-        view: the key.
+        view: the record of the key.
         row: the decision.
         holds: the names of hooks that place a hold.
         verb: the subject of the sentences, such as "Approving" or "this". Defaults to the row's verb.
-        order_id: the order id that the decision names, or None if there is none yet.
+        order_id: the order id that the decision names, or None if no id has been entered yet.
     """
     verb = verb or row.verb
     if view.is_sealed and row.applies_to is not KeyState.FREE:
@@ -437,7 +441,8 @@ def transition_of(
         row: the decision.
         entry: the entry that the decision is about.
         order_id: the order id, if the decision names one.
-        settle_after: how many seconds must pass after the last possible send before a refutation is accepted.
+        settle_after: how many seconds must pass, after the order could last have been sent, before a
+            refutation is accepted.
         basis: the fields of a `Basis`: the person, the reason, the version that the person saw, and the id of
             the proposal that the person approves.
     """

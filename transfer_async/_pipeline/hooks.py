@@ -28,8 +28,7 @@ class PreflightHook(Protocol):
     A hook may be called again after a crash, so both methods must be idempotent by ``intent.id``, not by key.
     ``undo`` may be called more than once, even if there is nothing to undo. By raising `PreflightFailed`,
     ``before`` guarantees that it did nothing. After any other error, a timeout, a cancellation or a crash,
-    the hook may have acted. ``undo(intent, None)`` is then called, but only if the order certainly does not
-    exist.
+    the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not exist.
     """
 
     name: str
@@ -40,7 +39,7 @@ class PreflightHook(Protocol):
         ...
 
     async def undo(self, intent: OrderIntent, receipt: str | None) -> None:
-        """Undo the step. This is called only if the order certainly does not exist.
+        """Undo the step. `undo` is called only if the order certainly does not exist.
 
         Args:
             intent: the intent of the order.
@@ -58,7 +57,7 @@ class FundsHold:
 
     Args:
         place: an async function that takes the intent, holds the customer's funds, and returns the hold's
-            reference. It must raise `HoldFailed` if it certainly placed no hold.
+            reference. ``place`` must raise `HoldFailed` if it is certain that no hold was placed.
         release: an async function that takes the intent and the reference, and releases the hold. The
             reference is None if ``place`` did not return; in that case, find the hold by ``intent.id``.
         name: the hook's name, unique among a client's hooks.
@@ -92,7 +91,9 @@ class FundsHold:
 
 
 class PlainHook:
-    """A hook made from a plain function ``async def f(intent)``. There is nothing to undo.
+    """A hook made from a plain function ``async def f(intent)``.
+
+    A plain function has no effects that have to be undone.
 
     The function returns None to accept the order, and raises an error to stop it. Returning any other value
     is an error, because ``False`` may be meant to stop the order.
@@ -211,8 +212,9 @@ def broken_hook(hook: PreflightHook, why: str) -> PreflightFailed:
 def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
     """Return a copy of a hook's ``error``, as a `HoldFailed` if a hold hook raised a plain `PreflightFailed`.
 
-    A hook may raise the same error object in many calls, so that object must not be changed. If its class
-    prevents copying it, or reading or changing the copy, return one of this package's errors instead.
+    A hook may raise the same error object in many calls, so that object must not be changed. If the class of
+    the error prevents copying it, or reading or changing the copy, return one of this package's errors
+    instead.
     """
     try:
         if not (is_hold(hook) and type(error) is PreflightFailed):
@@ -227,7 +229,7 @@ def own_copy(error: PreflightFailed, hook: PreflightHook) -> PreflightFailed:
 
 
 def _default_error(error: PreflightFailed) -> PreflightFailed:
-    """Create an error with default attributes, of the package's most specific class that fits ``error``."""
+    """Create an error with default attributes, of the package's most specific class for ``error``."""
     if is_a(error, BeneficiaryNotVerified):
         return BeneficiaryNotVerified(text_of(error), result=MatchResult.NOT_POSSIBLE)
     kind = next(kind for kind in (HoldFailed, HoldRequired, PreflightFailed) if is_a(error, kind))

@@ -1,4 +1,4 @@
-"""The record of a key as operators see it (`KeyView`), errors of decisions, and argument checks."""
+"""The record of a key as operators see it (`KeyView`), errors about decisions, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from transfer_async._models.errors import Cause, CauseKind
 from transfer_async._models.requests import NewOrder, OrderIntent
 from transfer_async._models.responses import Order
 from transfer_async._pipeline.outcomes import order_id_of
-from transfer_async._support.clock import MAX_TIME, MIN_TIME, Duration, duration
+from transfer_async._support.clock import MAX_TIME, MIN_TIME
 from transfer_async.journal.model import (
-    ABANDONED_SETTLE_AFTER,
     Decision,
     Entry,
     KeyState,
@@ -45,16 +44,16 @@ CAUSES = {
 """A short text for each cause of a doubt."""
 
 NEXT_STEPS = {
-    CauseKind.NO_ANSWER: "Most such orders exist: find it at the service",
-    CauseKind.CUT_ANSWER: "Most such orders exist: find it at the service",
+    CauseKind.NO_ANSWER: "In most such cases the order exists: ask the service about it",
+    CauseKind.CUT_ANSWER: "In most such cases the order exists: ask the service about it",
     CauseKind.STATUS: "Ask the service, with the request id",
-    CauseKind.UNREADABLE_ANSWER: "Find the candidate at the service",
+    CauseKind.UNREADABLE_ANSWER: "Ask the service about the candidate order",
     CauseKind.SECOND_ANSWER: "Ask the service, with the request id",
     CauseKind.ABANDONED: "Make sure that the sender's process has ended: a stopped process may still send. "
-    "Then find the order at the service",
-    CauseKind.CLOSED: "Most such orders exist: find it at the service",
-    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Find the right order at the service",
-    CauseKind.SUPERSEDED: "Find the order at the service. Check the holds of both calls: the hold of the "
+    "Then ask the service about the order",
+    CauseKind.CLOSED: "In most such cases the order exists: ask the service about it",
+    CauseKind.TAKEN_BACK: "Read in the history why the id was withdrawn. Ask the service for the right order",
+    CauseKind.SUPERSEDED: "Ask the service about the order. Check the holds of both calls: the hold of the "
     "first call may be released or still open",
 }
 """The operator's first step for each cause of a doubt. `docs/operations.md` contains the same texts."""
@@ -70,7 +69,8 @@ class KeyView:
         began: when work on the intent began, or None if the recorded time is missing or invalid.
         age: the number of seconds since ``began``, or None if ``began`` is None.
         sent_until: the time until which the sender was allowed to send, or None if no attempt or an invalid
-            time is recorded. A suspended process may send later; see `sender_reported`.
+            time is recorded. A suspended process may still send the order after this time; see
+            `sender_reported`.
         lease_until: when the lease of the worker that is using the key expires, or None if no worker is using
             it.
         refutable_at: the earliest time at which a refutation is accepted, or None if the key is not in doubt
@@ -102,7 +102,7 @@ class KeyView:
 
     @property
     def order(self) -> NewOrder | Order | None:
-        """The requested order while it is stored; afterwards the order in the service's response."""
+        """The requested order as long as it is stored; afterwards, the order from the service's response."""
         intent = self.entry.intent or next((undo.intent for undo in self.entry.pending_undos), None)
         return order_on_record(self.entry) if intent is None else intent.order
 
@@ -128,7 +128,7 @@ class KeyView:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Order ids from unreadable responses. Look for these orders at the service first."""
+        """Order ids from unreadable responses. Ask the service about these orders first."""
         return self.entry.candidates if self.state is KeyState.IN_DOUBT else ()
 
     @property
@@ -160,14 +160,14 @@ class KeyView:
         if self.state is not KeyState.IN_DOUBT or self.is_sealed:
             return None
         cause = self.cause
-        return "Find out at the service whether the order exists" if cause is None else NEXT_STEPS[cause.kind]
+        return "Ask the service whether the order exists" if cause is None else NEXT_STEPS[cause.kind]
 
     @property
     def sender_reported(self) -> bool:
-        """Whether the sender itself reported the doubt.
+        """Whether the sender itself reported that the outcome is unknown.
 
-        After reporting, it sends nothing more. If it did not report, make sure that its process has ended
-        before you refute the order: a suspended process may still send.
+        A sender that has reported this sends nothing more. If the sender did not report, make sure that its
+        process has ended before you refute the order: a suspended process may still send it.
         """
         return self.entry.sender_reported
 
@@ -275,7 +275,7 @@ def money(amount: Decimal, currency: str) -> str:
 
 
 def amount_in(text: str) -> tuple[Decimal | None, str]:
-    """Return the amount in ``text``, or None, and its currency, or an empty string."""
+    """Return the amount in ``text`` (or None) and its currency (or an empty string)."""
     match = _AMOUNT.fullmatch(text)
     if match is None or (match["before"] and match["after"]):
         return None, ""
@@ -287,7 +287,7 @@ Calendar = Callable[[float], datetime | None]
 
 
 def nearest_time(utc: Calendar, seconds: float) -> datetime:
-    """Return ``seconds`` on the journal's clock as a UTC time, or else the nearest possible time."""
+    """Convert ``seconds`` on the journal's clock to UTC, limited to the range of ``datetime``."""
     return utc(seconds) or (MIN_TIME if seconds < 0 else MAX_TIME)
 
 
@@ -328,7 +328,7 @@ def _times(entry: Entry, utc: Calendar, now: datetime, settle_after: float) -> d
 
 
 def parties_of(entry: Entry) -> OrderIntent | Order | None:
-    """Return the recorded intent or order, which names the parties, or None."""
+    """Return the recorded intent or order that names the parties, or None if neither is stored."""
     undos = entry.pending_undos
     return entry.intent or order_on_record(entry) or next((undo.intent for undo in undos), None)
 
@@ -342,7 +342,7 @@ def order_of_intent(entry: Entry, intent_id: str) -> NewOrder | Order | None:
 
 @frozen
 class Sentence:
-    """A sentence about a key. It contains values that must be sanitized before they are shown.
+    """A sentence about a key, with values that must be sanitized before they are shown.
 
     Args:
         text: the sentence, with ``{}`` in place of each value.
@@ -362,7 +362,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that names the scopes that have keys, as the only ones in the journal."""
+    """Return a clause that lists the scopes that have keys, saying that the journal contains no others."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)
@@ -389,7 +389,8 @@ class ApprovalRequired(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            "four_eyes: this scope requires dual control: propose it, and let another person approve it"
+            "four_eyes: this scope requires dual control: propose the decision, and let another person "
+            "approve it"
         )
 
 
@@ -404,7 +405,7 @@ class ApproverIsProposer(ValueError):
 
 
 class RecordSetAside(ValueError):
-    """The decision was refused after the key's corrupt record had been put into quarantine for it."""
+    """The decision was refused, but the key's corrupt record had already been put into quarantine."""
 
 
 class KeyChanged(ValueError):
@@ -469,36 +470,8 @@ def _is_stale(entry: Entry, move: Move | None) -> bool:
     return proposal is not None and (entry.proposal is None or entry.proposal.id != proposal)
 
 
-def checked_settle_after(settle_after: Duration) -> float:
-    """Return ``settle_after`` in seconds.
-
-    Raises:
-        ValueError: ``settle_after`` is not a duration, or is negative.
-    """
-    seconds = duration("settle_after", settle_after)
-    if not seconds >= 0:
-        raise ValueError("settle_after: must be 0 seconds or more")
-    return seconds
-
-
-def checked_abandoned_settle_after(given: Duration | None, *, settle_after: float) -> float:
-    """Return ``abandoned_settle_after`` in seconds.
-
-    The default is one day, or ``settle_after`` if that is longer.
-
-    Raises:
-        ValueError: ``given`` is not a duration, or is less than ``settle_after``.
-    """
-    if given is None:
-        return max(ABANDONED_SETTLE_AFTER, settle_after)
-    seconds = duration("abandoned_settle_after", given)
-    if not seconds >= settle_after:
-        raise ValueError(f"abandoned_settle_after: must be at least settle_after, {settle_after:g} seconds")
-    return seconds
-
-
 def checked_order_id(order_id: str) -> str:
-    """Return ``order_id``, trimmed.
+    """Return ``order_id`` without surrounding whitespace.
 
     Raises:
         ValueError: ``order_id`` does not look like an order id.

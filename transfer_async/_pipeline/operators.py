@@ -2,8 +2,8 @@
 
 An operator first asks the service whether the order exists, and then decides. The journal records the
 decision only if the key's attempt has not changed. The key's history records the person and the reason. A
-refutation is accepted only after ``settle_after``, because until then a stalled request may take effect.
-Under dual control (four eyes), one person proposes a decision and another approves it. The table in
+refutation is accepted only after ``settle_after``, because until then a stalled request may still take
+effect. Under dual control (four eyes), one person proposes a decision and another approves it. The table in
 `decisions` lists all decisions.
 """
 
@@ -23,7 +23,7 @@ from transfer_async._models.errors import Outcome
 from transfer_async._models.events import Event, Observer, Observers, OrderInDoubt, Resolved
 from transfer_async._models.requests import OrderIntent
 from transfer_async._models.responses import Order
-from transfer_async._pipeline.call import fresh_id
+from transfer_async._pipeline.call import checked_settle_after, fresh_id
 from transfer_async._pipeline.decisions import DecisionRow, checked_undone, row_of, transition_of
 from transfer_async._pipeline.key_views import (
     ApprovalRequired,
@@ -36,7 +36,6 @@ from transfer_async._pipeline.key_views import (
     checked_decision,
     checked_name,
     checked_order_id,
-    checked_settle_after,
     checked_text,
     doubt_of,
     nearest_time,
@@ -103,17 +102,18 @@ class Operators:
     """The operations that operators can perform on the keys of one scope in a journal.
 
     Args:
-        journal: the journal. `Operators` does not close it.
+        journal: the journal. `Operators` does not close the journal.
         scope: the name of the service in the journal: a client's ``scope``, or its normalised ``base_url``.
-        settle_after: how many seconds must pass after the last possible send before a refutation is accepted.
+        settle_after: how many seconds must pass, after the order could last have been sent, before a
+            refutation is accepted.
         four_eyes: whether to require, from now on and for all operators, that another person approves each
-            decision in this scope (dual control). The journal stores the requirement, so False does not end
-            it.
+            decision in this scope (dual control). The journal stores the requirement, so passing False does
+            not end dual control.
         observers: the functions that receive `Resolved` and `OrderInDoubt` events.
         clock: for tests, the clock to use.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Operators:
     async def prepare(self) -> None:
         """If ``four_eyes`` is set, record in the journal that this scope requires dual control.
 
-        Every decision calls this first.
+        Every method that makes a decision calls this method first.
 
         Raises:
             JournalFailed: the journal could not be read or written.
@@ -174,8 +174,8 @@ class Operators:
     async def waiting(self) -> tuple[KeyView, ...]:
         """Return every key that needs attention, oldest first.
 
-        These are keys that are in doubt or were left by a dead worker, and keys with a pending undo, a
-        pending notification or a proposal to approve.
+        Keys that need attention are keys that are in doubt, keys that a dead worker left behind, and keys
+        with a pending undo, a pending notification or a proposal to approve.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -212,11 +212,13 @@ class Operators:
         return view
 
     async def look(self, key: str, *, by: str, reason: str) -> OrderIntent | Order:
-        """Return the parties to a key's order, which are personal data. The history records who viewed them.
+        """Return the parties to a key's order, which are personal data.
+
+        The key's history records who viewed the parties.
 
         Args:
             key: the key.
-            by: the person who views them.
+            by: the person who views the parties.
             reason: the reason, which is stored in the key's history.
 
         Returns:
@@ -229,10 +231,10 @@ class Operators:
         look = Look(by=checked_name("by", by), reason=checked_text("reason", reason))
         key = requests.to_text(key)
         if parties_of(await self._read(key)) is None:
-            raise ValueError("key: has no record of the parties of its order")
+            raise ValueError("key: the parties to its order are not on record")
         parties = parties_of((await self._write(key, look)).entry)
         if parties is None:
-            raise ValueError("key: was changed just now, and no longer has a record of the parties")
+            raise ValueError("key: was changed just now, and the parties are no longer on record")
         return parties
 
     async def note(self, key: str, *, by: str, reason: str) -> None:
@@ -260,7 +262,7 @@ class Operators:
         Args:
             key: the key.
             by: the person.
-            ends: whether to remove the watcher. Anyone may remove it.
+            ends: whether to remove the watcher. Anyone may remove the watcher.
 
         Raises:
             ValueError: the key has no record, or an argument is invalid.
@@ -272,7 +274,7 @@ class Operators:
         await self._write_or_refuse(key, move)
 
     async def history(self, key: str) -> tuple[HistoryEvent, ...]:
-        """Return a key's recorded history, oldest line first. Empty for an unknown key.
+        """Return a key's recorded history, oldest line first. An unknown key has an empty history.
 
         Raises:
             InvalidOrder: the key has no history and is invalid.
@@ -295,7 +297,8 @@ class Operators:
     ) -> tuple[list[AuditLine], str]:
         """Return the history lines of people's actions on all keys of the scope, newest first.
 
-        One call searches only part of a long history, so it may return fewer lines than ``limit``, or none.
+        To stay fast, a call may search only part of a long history, so it may return fewer lines than
+        ``limit``, or none at all.
 
         Args:
             limit: the maximum number of lines.
@@ -305,8 +308,9 @@ class Operators:
             until: return only lines from before this aware time.
 
         Returns:
-            The lines, and ``after`` for the next call, which is empty at the end. Each line is a tuple of the
-            key, the history line, and the line of the proposal that was pending before it, or None.
+            The lines, and the ``after`` to pass to the next call, which is empty if there are no more lines.
+            Each line is a tuple of the key, the history line, and the line of the proposal that was pending
+            before it, or None.
 
         Raises:
             ValueError: ``since`` or ``until`` is not an aware ``datetime``, or the journal cannot list the
@@ -349,7 +353,8 @@ class Operators:
             ApprovalRequired: the scope requires dual control; see `propose`.
             KeyChanged: the key has changed since ``seen``.
             ValueError: the key is neither in doubt nor created with this order id, the order belongs to
-                another key, or an argument is invalid. Both errors above are subclasses of ValueError.
+                another key, or an argument is invalid. `ApprovalRequired` and `KeyChanged` are subclasses of
+                ValueError.
             JournalFailed: the journal could not be read or written.
         """
         return await self.decide(
@@ -367,11 +372,12 @@ class Operators:
         hold.
 
         Args:
-            key: a key in doubt, at least ``settle_after`` after the last possible send.
+            key: a key in doubt, at least ``settle_after`` seconds after its order could last have been sent.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
             undone: confirms that a person undid the hooks and released the hold. Required if the record is
-                corrupt, because `recover` may then be unable to undo the hooks. The record is kept.
+                corrupt, because `recover` may then be unable to undo the hooks. The corrupt record itself is
+                kept.
             seen: see `resolve`.
 
         Returns:
@@ -396,7 +402,7 @@ class Operators:
 
         Args:
             key: a created key whose order is known only by its id.
-            order_id: the correct id. None, if it is unknown, puts the key in doubt again.
+            order_id: the correct id. If the correct id is unknown, pass None to put the key back in doubt.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
             seen: see `resolve`.
@@ -424,11 +430,13 @@ class Operators:
         undone: bool = False,
         seen: int | None = None,
     ) -> KeyRecord:
-        """Make any decision that one person may make. The general form of `resolve`, `refute` and `amend`.
+        """Make any decision that one person may make.
+
+        `resolve`, `refute` and `amend` are special cases of this method.
 
         Args:
             key: the key.
-            decision: the decision. ``WAIVE`` is refused, because it takes two people.
+            decision: the decision. ``WAIVE`` is refused, because ending dual control takes two people.
             order_id: the order's id, if the decision requires one.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
@@ -447,7 +455,7 @@ class Operators:
         basis = _basis(by, reason, seen=seen)
         row, order_id, key = *_row_and_id(decision, order_id), requests.to_text(key)
         if row.applies_to is KeyState.FREE:
-            raise ValueError(f"decision: {row.decision.value} needs two people: propose it")
+            raise ValueError(f"decision: {row.decision.value} needs two people: propose it instead")
         # This is an early check. The write checks it again; see `is_by_one_person`.
         if demands_four_eyes(await self._setting()):
             raise ApprovalRequired
@@ -513,11 +521,12 @@ class Operators:
         return proposal
 
     async def approve(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Approve another person's proposal, which makes the proposed decision.
+        """Approve another person's proposal, and thereby make the proposed decision.
 
         Args:
             key: the key.
-            proposal: the id of the proposal that the person saw. Only this proposal can be approved.
+            proposal: the id of the proposal that the person saw. The call fails if the key's current proposal
+                has a different id.
             by: the person who approves, who must not be the proposer.
             reason: the evidence, which is stored in the key's history.
 
@@ -527,8 +536,8 @@ class Operators:
         Raises:
             ApproverIsProposer: ``by`` is the proposer's name, or a name that looks the same.
             KeyChanged: the proposal is void, or another proposal has replaced it.
-            ValueError: the decision cannot be made now, or an argument is invalid. Both errors above are
-                subclasses of ValueError.
+            ValueError: the decision cannot be made now, or an argument is invalid. `ApproverIsProposer` and
+                `KeyChanged` are subclasses of ValueError.
             JournalFailed: the journal could not be read or written.
         """
         basis, key = _basis(by, reason, proposal=proposal), requests.to_text(key)
@@ -540,12 +549,14 @@ class Operators:
         return await self._end(key, row, entry, proposed.order_id, basis)
 
     async def withdraw(self, key: str, *, proposal: str, by: str, reason: str) -> KeyRecord:
-        """Withdraw or reject a proposal. Anyone may do so. The key's state does not change.
+        """Withdraw or reject a proposal.
+
+        Anyone may withdraw or reject a proposal. The key's state does not change.
 
         Args:
             key: the key.
             proposal: the id of the proposal that the person saw.
-            by: the person who withdraws or rejects it.
+            by: the person who withdraws or rejects the proposal.
             reason: the reason, which is stored in the key's history.
 
         Returns:
@@ -573,10 +584,10 @@ class Operators:
     async def demand_four_eyes(self, *, by: str, reason: str) -> FourEyes:
         """Require dual control in this scope from now on.
 
-        One person can introduce it, but ending it takes two.
+        One person can introduce dual control, but ending it takes two people.
 
         Args:
-            by: the person who requires it.
+            by: the person who requires dual control.
             reason: the reason, which is kept in the history of `FOUR_EYES`.
 
         Raises:
@@ -609,7 +620,7 @@ class Operators:
         return await self._journal.prune(before=before)
 
     async def times(self) -> Callable[[float], datetime]:
-        """Return a function that converts the journal's seconds to UTC, or else to the nearest possible time.
+        """Return a function that converts the journal's seconds to UTC, limited to the range of ``datetime``.
 
         Raises:
             JournalFailed: the journal could not be read.
@@ -618,7 +629,7 @@ class Operators:
         return lambda seconds: nearest_time(utc, seconds)
 
     async def _calendar(self) -> Callable[[float], datetime | None]:
-        """Return a function that converts the journal's seconds to UTC, or to None if that is impossible."""
+        """Return a function that converts the journal's seconds to UTC, or to None if out of range."""
         journal_now, utc_now = await self._journal.now(), self._clock.utc()
         return lambda seconds: time_after(utc_now, seconds - journal_now)
 
@@ -661,8 +672,8 @@ class Operators:
         """Yield the entry for the decision, and ``basis`` with that entry's version.
 
         First put a corrupt record into quarantine. The key is then in doubt, free, or created with
-        ``order_id``. This method's own writes do not count as changes by others. If a ValueError is raised,
-        nothing was written, unless it is a `RecordSetAside`.
+        ``order_id``. A write by this method itself does not cause a `KeyChanged`. If a
+        ValueError is raised, nothing was written, unless it is a `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
             raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
@@ -806,7 +817,7 @@ def _open_proposal(entry: Entry, basis: Basis) -> Proposal:
 
 def _refuse_unless_amendable(entry: Entry, order_id: str | None) -> None:
     if entry.state is not KeyState.CREATED:
-        raise ValueError(f"key: must be created; it is {state_text(entry)}")
+        raise ValueError(f"key: must have a recorded order; it is {state_text(entry)}")
     if not entry.is_amendable:
         raise refusal(TransitionResult(now=0.0, entry=entry, denial=Rejection.ANSWERED))
     if order_id == entry.order_id:

@@ -151,7 +151,7 @@ async def settle(
 def _ended_by_others(intent: OrderIntent, entry: Entry) -> bool:
     """Return whether another process ended ``intent`` before this worker reported its outcome.
 
-    That process undid the hooks, but a hook may have acted after it was undone.
+    The other process undid the hooks, but a hook may have acted after its undo had run.
     """
     return entry.intent_id != intent.id or entry.state is KeyState.FREE
 
@@ -167,14 +167,14 @@ async def _record_suspicion(
 ) -> None:
     """Record and publish that the key's record contradicts the sender's result.
 
-    A free key is bound again, and its pending undos are cancelled. However, after a refutation the hold may
+    A free key is bound again, and its pending undos are cancelled. After a refutation, however, the hold may
     already have been released.
 
     ``order`` and ``order_id`` come from the service's response. An unreadable response may contain only an
     id.
 
     Raises:
-        JournalFailed: the journal could not be written. The write will be retried.
+        JournalFailed: the journal could not be written; the write will be retried.
     """
     work, intent = call.work, call.work.intent
     suspect = Suspect(
@@ -215,7 +215,7 @@ async def _write_suspicion(
 
 
 def _report_suspicion(context: ClientCore, work: OrderProgress, why: str, order_id: str | None) -> None:
-    log.error("the record of the key %r contradicts its sender: %s", work.intent.key, why)
+    log.error("the record of the key %r contradicts the sender's report: %s", work.intent.key, why)
     context.publish(DuplicateSuspected, work, order_id=order_id)
 
 
@@ -241,7 +241,7 @@ async def went_in_doubt(
         transition = GoInDoubt(attempt=claimed.attempt or "", candidate=candidate, cause=cause)
         verdict = await context.journal.write(work.intent.key, transition, certain=Outcome.UNKNOWN)
     except KeyForgotten:
-        why = "the journal had lost the key before its sender reported: a duplicate is suspected"
+        why = "the journal had lost the key before the sender reported its result: a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
     except JournalFailed as error:
@@ -290,7 +290,7 @@ def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> 
 async def definite_failure(
     context: ClientCore, call: OrderCall, claimed: ClaimedKey, failure: TransferError | asyncio.CancelledError
 ) -> None:
-    """Free the key and record the pending undos in a single write. Then undo the hooks.
+    """Free the key and record the pending undos in a single write. The hooks are undone afterwards.
 
     Raises:
         JournalFailed: the failure could not be recorded, so nothing was undone and the key stays bound.
@@ -342,9 +342,9 @@ def _beneficiary_reason(failure: BaseException) -> str | None:
 async def check_key(context: ClientCore, error: TransferError, *, client_made: bool) -> None:
     """Set ``order_may_exist`` on the error of a definite failure just before the error is delivered.
 
-    The key became free when the failure was recorded. Since then, while the undos ran or before the caller
-    read the result, another call may have created an order. ``order_may_exist`` is false only if the key is
-    still free, or if the client generated the key and the journal no longer contains it.
+    The key became free when the failure was recorded. While the undos ran, or before the caller read the
+    result, another call may have created an order. ``order_may_exist`` is false only if the key is still
+    free, or if the client generated the key and the journal no longer contains it.
     """
     if error.order_may_exist or error.key is None or isinstance(error, JournalFailed):
         return
@@ -416,8 +416,8 @@ async def undo(
 ) -> None:
     """Run the pending undos of one intent, and record which of them succeeded.
 
-    An undo that fails stays pending. Its error does not replace the call's error. ``is_recorded`` is false if
-    the journal could not record the undos as pending.
+    An undo that fails stays pending. The undo's error does not replace the call's error. ``is_recorded`` is
+    false if the journal could not record the undos as pending.
 
     Raises:
         asyncio.CancelledError: `recover` was cancelled. Undos that have succeeded may run again.
@@ -440,7 +440,7 @@ async def undo(
 
 
 async def _is_still_pending(context: ClientCore, pending: PendingUndo) -> bool:
-    """Return whether an undo is still pending. A sender that reported late may have cancelled it."""
+    """Return whether an undo is still pending. A late report from the sender may have cancelled the undo."""
     try:
         entry = await context.journal.read(pending.intent.key)
     except JournalFailed:
@@ -534,7 +534,7 @@ async def settle_doubt(
 
     Raises:
         AlreadyCreated: ``resolve`` returned only the order id.
-        Refuted: no order exists, and none can appear. The hooks are undone.
+        Refuted: the order does not exist and can no longer appear; the hooks are undone.
         OutcomeUnknown: the order is still in doubt.
         JournalFailed: the journal could not be written.
     """
@@ -585,8 +585,9 @@ _LIKE_AN_ID = re.compile(r"tx-[!-~]{1,100}")
 def order_id_of(text: object) -> str | None:
     """Return ``text`` in lower case, without surrounding whitespace, if it looks like an order id, else None.
 
-    The service's ids are in lower case (specification 1). Otherwise, an id in upper case, for example from a
-    printed statement, would count as a different id, and two keys could be recorded with the same order.
+    The service's ids are in lower case (specification 1). If ids were not converted, an id in upper case, for
+    example from a printed statement, would count as a different id, and two keys could be recorded with the
+    same order.
     """
     given = requests.ascii_lower(requests.to_text(text).strip()) if isinstance(text, str) else ""
     return given if _LIKE_AN_ID.fullmatch(given) else None
@@ -642,7 +643,7 @@ async def _suspect_resolved(
     """Record that ``resolve`` found an order for ``entry``, whose doubt had already ended differently.
 
     Raises:
-        JournalFailed: the journal could not be written. The write will be retried.
+        JournalFailed: the journal could not be written; the write will be retried.
     """
     why = f"the client's resolve found {order_id} after the doubt had been refuted: a duplicate is suspected"
     if found_in.state is KeyState.CREATED and not _ended_by_others(work.intent, found_in):

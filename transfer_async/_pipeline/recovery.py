@@ -72,7 +72,7 @@ def questions_due(age: float) -> float:
     if another call has become due since the previous run, so the journal need not record the calls.
 
     Args:
-        age: the seconds since the last possible send, at least `ALWAYS_ASKED`.
+        age: the seconds since the order could last have been sent, at least `ALWAYS_ASKED`.
     """
     doublings = math.floor(math.log2(min(age, _DOUBLED) / ALWAYS_ASKED))
     return doublings + max(0.0, age - _DOUBLED) // LONGEST_PAUSE
@@ -80,7 +80,7 @@ def questions_due(age: float) -> float:
 
 @frozen(kw_only=True)
 class RecoveryReport:
-    """The results of one run of ``recover``. Each field is a number.
+    """The results of one run of ``recover``. Each field is a count.
 
     Args:
         taken_over: abandoned claims that were undone.
@@ -89,7 +89,7 @@ class RecoveryReport:
         refuted: orders in doubt that do not exist and can no longer appear.
         released: pending undos that succeeded.
         undos_pending: undos that failed and are still pending.
-        unreadable: keys with a corrupt record. An operator must resolve or refute them.
+        unreadable: keys with a corrupt record, which an operator must resolve or refute.
     """
 
     taken_over: int = 0
@@ -165,7 +165,7 @@ class Recovery:
     async def _try_to_process(self, key: str, work: Coroutine[Any, Any, None]) -> None:
         """Process one key.
 
-        Process a key. If the journal fails, remember the failure, so that the run can continue.
+        If the journal fails, remember the failure, so that the run can continue.
         """
         try:
             await work
@@ -266,7 +266,7 @@ class Recovery:
     async def _attend(self, key: str, certain: Outcome) -> TransitionResult | None:
         """Acquire the lease on a key in doubt or with pending undos.
 
-        Return None if another worker holds it.
+        Return None if another worker holds the lease.
         """
         lease = AcquireLease(lease=self._context.lease)
         attended = await self._context.journal.write(key, lease, certain=certain)
@@ -455,8 +455,8 @@ class Recoveries:
     async def finish(self, *, wait: float, grace: float) -> None:
         """Wait up to ``wait`` seconds for the runs, then cancel those that are left.
 
-        Then wait up to ``grace`` seconds for those to end. A periodic run stops once it has finished the keys
-        it is processing.
+        Then wait up to ``grace`` seconds for the cancelled runs to end. A periodic run stops once it has
+        finished the keys it is processing.
         """
         self._ending = True
         if self._background is not None and self._periodic is not None and self._periodic.resting:

@@ -1,4 +1,4 @@
-"""Helpers that do not depend on orders: time, tasks, callables, the log.
+"""General helpers that do not depend on orders, for time, tasks, callables and logging.
 
-This package imports no other layer.
+By the layering rules, this package imports no other layer.
 """

@@ -36,7 +36,7 @@ def duration(name: str, value: Duration) -> float:
     """Return the argument ``name`` in seconds.
 
     Raises:
-        ValueError: ``value`` is not a duration. The message names the argument.
+        ValueError: ``value`` is not a duration; the message names the argument.
     """
     try:
         return seconds(value)
@@ -72,7 +72,7 @@ _FIRST, _LAST = MIN_TIME.timestamp(), MAX_TIME.timestamp()
 def time_after(time: datetime, seconds: float) -> datetime | None:
     """Return the time ``seconds`` after ``time``, or None if a ``datetime`` cannot hold it.
 
-    The arguments may come from a corrupt record.
+    The arguments may come from a corrupt record, and so may be out of range.
     """
     try:
         return time + timedelta(seconds=seconds)
@@ -157,8 +157,8 @@ class Periodic:
         until: called before each run; returns whether to stop.
         failed: called with the error of a run that failed.
         clock: the source of sleep and randomness.
-        first: the seconds before the first run. The default is a random part of ``every``, so that processes
-            that start at the same time do not run in step.
+        first: the seconds before the first run. The default is a random fraction of ``every``, so that
+            processes that start at the same time do not all run at once.
 
     Attributes:
         resting: whether `run` is between two runs, so that cancelling it interrupts no run.
@@ -196,7 +196,7 @@ class Periodic:
 
 
 def moment(since_1970: float) -> datetime:
-    """Convert seconds since 1970 to a time in UTC. If out of range, it becomes the first or last date."""
+    """Convert seconds since 1970 to a time in UTC, limited to the first and the last date of ``datetime``."""
     try:
         return datetime.fromtimestamp(since_1970, UTC)
     except (OverflowError, ValueError, OSError):

@@ -34,7 +34,7 @@ class _ShowsNothing:
         return object.__repr__(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return no fields. Otherwise, the library rich would show all fields of a struct."""
+        """Return no fields, because the ``rich`` library would otherwise show all fields of a struct."""
         return []
 
 
@@ -48,7 +48,7 @@ class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
 class FrozenStruct(_ShowsNothing, msgspec.Struct, eq=False, frozen=True):
     """Base class of immutable objects, such as a client's parts or a row of a table.
 
-    This is not an attrs class, because each attrs class adds 0.2 ms to the import.
+    `FrozenStruct` is not an attrs class, because each attrs class adds 0.2 ms to the import time.
     """
 
 
@@ -150,7 +150,7 @@ async def try_call(function: Callable[..., Awaitable[T]], *args: Any) -> T | Rai
     """Call a bank's async ``function``.
 
     Returns:
-        The result, or the error that was raised.
+        The function's result, or a `Raised` that contains its error.
 
     Raises:
         BaseException: an error for which `must_propagate` is true.
@@ -166,8 +166,8 @@ async def try_call(function: Callable[..., Awaitable[T]], *args: Any) -> T | Rai
 def must_propagate(error: BaseException) -> bool:
     """Return whether ``error`` must be raised again, because it does not come from the bank's code.
 
-    Such an error ends the program or the coroutine, or is a requested cancellation of the running task. A
-    `CancelledError` without a requested cancellation comes from the bank's code.
+    An error that must be raised again ends the program or the coroutine, or is a requested cancellation of
+    the running task. A `CancelledError` without a requested cancellation comes from the bank's code.
     """
     if not issubclass(type(error), asyncio.CancelledError):
         return is_end(error)
@@ -283,7 +283,10 @@ def check_count(name: str, value: object, *, least: int = 1) -> None:
 
 
 def positive(rule: str = POSITIVE) -> Validator:
-    """Return a validator that requires a finite float greater than 0. Its error message contains ``rule``."""
+    """Return a validator that requires a finite float greater than 0.
+
+    The validator's error message contains ``rule``.
+    """
 
     def check(_: object, attribute: Attribute[Any], value: object) -> None:
         if not is_positive(value):

@@ -1,1 +1,1 @@
-"""Integrations with other libraries, for the client and the worker. Most of them need an extra."""
+"""Integrations with other libraries, for the client and the worker. Most integrations need an extra."""

@@ -1,7 +1,7 @@
 """The journal, which stores intents and their outcomes in memory, in a SQLite file or in PostgreSQL.
 
-To implement your own journal, you need only the names exported here; see `Journal`. This package may import
-`_converters`, `_models` and `_support`.
+To implement your own journal, you need only the names exported here; see `Journal`. By the layering rules,
+this package may import `_converters`, `_models` and `_support`.
 """
 
 import os
@@ -174,7 +174,9 @@ def __getattr__(name: str) -> Any:
 
 @hides_arguments
 def journal_at(address: str, *, seal: Seal | None = None) -> SQLiteJournal | PostgresJournal:
-    """Create a `PostgresJournal` or a `SQLiteJournal`, depending on ``address``. It opens on first use.
+    """Create a `PostgresJournal` or a `SQLiteJournal`, depending on ``address``.
+
+    The journal opens on first use.
 
     Args:
         address: the ``postgresql://`` URL of a database, or the path of a SQLite file.

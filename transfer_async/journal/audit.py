@@ -1,8 +1,8 @@
 """Implements ``audit`` for durable journals: lists people's actions on all keys, newest first.
 
 The history table has no index on the person's name. The audit therefore reads the whole history once, one
-range of line ids at a time. It caches the id, scope, person and time of the few lines that name a person.
-Later calls read only the newest lines from the store.
+range of line ids at a time. The audit caches the id, scope, person and time of the few history lines that
+name a person. Later audits read only the newest lines from the store.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Range:
     def found(
         self, scope: str, *, below: int, by: str | None, since: float | None, until: float | None
     ) -> list[int]:
-        """Return the ids below ``below`` of the lines that match (see `Journal.audit`), newest first."""
+        """Return the ids, below ``below``, of the matching lines (see `Journal.audit`), newest first."""
         begin, end = -math.inf if since is None else since, math.inf if until is None else until
         if self._latest < begin or self._earliest >= end:
             return []

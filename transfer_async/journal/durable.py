@@ -1,6 +1,6 @@
 """The base class of durable journals, which writes concurrent transitions in a single commit.
 
-This module queues and decides transitions; a back end stores them. New transitions wait while a commit is
+This module queues and decides transitions; a subclass stores them. New transitions wait while a commit is
 being written, and then share the next commit. Under load, commits therefore become larger. A commit waits
 briefly for more transitions before it starts, for example from callers whose previous transition has just
 been committed.
@@ -77,7 +77,7 @@ PRUNE_BATCH = 1000
 
 
 class Queries(Protocol):
-    """The SQL statements for reading. They take the same parameters in every back end."""
+    """The SQL statements for reading. The statements take the same parameters in every back end."""
 
     find: str
     in_doubt: str
@@ -119,7 +119,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
-        """Load, decide and write the transitions until all are durable; call `_settle` with those that are.
+        """Load, decide and write the transitions until all are durable; pass those that are to `_settle`.
 
         The store must be open.
         """
@@ -130,7 +130,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Return whether the store itself raised ``error``, so that every transition would fail."""
+        """Return whether ``error`` comes from the store itself, so that every transition would fail."""
 
     @abc.abstractmethod
     async def now(self) -> float:
@@ -138,7 +138,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     async def _prune_some(self, scope: str, before: float) -> int:
-        """Delete up to `PRUNE_BATCH` keys of a scope that ended before ``before``. Return how many."""
+        """Delete at most `PRUNE_BATCH` keys that ended before ``before``, and return their number."""
 
     @property
     @abc.abstractmethod
@@ -206,7 +206,7 @@ class DurableJournal(abc.ABC):
     async def planned_upgrade(self) -> Upgrade:
         """Return what `upgrade` would do, without changing anything.
 
-        It reads every key, which takes about a minute for a million keys.
+        Planning reads every key, which takes about a minute for a million keys.
 
         Raises:
             JournalFailed: the journal does not exist, its version is newer than this program's, or the store
@@ -219,8 +219,8 @@ class DurableJournal(abc.ABC):
         """Upgrade the journal, with all its scopes, from an older format to this version's format.
 
         First stop every program that uses the journal. After the upgrade, programs of the older version can
-        no longer write to it. An upgrade cannot be undone. It runs in one transaction: if it is interrupted,
-        nothing has changed, and it can be run again.
+        no longer write to it. An upgrade cannot be undone. The upgrade runs in one transaction: if it is
+        interrupted, nothing has changed, and it can be run again.
 
         Args:
             plan: the result of `planned_upgrade`, for example one that a person has confirmed.
@@ -303,11 +303,11 @@ class DurableJournal(abc.ABC):
         return [(order_id, key, at) for order_id, key, at in found]
 
     async def refuted(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. The keys are returned in the order of their history lines."""
         return await self._with_move(Refute.name, scope, after)
 
     async def resolved(self, scope: str, *, after: str = "") -> tuple[list[str], str]:
-        """See `Journal`. The keys are in the order of their history lines."""
+        """See `Journal`. The keys are returned in the order of their history lines."""
         return await self._with_move(Resolve.name, scope, after)
 
     async def history(self, scope: str, key: str) -> tuple[HistoryEvent, ...]:
@@ -353,13 +353,14 @@ class DurableJournal(abc.ABC):
     def _bind_to_loop(self) -> asyncio.AbstractEventLoop:
         """On first use, bind the journal to this process and event loop. Return the running loop."""
         if self._is_forked:  # Checked first: the thread and the connections exist only in the parent.
-            raise JournalFailed("the journal was opened before a fork: create one in each process")
+            raise JournalFailed("the journal was opened before a fork: create a journal in each process")
         loop = asyncio.get_running_loop()
         if self._bound_to is None:
             self._bound_to = (os.getpid(), loop)
         elif self._bound_to[1] is not loop:
             raise JournalFailed(
-                "the journal is open in another event loop: close it there first, or create one for each loop"
+                "the journal is open in another event loop: close it there first, or create a journal for "
+                "each loop"
             )
         return loop
 
@@ -395,9 +396,9 @@ class DurableJournal(abc.ABC):
     async def _gather(self) -> None:
         """Wait until no more transitions arrive, but no longer than the last commit took.
 
-        A caller whose transition has just been committed soon makes its next one. Without this wait, two
-        groups of callers would alternate, each with its own commit. That would double the number of commits,
-        which matters on a slow disk.
+        A caller whose transition has just been committed usually makes its next transition soon. If the
+        runner did not wait, two groups of callers would alternate, each with its own commit. Twice as many
+        commits would be needed, which matters on a slow disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -489,8 +490,8 @@ class PendingMove(msgspec.Struct, eq=False):
         move: the transition.
         token: a unique token, stored with the transition.
         result: the future that the caller awaits.
-        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If so, the
-            token is looked up before the transition is decided again.
+        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If it may have
+            succeeded, the token is looked up before the transition is decided again.
         is_settled: whether the transition is durable and its caller has received the result.
         order_id: the order id to bind to the key, or None; computed from ``move``.
         is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
@@ -559,10 +560,10 @@ class Transaction:
     """The transitions that share one commit, in the order in which they were requested.
 
     Attributes:
-        places: the keys to load, in this order. These include the scope's own entry if a person decides
+        places: the keys to load, in this order. The keys include the scope's own entry if a person decides
             alone.
-        is_committing: whether the commit has been sent. From then on, a commit that fails may still have been
-            written.
+        is_committing: whether the commit has been sent. Once the commit has been sent, it may succeed even if
+            it raises an error.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
@@ -615,7 +616,10 @@ class Transaction:
         return {pending.token for pending in self.wanted if self._held[pending.place].entry is None}
 
     def known_token(self, place: RecordId) -> str | None:
-        """Return the cached entry's token or None. If the store has the same token, do not read the row."""
+        """Return the cached entry's token or None.
+
+        If the store contains the same token, the row need not be read.
+        """
         return self._known[place][0] if place in self._known else None
 
     def load(self, place: RecordId, token: str | None, row: EntryRow | None) -> None:
@@ -640,7 +644,7 @@ class Transaction:
     def decide(self, now: float, *, committed: Iterable[str] = ()) -> None:
         """Decide the transitions one by one, and fill in `results`, `writes` and `steps`.
 
-        ``committed`` contains the tokens of transitions that an earlier attempt has already committed.
+        ``committed`` contains the tokens of transitions that an earlier attempt has committed.
         """
         already = set(committed)
         for pending in self.wanted:
@@ -713,7 +717,7 @@ def _needs_stored_state(pending: PendingMove, result: TransitionResult | None) -
 
 
 def _result_of_found_commit(pending: PendingMove, held: _Held, now: float) -> TransitionResult:
-    """Return the result of a transition whose token was found in the store: its commit had succeeded."""
+    """Return the result of a committed transition, whose token was found in the store."""
     assert held.entry is not None  # noqa: S101 - otherwise the commit is tried again, see `Transaction.tokens_without_entry`
     wanted, entry = _LEADS_TO.get(type(pending.move)), held.entry
     if isinstance(pending.move, Release) and entry.state is KeyState.IN_DOUBT:

@@ -60,10 +60,10 @@ class KeySeal:
         keys: a mapping from ids to keys, which are 32 bytes long. An id consists of 1 to 32 letters, digits,
             ``.``, ``_`` or ``-``, and is stored with each ciphertext. Keep a key as long as any stored data
             is encrypted with it.
-        current: the id of the key that encrypts new data. All keys can decrypt.
+        current: the id of the key that encrypts new data. All keys can be used for decryption.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule, but contains no key.
+        ValueError: an argument is invalid; the message names the argument and the rule, but contains no key.
     """
 
     @hides_arguments
@@ -85,8 +85,8 @@ class KeySeal:
         """Read the keys from a JSON file: ``{"current": "2026", "keys": {"2026": "<32 bytes in base64>"}}``.
 
         Raises:
-            ValueError: the file cannot be read, or its format is wrong. The message never contains the
-                contents.
+            ValueError: the file cannot be read, or its format is wrong. The error message never contains the
+                file's contents.
         """
         try:
             read = json.loads(Path(path).read_bytes())
@@ -177,7 +177,7 @@ def owner_of(kind: str, name: str, place: RecordId | None) -> str:
 
 
 def opened(seal: Seal | None, text: str, *, owner: str, formerly: str) -> bytes:
-    """Decrypt a ciphertext. ``formerly`` is the owner that earlier versions used.
+    """Decrypt a ciphertext. ``formerly`` is the owner to which earlier versions bound the ciphertext.
 
     Raises:
         DoesNotOpen: the ciphertext cannot be decrypted, or there is no seal.

@@ -67,16 +67,16 @@ class Rejection(enum.Enum):
     CREATED = "the key's order exists"
     BUSY = "another worker holds a lease on the key"
     IN_DOUBT = "the key's order may exist"
-    LOST = "the key's claim or attempt has changed since"
+    LOST = "the key's claim or attempt has changed"
     TOO_EARLY = "a request may still take effect"
     FOREIGN = "the order's id is bound to another key"
     REFUSED = "the same order was refused before, and would be refused again"
     UNREAD = "the key's record is corrupt or cannot be decrypted"
     MOVED = "the key has changed since it was read"
     VOID = "the proposal is void: the key has changed since, or another proposal has replaced it"
-    SAME_PERSON = "the person who proposed it may not approve it"
-    ANSWERED = "the service itself answered with the order"
-    ALONE = "the scope requires dual control: one person proposes it, and another approves"
+    SAME_PERSON = "the person who made the proposal may not approve it"
+    ANSWERED = "the service itself returned the order"
+    ALONE = "the scope requires dual control: another person must approve the decision"
 
 
 ABANDONED = "Abandoned"
@@ -94,7 +94,7 @@ SUSPECTED = "DuplicateSuspected"
 
 @frozen(kw_only=True)
 class Ending:
-    """The definite failure that ended an intent. It stays on record after the key is free again."""
+    """The definite failure that ended an intent. The failure stays on record after the key is free again."""
 
     outcome: Outcome
     error: str
@@ -110,13 +110,13 @@ class Ending:
 
     @property
     def is_final(self) -> bool:
-        """Whether the service refused, and would refuse the same order again."""
+        """Whether the service refused the order, and would refuse the same order again."""
         return self.outcome is Outcome.REFUSED and is_final_no(self.error, self.status)
 
 
 @frozen(kw_only=True)
 class OutboxEntry:
-    """A pending notification that an order, published as unknown, was resolved or refuted.
+    """A pending notification that an order, first published as unknown, was resolved or refuted.
 
     If ``error`` is `SUSPECTED`, the sender's result contradicts the recorded one: two orders may exist.
     """
@@ -224,12 +224,12 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         reply: the service's response with the order, if it was received.
         ending: the definite failure in which the last intent ended.
         pending_undos: the pending undos, including those of earlier intents.
-        notification_requested: whether the outcome of this intent was published as unknown. If so, the final
-            outcome must be published too.
+        notification_requested: whether the outcome of this intent was published as unknown. If it was, the
+            final outcome must be published too.
         pending_notifications: the pending notifications, including those of earlier intents.
         candidates: order ids found in responses to this intent that could not be read as its order.
-        cause: why this intent is, or was, in doubt; None in records of earlier versions. It lists attempts
-            only if the sender itself reported the doubt.
+        cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
+            attempts only if the sender itself reported the doubt.
         unread: set if the record is corrupt. The other fields then contain only the readable part, and the
             key is bound, whatever its ``state``.
         quarantined: corrupt records that were put into quarantine, unchanged.
@@ -239,8 +239,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
             only; read `watched_by` instead.
         four_eyes: whether dual control is required, on the scope's own entry (`FOUR_EYES`); None on other
             entries.
-        unknown_members: stored members that only a newer version of the package uses, as JSON. They are
-            written back unchanged, so that programs of both versions can share a journal.
+        unknown_members: stored members that only a newer version of the package uses, as JSON. The members
+            are written back unchanged, so that programs of both versions can share a journal.
     """
 
     state: KeyState
@@ -279,10 +279,12 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
     @property
     def sender_reported(self) -> bool:
-        """Whether the sender itself reported the doubt. After such a report it sends nothing more.
+        """Whether the sender itself reported that the outcome is unknown.
 
-        Without a report, the sender's process may have ended, or may only be stopped. A stopped process may
-        still send the order when it continues.
+        A sender that has reported this sends nothing more.
+
+        If the sender did not report, its process may have ended, or may only be suspended. A stopped process
+        may still send the order when it continues.
         """
         return self.cause is not None and self.cause.is_from_sender
 
@@ -298,8 +300,8 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
 
         Args:
             settle_after: how long a sent request may still take effect, in seconds.
-            abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. With
-                None, ``settle_after`` always applies.
+            abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. If None,
+                ``settle_after`` always applies.
         """
         if abandoned_settle_after is None or self.sender_reported:
             return self.sent_until + settle_after
@@ -328,7 +330,7 @@ BLANK = Entry(state=KeyState.FREE, fingerprint="", intent_id="", intent=None, cl
 def demands_four_eyes(entry: Entry | None) -> bool:
     """Return whether the scope's own entry under `FOUR_EYES` requires dual control.
 
-    So does a corrupt entry: otherwise, damaging the entry would disable the rule.
+    A corrupt entry also requires dual control; otherwise, damaging the entry would disable the rule.
     """
     return entry is not None and (entry.four_eyes is True or entry.unread is not None)
 
@@ -346,7 +348,8 @@ class TransitionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of a transition.
 
     Args:
-        entry: the entry after the transition. A rejection leaves it unchanged, but see ``found_doubt``.
+        entry: the entry after the transition. A rejection leaves the entry unchanged, except as described for
+            ``found_doubt``.
         denial: the reason for the rejection, or None if the transition was made.
         found_doubt: whether the transition was rejected and put the key in doubt, because an order may exist.
         now: the time of the decision, in seconds on the journal's clock.
@@ -389,14 +392,15 @@ class Decision(enum.Enum):
 
 @frozen(kw_only=True)
 class Proposal:
-    """A decision that a person has proposed. It becomes void when the key changes.
+    """A decision that a person has proposed. The proposal becomes void when the key changes.
 
     Args:
-        id: the proposal's id. An approval contains it, so that it approves exactly what the approver saw.
+        id: the proposal's id. An approval contains the id, so that only the proposal that the approver saw
+            can be approved.
         decision: see `Decision`.
         order_id: the order's id, for `RESOLVE` and `AMEND`. With `AMEND`, None puts the key back in doubt.
-        by: the person who proposes it.
-        reason: the evidence that this person gives.
+        by: the person who made the proposal.
+        reason: the evidence that the proposer gave.
         at: the time of the proposal, in seconds on the journal's clock.
         undone: for `REFUTE`, whether the undos that recovery cannot run were done manually.
     """
@@ -416,7 +420,7 @@ class Watcher:
 
     Args:
         by: the person.
-        at: when they said so, in seconds on the journal's clock.
+        at: when the person said so, in seconds on the journal's clock.
         version: the version of the entry that they are looking at, which may not be the latest.
     """
 
@@ -461,8 +465,8 @@ normalisation are omitted.
 def is_same_person(name: str, other: str) -> bool:
     """Return whether two names are equal or look the same to a reader.
 
-    A wrong False would let one person with two names approve their own proposal. A wrong True would only
-    prevent two people from approving each other's proposals.
+    A false negative would let one person with two names approve their own proposal. A false positive would
+    only prevent two people from approving each other's proposals.
     """
     return not _comparable_forms(name).isdisjoint(_comparable_forms(other))
 

@@ -45,12 +45,13 @@ class Propose(Move, frozen=True, kw_only=True):
     Args:
         id: the proposal's id.
         decision: the proposed decision.
-        attempt: the attempt's token. If the entry contains a different one, the proposal is rejected.
+        attempt: the attempt's token. If the entry contains a different token, the proposal is rejected.
         order_id: the order's id, if the decision needs one.
-        by: the person who proposes it.
+        by: the person who makes the proposal.
         said: the evidence that the person gives.
         undone: whether the undos that recovery cannot run were done manually.
-        settle_after: for a refutation, the seconds that must have passed since the last possible send.
+        settle_after: for a refutation, how many seconds must have passed since the order could last have been
+            sent.
         seen: the version of the entry that the person saw; None accepts any version.
     """
 
@@ -124,7 +125,7 @@ class Demand(Move, frozen=True, kw_only=True):
     reason: str
 
     def decide(self, entry: Entry | None, now: float) -> TransitionResult:
-        """Add the rule to the scope's own entry. An existing rule stays; a corrupt entry is replaced."""
+        """Add the rule to the scope's own entry. An existing rule is kept; a corrupt entry is replaced."""
         if entry is not None and entry.unread is not None and (entry.intent_id or entry.fingerprint):
             # The record is an order's, not the rule's.
             return TransitionResult(now=now, entry=entry, denial=Rejection.UNREAD)
@@ -232,7 +233,10 @@ def _notifications_without(entry: Entry, order_id: str) -> tuple[OutboxEntry, ..
 
 
 class _WithoutChange(Move, frozen=True, kw_only=True):
-    """Base class of transitions that only add a line to the history. They leave a pending proposal valid."""
+    """Base class of transitions that only add a line to the history.
+
+    These transitions leave a pending proposal valid.
+    """
 
     by: str
 
@@ -268,7 +272,7 @@ class Watch(_WithoutChange, frozen=True, kw_only=True):
 
 
 class Unwatch(_WithoutChange, frozen=True, kw_only=True):
-    """Record that nobody is looking at the key any more. Anyone may do so."""
+    """Record that nobody is looking at the key any more. Anyone may record this."""
 
     name: ClassVar[str] = "unwatch"
 
@@ -285,7 +289,8 @@ _DECIDES_NOTHING = WITHOUT_CHANGE | {RenewLease.name}
 def latest(steps: Sequence[HistoryEvent], limit: int) -> list[HistoryEvent]:
     """Shorten a history to ``limit`` lines: drop look-ups, notes and renewals first, then the oldest lines.
 
-    Without this order, many look-ups or notes would displace the decisions. The newest line is always kept.
+    If the oldest lines were simply dropped, many look-ups or notes would displace the decisions. The newest
+    line is always kept.
     """
     surplus = len(steps) - limit
     if surplus <= 0:
@@ -301,9 +306,9 @@ S = KeyState
 
 _DECISIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     (Resolve, S.IN_DOUBT, S.CREATED, "a person or ``resolve`` has found the order"),
-    (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear any more"),
-    (Amend, S.CREATED, S.CREATED, "a person gave the wrong id, and the right one is known"),
-    (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong id, and the right one is not known"),
+    (Refute, S.IN_DOUBT, S.FREE, "no order exists, and none can appear later"),
+    (Amend, S.CREATED, S.CREATED, "a person gave the wrong order id, and the right id is known"),
+    (TakeBack, S.CREATED, S.IN_DOUBT, "a person gave the wrong order id, and the right id is not known"),
     (Waive, S.FREE, S.FREE, "on the scope's own entry: two people have agreed to end dual control"),
 )
 
@@ -321,8 +326,8 @@ OPERATOR_TRANSITIONS: tuple[tuple[type[Move], KeyState, KeyState, str], ...] = (
     *((Withdraw, state, state, "the proposal was withdrawn or rejected") for state in _PROPOSABLE),
     (Demand, S.FREE, S.FREE, "on the scope's own entry: dual control is required from now on"),
     *((Look, state, state, "the history records who saw the parties' names") for state in S),
-    *((Note, state, state, "a person writes down what they know") for state in S),
-    *((Watch, state, state, "others can take another key") for state in S),
-    *((Unwatch, state, state, "others can take the key again") for state in S),
+    *((Note, state, state, "a person adds a note to the history") for state in S),
+    *((Watch, state, state, "other people can choose another key") for state in S),
+    *((Unwatch, state, state, "other people can choose this key again") for state in S),
 )
 """The table's rows for the transitions that people make: transition, source state, target state, reason."""

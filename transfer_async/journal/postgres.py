@@ -1,13 +1,13 @@
 """A journal in a PostgreSQL database, which any number of machines can share.
 
-It keeps no session state, so it also works behind a transaction-pooling proxy. All times come from the
-database's clock. When `move` returns, the commit is on disk and on the synchronous standbys. If the reply to
-a commit is lost, the journal looks up whether the commit succeeded.
+The journal keeps no session state, so it also works behind a transaction-pooling proxy. All times come from
+the database's clock. When `move` returns, the commit is on disk and on the synchronous standbys. If the reply
+to a commit is lost, the journal looks up whether the commit succeeded.
 
-A worker usually knows the stored entry: it has just written the entry itself, or the key is new. A transition
-is therefore first decided optimistically, from the cached entry and an estimate of the server's time. If both
-are correct, it is stored in one round trip. Otherwise it is decided again in a transaction that reads and
-locks the stored entry.
+A worker usually knows the stored entry, because it has just written the entry itself or the key is new. A
+transition is therefore first decided optimistically, from the cached entry and an estimate of the server's
+time. If the entry and the estimate are correct, the transition is stored in one round trip. If either is
+wrong, the transition is decided again in a database transaction that reads and locks the stored entry.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PostgresJournal(DurableJournal):
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     _sql: Statements
@@ -234,7 +234,8 @@ class PostgresJournal(DurableJournal):
         asyncpg = driver()
         if isinstance(error, (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
             return False
-        return isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError))
+        errors = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+        return isinstance(error, errors)
 
     async def _commit(self, wanted: Sequence[PendingMove]) -> None:
         """See `DurableJournal`."""
@@ -258,7 +259,8 @@ class PostgresJournal(DurableJournal):
     async def _commit_optimistically(self, wanted: Sequence[PendingMove]) -> list[PendingMove]:
         """Store the transitions whose cached entries equal the stored ones, and return the others.
 
-        After any error, return all of them: the following transaction finds out which were stored.
+        After any error, return all transitions; the transaction that follows finds out which of them were
+        stored.
         """
         transaction = Transaction(wanted, self._cache, seal=self._seal)
         try:
@@ -276,7 +278,7 @@ class PostgresJournal(DurableJournal):
     async def _store_optimistically(
         self, session: Session, transaction: Transaction, now: float
     ) -> set[RecordId]:
-        """Store with one statement, without an explicit transaction if the session's defaults are safe."""
+        """Store the writes with one statement, without a transaction if the session's defaults are safe."""
         if session.has_safe_defaults:
             return await self._store(session, transaction, estimated_at=now)
         await session.execute(self._sql.begin)
@@ -315,7 +317,7 @@ class PostgresJournal(DurableJournal):
                 await session.fetch(lock, scopes)
 
     async def _load(self, session: Session, transaction: Transaction) -> float:
-        """Lock and load every place, and return the time on the journal's clock."""
+        """Lock and load every requested entry, and return the time on the journal's clock."""
         places = transaction.places
         known = [transaction.known_token(place) for place in places]
         ids = _columns(transaction.ids, 2)
@@ -333,7 +335,7 @@ class PostgresJournal(DurableJournal):
     ) -> set[RecordId]:
         """Store each write if the entry that it replaces is still in the store.
 
-        Return the places of the stored writes.
+        Return the scopes and keys of the stored writes.
 
         ``estimated_at`` is the estimated server time of the decision, or None if the time came from the
         server.
@@ -368,7 +370,10 @@ class PostgresJournal(DurableJournal):
                 raise
 
     def _time(self, database: float) -> float:
-        """Convert the database's time to the journal's time. They are equal; tests override this method."""
+        """Convert the database's time to the journal's time.
+
+        The two times are equal, but tests override this method.
+        """
         return database
 
     # --- reading --------------------------------------------------------------------------------
@@ -455,7 +460,10 @@ _ROW = "state, token, order_id, due_at, ended_at, body::text, intent::text, NULL
 
 
 class UpgradableTables(Upgradable):
-    """A PostgreSQL journal of any version, opened for an upgrade. It uses its own session."""
+    """A PostgreSQL journal of any version, opened for an upgrade.
+
+    The upgrade uses its own database session.
+    """
 
     def __init__(self, session: Session, *, schema: str, sql: Statements) -> None:
         self._session = session
@@ -481,7 +489,10 @@ class UpgradableTables(Upgradable):
         return [name for (name,) in await self._session.fetch(_USERS)]
 
     async def carry_out(self, upgrade: Upgrade) -> bool:
-        """See `Upgradable`. If this fails, the caller closes the session, which rolls everything back."""
+        """See `Upgradable`.
+
+        If the upgrade fails, the caller closes the session, which rolls everything back.
+        """
         asyncpg = driver()
         try:
             return await self._carried_out(upgrade)

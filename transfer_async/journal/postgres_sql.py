@@ -273,6 +273,7 @@ def is_retryable(error: Exception) -> bool:
             Conflict,
             OSError,  # includes TimeoutError
             asyncpg.InterfaceError,
+            asyncpg.InternalClientError,  # The server ended the session between two statements.
             asyncpg.PostgresConnectionError,
             asyncpg.OperatorInterventionError,
             asyncpg.TransactionRollbackError,
@@ -317,7 +318,8 @@ class Session:
 
     Args:
         connection: asyncpg's connection.
-        prepares: whether to prepare statements. Set it only if the server keeps them for this connection.
+        prepares: whether to prepare statements. Set this only if the server keeps prepared statements for the
+            connection.
         has_safe_defaults: whether a statement outside a transaction runs with the transaction settings that
             the journal needs.
     """
@@ -373,7 +375,7 @@ def _name_of(sql: str) -> str:
 class Sessions:
     """A pool of at most ``limit`` connections, opened on demand.
 
-    It lends the most recently used one first.
+    The connection that was used most recently is lent first.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Session]], *, limit: int) -> None:
@@ -422,8 +424,8 @@ class Sessions:
 class EstimatedServerClock:
     """An estimate of the server's time. The error is at most one round trip.
 
-    The estimate advances with the event loop's clock. It is corrected only when a response proves it wrong,
-    so that later transitions usually receive later times.
+    The estimate advances with the event loop's clock. The estimate is corrected only when a response proves
+    it wrong, so that later transitions usually receive later times.
     """
 
     def __init__(self) -> None:

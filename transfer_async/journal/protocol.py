@@ -38,14 +38,16 @@ A proposal is pending until the key changes. The transitions in `WITHOUT_CHANGE`
 
 
 class Journal(Protocol):
-    """The interface of a journal, which stores intents and their outcomes. `decide` makes all decisions.
+    """The interface of a journal, which stores intents and their outcomes.
+
+    The function `decide` accepts or rejects every transition.
 
     Methods do not convert the errors of the underlying store. A transition is atomic, and its history line is
     written in the same transaction. When `move` returns, the transition is durable if ``durable`` is true. A
     transition completes even if its caller is cancelled.
 
-    Your own journal can be any class with these methods. It handles all transitions in the same way: in one
-    transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
+    Your own journal can be any class with these methods. The journal handles all transitions in the same way:
+    in one transaction, it loads the entry under a lock, calls `decide`, and writes the changed entry::
 
         async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
             async with self.transaction(scope, key) as stored:  # no other writer holds the key
@@ -59,14 +61,14 @@ class Journal(Protocol):
             return verdict
 
     Once a `Demand` for dual control has returned, a transition that one person makes alone may only commit if
-    `decide` was called with this rule. This also applies to the first `Demand`, when there is no row to lock
-    yet.
+    `decide` was called with this rule. The first `Demand` must have this effect too, although there is no row
+    to lock yet.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
     `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
     defines the time before which `prune` may delete ended keys. All workers use the store's clock. If the
-    reply to a commit is lost, the journal may use the row's token to find out the result. Otherwise, `move`
-    raises an error, and the result is unknown. Use `JournalContract` (in
+    reply to a commit is lost, the journal may use the row's token to find out the result. If it cannot do so,
+    `move` raises an error, and the result is unknown. Use `JournalContract` (in
     `transfer_async.testing.journal_contract`) to test a journal.
 
     Six more methods are optional:
@@ -75,17 +77,18 @@ class Journal(Protocol):
       no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
       service.
     - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
-      to, sorted by id, with ids greater than ``after``. Each is a tuple of the order's id, its key, and the
-      time at which the last work for the key was done (or None).
+      to, sorted by id, with ids greater than ``after``. Each order is a tuple of its id, its key,
+      and the time at which the last work for the key was done (or None).
     - ``async refuted(scope, *, after="")`` returns one page of the keys that have ever been refuted, and the
-      ``after`` for the next call, which is empty at the end. A page may be empty before the end.
+      ``after`` for the next call, which is empty at the end. A page may be empty even if more pages
+      follow.
     - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
       this method, all keys that have an order are read.
     - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
       keys, newest first, and the ``after`` for the next call, which is empty at the end. It returns only
       lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
       ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
-      part of the history. It may then return fewer lines than ``limit``, or none, although there are more.
+      part of the history. It may then return fewer lines than ``limit``, or none, although more exist.
       Without this method, the operators' page cannot list decisions.
     - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
       pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
@@ -179,8 +182,8 @@ def forgettable(before: datetime, *, now: float) -> float:
         raise NotToBeForgotten("before: must be an aware datetime")
     if before.timestamp() > now:
         raise NotToBeForgotten(
-            "before: must not be in the future: a deleted key is free, so an order that ended just now "
-            "and is delivered again would be paid again"
+            "before: must not be in the future: a deleted key is free, so if its message is "
+            "delivered again, its order would be paid again"
         )
     return min(before.timestamp(), now - KEPT)
 
@@ -218,8 +221,8 @@ class KeyRecord:
         last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
             free key, the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a call
             is using the key.
-        readable: false if the stored record is corrupt. This object then contains only its readable part, and
-            the key is bound.
+        readable: false if the stored record is corrupt. The object then contains only the readable part of
+            the record, and the key is bound.
     """
 
     state: KeyState
@@ -346,7 +349,10 @@ class ScopedJournal(FrozenStruct, frozen=True):
         return await _read(self.store.count_in_doubt, self.scope)
 
     async def other_scopes(self) -> tuple[str, ...]:
-        """If this scope has no keys, return the scopes that do. Empty if the journal cannot list scopes."""
+        """If this scope has no keys, return the scopes that do.
+
+        The list is empty if the journal cannot list scopes.
+        """
         scopes = getattr(self.store, "scopes", None)
         found = [] if scopes is None else await _read(scopes)
         return () if self.scope in found else tuple(found)
@@ -431,7 +437,7 @@ def _without_record(verdict: TransitionResult | None) -> JournalFailed:
     if verdict is None:
         return KeyForgotten("the journal no longer has a record of the key")
     unread = verdict.entry.unread
-    why = "the journal's record of the key cannot be read: an operator must first resolve the key"
+    why = "the journal's record of the key cannot be read: an operator must resolve the key first"
     if unread is not None and unread.is_sealed:
         why = "the journal's record of the key cannot be decrypted: configure its encryption key"
     return JournalFailed(why)

@@ -94,7 +94,7 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent. Its encrypted form is stored instead of the order."""
+    """The personal data of an intent. In encrypted form, they are stored instead of the order."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
@@ -163,7 +163,10 @@ _read_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Misplaced(ValueError):
-    """A stored record belongs to another key. Running its undos would release that key's hold."""
+    """A stored record belongs to another key.
+
+    Running the record's undos would release the other key's hold.
+    """
 
 
 def row_of(
@@ -181,7 +184,8 @@ def row_of(
         entry: the key's entry.
         token: the token of the transition that writes it.
         now: the time in seconds on the journal's clock.
-        with_intent: whether the intent is new. If not, the row omits it and the stored intent stays.
+        with_intent: whether the intent is new. If the intent is not new, the row omits it, and the stored
+            intent is kept.
         seal: encrypts personal data, or None.
         place: the scope and key to which encrypted data is bound.
     """
@@ -275,7 +279,7 @@ def _unknown(members: Mapping[str, msgspec.Raw]) -> dict[str, bytes] | None:
 def _body(entry: Entry, seal: Seal | None, place: RecordId | None) -> dict[str, Any]:
     """Return the members of a `_Body` as a dict, which is faster to create.
 
-    Each order needs three of them.
+    Each order needs three of these dicts.
     """
     body = {
         "fingerprint": entry.fingerprint,
@@ -574,9 +578,9 @@ class Upgrade:
         version: the version after the upgrade, which is this program's. Equals ``found`` if no upgrade is
             needed.
         states: the number of keys in each state, across all scopes; empty if no upgrade is needed.
-        unreadable: the number of corrupt records among them. The upgrade does not change them.
+        unreadable: the number of keys whose record is corrupt. The upgrade does not change corrupt records.
         users: the other connections to the database, including idle ones: their number, program and address.
-            Empty for SQLite, which cannot list them.
+            Empty for SQLite, which cannot list connections.
     """
 
     found: int
@@ -603,7 +607,7 @@ class Upgradable(abc.ABC):
         """Return up to `PAGE` entries without replies, sorted by row number, with numbers above ``after``."""
 
     async def users(self) -> list[str]:
-        """Return the store's other users; empty if it cannot list them."""
+        """Return the store's other users; the list is empty if the store cannot list them."""
         return []
 
     @abc.abstractmethod
@@ -675,7 +679,7 @@ def checked_counts(upgrade: Upgrade, counted: Iterable[tuple[str, int]]) -> None
     """Compare the counts after all statements, but before the commit, with the planned counts.
 
     Raises:
-        JournalFailed: they differ.
+        JournalFailed: the counts differ.
     """
     if dict(counted) != dict(upgrade.states):
         raise JournalFailed(f"the journal was written to during the upgrade, so nothing was changed: {STOP}")
@@ -685,7 +689,7 @@ def refuse_another_version(what: str, found: int | None) -> None:
     """Reject a journal whose version is not this program's.
 
     Raises:
-        JournalFailed: the journal has another version. The message says which one, and what to do.
+        JournalFailed: the journal has another version; the message names it and says what to do.
     """
     if found == VERSION:
         return

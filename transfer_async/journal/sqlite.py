@@ -118,8 +118,8 @@ class SQLiteJournal(DurableJournal):
     """A journal in a SQLite file. A transition is durable when `move` returns.
 
     Args:
-        path: the path of the file. It must be on a local disk, because SQLite's locks do not work on network
-            file systems. A missing file is created, readable only by its owner.
+        path: the path of the file. The file must be on a local disk, because SQLite's locks do not work on
+            network file systems. A missing file is created, readable only by its owner.
         timeout: how long to wait for other processes that are writing, in seconds or as a ``timedelta``.
         clock: for tests, the clock whose ``utc`` is the journal's time.
         seal: encrypts stored personal data, for example a `KeySeal`.
@@ -317,7 +317,10 @@ class _File(OpenFile):
             self._db.rollback()
 
     def _load(self, transaction: Transaction) -> dict[RecordId, int]:
-        """Load every place and every order id to bind. Return the row numbers of the stored places."""
+        """Load the requested entries, and find out which order ids are already bound.
+
+        Return the row numbers of the stored entries.
+        """
         found: dict[RecordId, tuple[int, str]] = {}
         for scope, keys in _by_scope(transaction.places):
             rows = self._db.execute(_FIND_TOKENS, (self._scope(scope), keys))

@@ -3,8 +3,8 @@
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
 file is only examined with ``stat``. A new file is created under another name and linked into place. If a
-process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module cannot
-handle that case.
+process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module does
+not handle the case of two copies.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _refuse_unfit(real: Path) -> None:
         _remove_temporary_name(real)
         if real.stat().st_nlink > 1:
             raise JournalFailed(
-                f"{real.name} has a second name, a hard link, and each name would have its own log: "
-                "remove one of them; use a symbolic link, or mount the directory"
+                f"{real.name} has a second name (a hard link), and each name would have its own log: "
+                "remove one name, and use a symbolic link or mount the directory instead"
             )
     if there.st_dev != real.parent.stat().st_dev or _is_mounted(real):
         raise JournalFailed(
@@ -197,9 +197,9 @@ class Files:
         """Close the connection, unless that would damage files that other processes use.
 
         The last connection to close writes the log into the file and deletes the log. If other processes have
-        started a new log, closing would delete theirs. In that case, the connection stays open until this
-        process ends, and no other is opened. If the log was only deleted, its contents are first written into
-        the file.
+        started a new log, closing the connection would delete the new log. The connection therefore stays
+        open until this process ends, and the process opens no other connection. If the log was only deleted,
+        its contents are first written into the file.
         """
         if any(identity(name) not in (known, None) for name, known in self._known[1:]):
             _LEFT_OPEN.append(self)
@@ -300,7 +300,10 @@ class OpenFile:
             raise JournalFailed(f"{path.name} is a database, but not a journal of transfer_async")
 
     def _enable_wal(self, timeout: float) -> None:
-        """Switch to a write-ahead log. SQLite does not wait for other processes here, so this loop does."""
+        """Switch to a write-ahead log.
+
+        SQLite does not wait for other processes during this switch, so this method retries.
+        """
         self._db.execute(_PAGES)
         end = time.monotonic() + timeout
         while True:

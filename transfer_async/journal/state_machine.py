@@ -11,29 +11,30 @@ Therefore only the sender's own result leads from `SENDING` to `FREE`. If a leas
 another worker may take over the key. If a lease expires in `SENDING`, the key can only go to `IN_DOUBT`.
 
 **What cannot be prevented.** A process may be stopped after its last check and before it writes its request.
-When it continues, it sends the request, however late. Three rules limit the damage. The key never becomes
-free on its own. If the sender did not report the doubt, a refutation by a program is accepted only after a
-long wait (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
+When the process continues, it sends the request, however late. Three rules limit the damage. The key never
+becomes free on its own. If the sender did not report the doubt, a refutation by a program is accepted only
+after a long wait (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
 
 **A certain result replaces a doubt.** The sender of an attempt may record its result even after another
 worker has put that attempt in doubt. A worker's transition is a compare-and-set. Before `MarkSending`, it
 must match the claim's epoch; afterwards, it must match the attempt's token.
 
-**Decisions of people** are transitions, too. They may require that the key still has the version that the
-person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final if the service
-responded with the order. An order id that a person or the bank's ``resolve`` supplied may be amended or
-withdrawn. After a withdrawal the key is in doubt again. Its intent was kept for this case, so its hooks can
-still be undone.
+**Decisions of people** are transitions, too. A person's decision may require that the key still has the
+version that the person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final
+if the service responded with the order. An order id that a person or the bank's ``resolve`` supplied may be
+amended or withdrawn. After a withdrawal the key is in doubt again. The key's intent was kept for this case,
+so its hooks can still be undone.
 
 **Take-over.** A call continues a dead worker's claim only if it can reuse the results of that worker's hooks
-(`Claim`). Otherwise, or if the claim is too old, a new intent begins. The same write makes the old intent's
-undos pending, so that none of them is lost.
+(`Claim`). If the results cannot be reused, or if the claim is too old, a new intent begins. The write that
+begins the new intent also makes the old intent's undos pending, so that none of them is lost.
 
-`decide` takes an entry, a transition and the time. It returns the entry after the transition, or the reason
-for the rejection. A rejected transition changes nothing, except in two cases that put the key in doubt: a
-claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier intent's order
-may exist. Times in the far future, which come from a wrong clock, are corrected silently. If you change these
-rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite too.
+`decide` takes an entry, a transition and the time. `decide` returns the entry after the transition, or the
+reason for the rejection. A rejected transition changes nothing, except in two cases that put the key in
+doubt: a claim of a key that a dead worker left in `SENDING`, and the end of an intent while an earlier
+intent's order may exist. Times in the far future, which come from a wrong clock, are corrected silently. If
+you change these rules, change `TRANSITIONS`, `transitions`, `operator_transitions` and the contract suite
+too.
 """
 
 from __future__ import annotations
@@ -92,32 +93,33 @@ S = KeyState
 TRANSITIONS: tuple[Transition, ...] = (
     Transition(Claim, S.FREE, S.CLAIMED, "no order exists for the key; the last failure is recorded"),
     Transition(Claim, S.CLAIMED, S.CLAIMED, "the worker's lease expired before it sent anything"),
-    Transition(RenewLease, S.CLAIMED, S.CLAIMED, "hooks take longer than a lease"),
+    Transition(RenewLease, S.CLAIMED, S.CLAIMED, "hooks may take longer than a lease"),
     Transition(TakeOver, S.CLAIMED, S.CLAIMED, "recovery undoes an abandoned claim under a new lease"),
     Transition(
         MarkSending,
         S.CLAIMED,
         S.SENDING,
-        "a crash after this puts the key in doubt",
+        "if the process crashes from now on, the order is in doubt",
     ),
     Transition(Release, S.CLAIMED, S.FREE, "nothing was sent"),
     Transition(Release, S.SENDING, S.FREE, "the service refused, or there is proof that nothing was sent"),
     Transition(Release, S.IN_DOUBT, S.FREE, "the sender's own result replaces the recorded doubt"),
-    Transition(Create, S.SENDING, S.CREATED, "the service answered with our order"),
+    Transition(Create, S.SENDING, S.CREATED, "the service returned the order that was sent"),
     Transition(Create, S.IN_DOUBT, S.CREATED, "the sender's own result replaces the recorded doubt"),
-    Transition(
-        Create, S.FREE, S.CREATED, "the sender has the order: the refutation of its attempt was wrong"
-    ),
+    Transition(Create, S.FREE, S.CREATED, "the sender received the order, so the refutation was wrong"),
     Transition(GoInDoubt, S.SENDING, S.IN_DOUBT, "the request may have been processed"),
     Transition(
-        GoInDoubt, S.IN_DOUBT, S.IN_DOUBT, "the sender confirms the doubt, and sends no further request"
+        GoInDoubt,
+        S.IN_DOUBT,
+        S.IN_DOUBT,
+        "the sender reports that the outcome is unknown, and sends no further request",
     ),
-    Transition(Expire, S.SENDING, S.IN_DOUBT, "the worker is gone, but its request may still arrive"),
+    Transition(Expire, S.SENDING, S.IN_DOUBT, "the worker has ended, but its request may still arrive"),
     Transition(
         RequestNotification,
         S.IN_DOUBT,
         S.IN_DOUBT,
-        "the outcome was published as unknown, so the end of the doubt is published too",
+        "the outcome was published as unknown, so the final outcome must be published too",
     ),
     *(Transition(*row) for row in OPERATOR_TRANSITIONS),
     *(
@@ -126,7 +128,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     # `Quarantine` of a free key puts it in doubt if its order may exist: see `Quarantine.order_may_exist`.
     *(Transition(Quarantine, state, state, "nothing can be sent any more") for state in (S.FREE, S.CREATED)),
-    *(Transition(MarkUndone, state, state, "an undo is done") for state in KeyState),
+    *(Transition(MarkUndone, state, state, "an undo has run successfully") for state in KeyState),
     *(
         Transition(
             AddPendingUndos, state, state, "a worker's hook acted after someone else had ended its intent"
@@ -137,8 +139,8 @@ TRANSITIONS: tuple[Transition, ...] = (
         Transition(AcquireLease, state, state, "only one worker at a time processes the key")
         for state in KeyState
     ),
-    *(Transition(MarkNotified, state, state, "the end of a doubt was published") for state in S),
-    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist: a free key could be paid again"),
+    *(Transition(MarkNotified, state, state, "the final outcome was published") for state in S),
+    Transition(Suspect, S.FREE, S.IN_DOUBT, "an order may exist, and a free key could be paid again"),
     *(
         Transition(
             Suspect,
@@ -161,15 +163,16 @@ def decide(
     id_taken: bool = False,
     four_eyes: Entry | None = None,
 ) -> TransitionResult | None:
-    """Decide a transition. Return the entry after it, or the reason for its rejection.
+    """Decide a transition. Return the entry after the transition, or the reason why it was rejected.
 
     Args:
         entry: the key's entry, or None if there is none.
         move: the transition.
         now: the time in seconds on the journal's clock.
         id_taken: whether another key of the scope is bound to the order id that the transition binds.
-        four_eyes: the scope's own entry under `FOUR_EYES`, or None if there is none. Required for a
-            transition that `is_by_one_person`, and read in the transaction that writes the transition.
+        four_eyes: the scope's own entry under `FOUR_EYES`, or None if there is none. Required if the
+            transition's `is_by_one_person` is true; must be read in the transaction that writes the
+            transition.
 
     Returns:
         The result, or None if the transition needs an entry and there is none.
@@ -189,9 +192,9 @@ def decide(
 def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry``, correcting times that are too far in the future.
 
-    A clock that was far ahead and was then set back leaves leases that would last for years. They count as
-    expired; the compare-and-set protects a worker that still holds such a lease. The time of the last
-    possible send is then unknown, and is set to the longest possible lease from now.
+    A clock that was far ahead and was then set back leaves leases that would last for years. Such leases
+    count as expired; the compare-and-set protects a worker that still holds one. ``sent_until`` is then
+    unknown, and is set to the end of the longest possible lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:
@@ -214,13 +217,13 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
 
 
 def is_waiting(entry: Entry, now: float) -> bool:
-    """Return whether there is work to do for an entry and no worker holds a lease on it."""
+    """Return whether something remains to be done for an entry that no worker has leased."""
     due = due_at(entry)
     return due is not None and not now < due <= now + BELIEVED
 
 
 def due_at(entry: Entry) -> float | None:
-    """Return when work on the entry becomes due: 0 if it is due now, None if there is none."""
+    """Return when work on the entry becomes due: 0 if it is due now, None if no work is left."""
     if entry.pending_notifications or (entry.proposal is not None and entry.state is S.CREATED):
         return 0.0
     is_bound = entry.state in AT_WORK

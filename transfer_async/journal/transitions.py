@@ -38,8 +38,8 @@ from transfer_async.journal.model import (
 class Move(HidesStored, frozen=True):
     """Base class of all transitions; `decide` accepts or rejects them.
 
-    It is a msgspec struct, because attrs compiles code for each class. For thirty classes, that took a tenth
-    of the time that importing aiohttp takes.
+    A `Move` is a msgspec struct, because attrs compiles code for each class. For thirty classes, compiling
+    took a tenth as long as importing aiohttp.
     """
 
     name: ClassVar[str]
@@ -54,8 +54,9 @@ class Move(HidesStored, frozen=True):
     def is_by_one_person(self) -> bool:
         """Whether a person makes this transition alone.
 
-        Dual control rejects such a transition. The transaction that writes such a transition must also read
-        the scope's entry under `FOUR_EYES`, and must lock that entry until it commits.
+        Dual control rejects a transition that a person makes alone. The transaction that writes such a
+        transition must also read the scope's entry under `FOUR_EYES`, and must lock that entry until it
+        commits.
         """
         return False
 
@@ -63,7 +64,7 @@ class Move(HidesStored, frozen=True):
     def is_in_history(self) -> bool:
         """Whether the history records the transition.
 
-        It does not if the transition only takes or releases a lease.
+        Transitions that only take or release a lease are not recorded.
         """
         return True
 
@@ -91,7 +92,10 @@ class Move(HidesStored, frozen=True):
         return entry
 
     def made(self, entry: Entry, to: KeyState | None, now: float, *, id_taken: bool) -> TransitionResult:
-        """Return the result of the transition to the state ``to``. The table forbids it if ``to`` is None."""
+        """Return the result of the transition to the state ``to``.
+
+        If ``to`` is None, the table does not allow the transition.
+        """
         denial = Rejection.LOST if to is None else self.denial(entry, now)
         # A `Create` with another key's order is rejected as `FOREIGN` in every state of this key.
         if id_taken and (denial is None or isinstance(self, Create)):
@@ -195,7 +199,7 @@ class TakeOver(_OfClaim, frozen=True, kw_only=True):
 
 
 class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
-    """Record that requests may be sent. This must be durable before the first byte is sent.
+    """Record that requests may be sent. The record must be durable before the first byte is sent.
 
     Args:
         attempt: the token for all HTTP attempts of this call.
@@ -212,7 +216,7 @@ class MarkSending(_OfLiveClaim, frozen=True, kw_only=True):
     reason: str | None = None
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Also reject the transition if an earlier intent's order may exist: a second one would pay twice."""
+        """Also reject the transition if an earlier intent's order may exist, to prevent a second payment."""
         return Rejection.LOST if entry.is_suspected else super().denial(entry, now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
@@ -282,7 +286,10 @@ def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome
 
 
 def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
-    """Return the created entry. Without a reply it keeps the intent, because the id may be withdrawn."""
+    """Return the created entry.
+
+    Without a reply, the entry keeps the intent, because the id may be withdrawn later.
+    """
     made = replace(
         entry,
         order_id=move.order_id,
@@ -295,7 +302,10 @@ def _created(entry: Entry, move: Create | Resolve, now: float) -> Entry:
 
 
 def _pending_for_others(entry: Entry, intent_id: str) -> tuple[PendingUndo, ...]:
-    """Return the pending undos of the other intents. This intent's order may exist, so its hold stays."""
+    """Return the pending undos of the other intents.
+
+    The order of the given intent may exist, so its hold is kept.
+    """
     return tuple(undo for undo in entry.pending_undos if undo.intent.id != intent_id)
 
 
@@ -315,7 +325,7 @@ def with_notification(entry: Entry, now: float, **end: Any) -> Entry:
 class Release(_OfClaim, frozen=True, kw_only=True):
     """Free the key after a definite failure.
 
-    Before `MarkSending`, the claim's epoch must match. Afterwards, the attempt's token must match.
+    Before `MarkSending`, the claim's epoch must match. After `MarkSending`, the attempt's token must match.
 
     Args:
         attempt: the attempt's token; None before `MarkSending`.
@@ -408,7 +418,10 @@ class Expire(OfAttempt, frozen=True, kw_only=True):
         return super().denial(entry, now) or (None if entry.lease_until <= now else Rejection.BUSY)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Record the cause. Keeps ``sent_until``, although a stopped sender may still send after it."""
+        """Record the cause.
+
+        Keeps ``sent_until``, although a stopped sender may still send the order later.
+        """
         return replace(entry, lease_until=0.0, cause=entry.cause if entry.is_suspected else ABANDONED_CAUSE)
 
 
@@ -442,8 +455,8 @@ class OfPerson(OfAttempt, frozen=True, kw_only=True):
 def denied_to_person(move: Any, entry: Entry) -> Rejection | None:
     """Return the reason to reject a person's decision, or None.
 
-    The reason may be that the key has changed since the person saw it, that the proposal is void, or that the
-    same person made the proposal.
+    The key may have changed since the person saw it, the proposal may be void, or the same person may have
+    made the proposal.
     """
     if move.seen is not None and move.seen != entry.version:
         return Rejection.MOVED
@@ -482,7 +495,7 @@ class Refute(OfPerson, frozen=True, kw_only=True):
     """Record that the order of a key in doubt does not exist, and can no longer appear.
 
     Args:
-        settle_after: how many seconds must have passed since the last possible send.
+        settle_after: how many seconds must have passed since the order could last have been sent.
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
         abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. Programs
@@ -582,7 +595,7 @@ class AcquireLease(Move, frozen=True, kw_only=True):
         return Rejection.BUSY if self.lease and leases and max(leases) > now else None
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Set the lease on the undos and on a key in doubt, but not on a claim or on a key being sent."""
+        """Set the lease on undos and on a key in doubt, but not on a claim or on an order being sent."""
         until = now + self.lease
         undos = tuple(
             attrs.evolve(undo, lease_until=until) if self.ends in (None, undo.lease_until) else undo
@@ -600,8 +613,8 @@ class Suspect(Move, frozen=True, kw_only=True):
 
     A sender may be stopped while its order is resolved or refuted, and may send its request when it
     continues. After this transition, only a person can free the key. A free key is put in doubt. If a later
-    intent uses the key, `Entry.is_suspected` becomes true, and that intent cannot start to send. If it ends
-    without an order, the key is put in doubt.
+    intent uses the key, `Entry.is_suspected` becomes true, and that intent cannot start to send. If that
+    intent ends without an order, the key is put in doubt.
 
     Args:
         order_id: the id of the order that the sender received, or an order id from a response; None if
@@ -638,7 +651,10 @@ class Suspect(Move, frozen=True, kw_only=True):
         return self._bound(_with_suspicion(forgotten, self, now, outcome=self.outcome), now)
 
     def apply(self, entry: Entry, now: float) -> Entry:
-        """Cancel the pending undos of the sender's intent. Its order may exist, so its hold stays."""
+        """Cancel the pending undos of the sender's intent.
+
+        The sender's order may exist, so its hold is kept.
+        """
         pending = {undo.hook for undo in entry.pending_undos if undo.intent.id == self.intent.id}
         kept = replace(entry, pending_undos=_pending_for_others(entry, self.intent.id))
         kept = _with_suspicion(kept, self, now, outcome=self.outcome)
@@ -683,7 +699,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
         by: the person who puts the record into quarantine.
         reason: the reason to record in the history.
         proposing: whether a proposal follows, which another person must approve, instead of a decision.
-        order_may_exist: whether to put the key in doubt even if the record says that it is free. Its order
+        order_may_exist: whether to put the key in doubt even if the record says that it is free. The order
             may exist, so the key must not be used to pay again before a person has decided.
     """
 
@@ -708,7 +724,7 @@ class Quarantine(Move, frozen=True, kw_only=True):
     def apply(self, entry: Entry, now: float) -> Entry:
         """Move the record to ``quarantined``.
 
-        If the time of the last possible send is unknown, assume now.
+        If ``sent_until`` is unknown, assume that the order could have been sent until now.
         """
         assert entry.unread is not None  # noqa: S101 - otherwise it was rejected
         readable = replace(
@@ -726,8 +742,8 @@ class Quarantine(Move, frozen=True, kw_only=True):
 def _bound_again(entry: Entry, unread_hooks: tuple[str, ...]) -> Entry:
     """Put a free entry in doubt, and remove the pending undos of its last intent.
 
-    Otherwise, recovery would run these undos and release the hold for an order that may exist. If the doubt
-    is refuted, the undos become pending again.
+    If the undos were kept, recovery would run them and release the hold for an order that may exist. If the
+    doubt is refuted, the undos become pending again.
     """
     intent_id = entry.intent_id or (entry.pending_undos[-1].intent.id if entry.pending_undos else "")
     own = tuple(undo for undo in entry.pending_undos if undo.intent.id == intent_id)
@@ -797,7 +813,7 @@ class Claim(Move, frozen=True, kw_only=True):
     of hooks), its hooks are undone and a new intent begins.
 
     Args:
-        intent: the intent. Its new id is used only if a new intent begins.
+        intent: the intent. The id of this intent is used only if a new intent begins.
         fingerprint: the digest of the intent's order.
         client_made: whether the client generated the key.
         lease: the duration of the lease in seconds.
@@ -905,7 +921,10 @@ class Claim(Move, frozen=True, kw_only=True):
 
 
 def is_told(move: Move, verdict: TransitionResult) -> bool:
-    """Return whether the history records ``move``. A rejected one is recorded if it put the key in doubt."""
+    """Return whether the history records ``move``.
+
+    A rejected transition is recorded only if it put the key in doubt.
+    """
     return move.is_in_history and (verdict.denial is None or verdict.found_doubt)
 
 

@@ -79,7 +79,7 @@ def assert_one_payment(*, sandbox: HasOrders, **fields: object) -> None:
     """
     known = attrs.fields_dict(CreateOrder)
     if wrong := sorted(set(fields) - set(known)):
-        raise ValueError(f"{', '.join(wrong)}: an order has no such field; use some of {', '.join(known)}")
+        raise ValueError(f"{', '.join(wrong)}: an order has no such field; choose from {', '.join(known)}")
     if not fields:
         raise ValueError("pass at least one field that identifies the payment, such as matcher_amount")
     wanted = {name: _wanted(name, value) for name, value in fields.items()}
@@ -354,8 +354,8 @@ class ManualClock(Clock):
     """A clock that stands still until `advance` is called. Sleeping returns at once and advances the clock.
 
     Pass the same clock to the client and to your own journal, so that retries take no real time.
-    `PostgresJournal` uses the database's time instead. Every random fraction is 0.5, so delays are the same
-    in each run. The `Timeouts` of a request are still measured in real time.
+    `PostgresJournal` uses the database's time instead. Every random number is 0.5, so delays are the same in
+    each run. The `Timeouts` of a request are still measured in real time.
 
     Args:
         start: the initial wall-clock time, an aware datetime; noon UTC on 6 May 2024 by default.

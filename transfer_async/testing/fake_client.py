@@ -19,11 +19,10 @@ from transfer_async._http.transport import BoundedBody, ExchangeResult, Timeouts
 from transfer_async._http.write_guard import ConnectionState, GuardedBody
 from transfer_async._models.requests import NewOrder, PersonName
 from transfer_async._models.responses import Order, User
-from transfer_async._pipeline import settings
 from transfer_async._pipeline.batch import OrderResult, Requests
+from transfer_async._pipeline.call import ClientSettings, Limits, Times
 from transfer_async._pipeline.key_views import Doubt
 from transfer_async._pipeline.recovery import RecoveryReport
-from transfer_async._pipeline.settings import ClientSettings
 from transfer_async._support.clock import Duration
 from transfer_async._support.util import must_propagate
 from transfer_async.journal.model import HistoryEvent
@@ -37,9 +36,9 @@ TOKEN = "token-of-the-fake"  # noqa: S105 - not a real secret
 class FakeClient(TransferClient):
     """A `TransferClient` without sockets, for unit tests: ``async with FakeClient(hooks=[...]) as client:``.
 
-    It is the real client with a different transport: keys, holds, doubts, the journal, errors and retries
-    work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults and
-    accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
+    A `FakeClient` is the real client with a different transport: keys, holds, doubts, the journal, errors and
+    retries work as usual. The transport calls ``client.sandbox``, a sandbox in the same process, with faults
+    and accounts. Use a real `Sandbox` to test TLS, proxies and shared connections.
 
     Args:
         base_url: the service's name in the journal. The client never connects to this URL.
@@ -81,9 +80,7 @@ class FakeClient(TransferClient):
         """Refuse all further connections to the service, or accept them again if ``is_so`` is false."""
         self._transport.out_of_reach = is_so
 
-    def _transport_to(
-        self, base_url: str, times: settings.Times, limits: settings.Limits, **options: Any
-    ) -> Transport:
+    def _transport_to(self, base_url: str, times: Times, limits: Limits, **options: Any) -> Transport:
         self._transport = _Transport(
             base_url,
             self._service,
@@ -102,9 +99,10 @@ class _Exchange(Exchange):
     """An exchange without a connection, which collects the bytes that the sandbox writes.
 
     Attributes:
-        ended: a future that is done when the response has ended. It is cancelled if the caller stops waiting.
+        ended: a future that is done when the response has ended. The future is cancelled if the caller stops
+            waiting.
         status, headers, content: the received parts of the response. ``status`` is None until the head is
-        complete.
+            complete.
         whole: whether the response is complete.
     """
 
@@ -269,7 +267,7 @@ class _Transport(Transport):
         self.out_of_reach = False
 
     def open(self) -> None:
-        """Mark the transport as open. There is no connection to prepare.
+        """Mark the transport as open. A transport without sockets has no connection to prepare.
 
         Raises:
             TransportClosed: the transport was closed.

@@ -189,7 +189,9 @@ def answer_call() -> None:  # pragma: no cover - it runs in a process of its own
 
 @define(eq=False)
 class HookHarness:
-    """Calls the hooks for one trial and records each call. In the record, a letter stands for each intent.
+    """Calls the hooks for one trial and records each call.
+
+    In the record, each intent is represented by a letter.
 
     Args:
         bank: the current worker's hooks and ledger.
@@ -289,7 +291,10 @@ class HookHarness:
         self.did.append(call)
 
     async def place_cut(self, intent: OrderIntent, cut: Cut) -> bool:
-        """Call ``place`` and interrupt it at ``cut``. Return whether ``cut``'s await was reached."""
+        """Call ``place`` and interrupt it at ``cut``.
+
+        Return whether the call reached the await at which ``cut`` interrupts it.
+        """
         self.asked.append(intent)
         was_cut, task = await self._cut_off(
             f"place({self.named(intent)})", self.bank.hold.before(intent), cut
@@ -298,7 +303,10 @@ class HookHarness:
         return was_cut
 
     async def release_cut(self, intent: OrderIntent, reference: str | None, cut: Cut) -> bool:
-        """Call ``release`` and interrupt it at ``cut``. Return whether ``cut``'s await was reached."""
+        """Call ``release`` and interrupt it at ``cut``.
+
+        Return whether the call reached the await at which ``cut`` interrupts it.
+        """
         call = f"release({self.named(intent)}, {reference!r})"
         was_cut, task = await self._cut_off(call, self.bank.hold.undo(intent, reference), cut)
         if _error_of(task) is None:

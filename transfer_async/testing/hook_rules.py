@@ -14,8 +14,8 @@ class HookRule:
         says: the rule as a sentence.
         costs: the consequence for the bank if the rule is broken.
         helps: how to fix the hook.
-        after: more basic rules. If one of these is broken, the same fault most likely breaks this rule too,
-            so the report omits this rule.
+        after: more basic rules. If a more basic rule is broken, the same fault most likely breaks this rule
+            too, so the report omits this rule.
     """
 
     name: str
@@ -48,7 +48,7 @@ RELEASED = HookRule(
     "released",
     "When release returns, no hold is left for the intent.id.",
     "The client records the release as done: there is no order, and the customer's money stays held.",
-    "Release every hold of the intent.id. Raise if that failed or was cancelled, so that the client retries.",
+    "Release every hold of the intent.id. Raise if it failed or was cancelled, so that the client retries.",
     after=(HELD,),
 )
 ASKED_AGAIN = HookRule(
@@ -78,7 +78,7 @@ NO_RECEIPT = HookRule(
     "no-receipt",
     "release(intent, None) finds the hold by intent.id.",
     "place was cancelled, so its reference is lost: the customer's money stays held.",
-    "Find the hold by intent.id; the reference only makes it faster.",
+    "Find the hold by intent.id; the reference only makes the search faster.",
     after=(HELD, RELEASED),
 )
 NOTHING_TO_RELEASE = HookRule(

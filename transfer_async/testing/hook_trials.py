@@ -393,14 +393,14 @@ async def draw(run: Run, *, count: int, seed: int) -> RuleBroken | None:
 MAX_AWAITS = 40
 """The maximum number of awaits at which a hook is interrupted."""
 
-_ALONE = "not tried with a restarted worker: the factory makes an empty ledger each time"
+_ALONE = "a restarted worker was not tested: the factory makes an empty ledger each time"
 _DEEPER = "a hook has more than {0} awaits: it was interrupted at the first {0}"
 _NO_AWAIT = (
     "{0} has no await, so it was not interrupted, and no lost response was tried. If it blocks, it stops all "
     "other calls"
 )
 _MEMORY = (
-    "not tried with state in the memory of your modules: no worker could be started in a new process ({0})"
+    "state in the memory of your modules was not tested: no worker could be started in a new process ({0})"
 )
 _NOT_YET = "not tried, because a rule above is broken: {0}"
 _STOPPED = "no further trial ran after {0!r}"
@@ -416,9 +416,9 @@ async def verify_hooks(
     """Test a bank's hooks in situations from production, and report which rules they break.
 
     The trials call the hooks twice, concurrently, and from a restarted worker. At each await, the trials
-    cancel the hook, or raise a timeout or a lost connection. They call the undo without a receipt, twice, and
-    with nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and releases its holds. If
-    one fault breaks several rules, the report names only the most basic rule.
+    cancel the hook, or raise a timeout or a lost connection. The trials call ``undo`` without a receipt,
+    twice, and when there is nothing to undo. Each trial then checks the ledger (``held``, ``balance``) and
+    releases its holds. If one fault breaks several rules, the report names only the most basic rule.
 
     Args:
         factory: a function that makes the hooks of a worker. The factory returns a mapping or an object with
@@ -432,8 +432,8 @@ async def verify_hooks(
             - ``close()``, optional: closes the resources of the worker.
 
             All these functions may be async. The factory is called again for each restarted worker, in a new
-            process if it can be imported there. Each call must find the same ledger. Use a test ledger that
-            has funds for six holds and that no other program uses.
+            process if the factory can be imported there. Each call must find the same ledger. Use a test
+            ledger that has funds for six holds and that no other program uses.
         seed: the seed for the random sequences; the same seed produces the same sequences.
         sequences: the number of random sequences; 0 for none.
         late: the seconds to wait for late holds, once, after all trials.
@@ -494,7 +494,7 @@ class _Run:
             if await there("held", *ids) == standing:
                 hold = FundsHold(partial(there, "before"), partial(there, "undo"), name=IN_PROCESS)
                 return evolve(self.workers[0], hold=hold)
-            why = "it finds another ledger"
+            why = "the new worker finds another ledger"
         except Exception as error:  # noqa: BLE001 - the bank's modules may work in one process only
             why = summary(error)
         bank = await self.start()
@@ -532,7 +532,10 @@ class _Run:
         await self._find_late_holds()
 
     async def _find_late_holds(self) -> bool:
-        """Report and release holds that appeared after their release. Return whether there were any."""
+        """Report and release holds that appeared after their trial had released them.
+
+        Return whether any were found.
+        """
         held_before = len(self.ended)
         for harness in [*self.ended]:
             try:
@@ -579,7 +582,7 @@ class _Run:
         return result
 
     async def _released(self, harness: HookHarness) -> bool:
-        """Use the hooks to release the holds of the trial's intents. Return whether none is left."""
+        """Use the hooks to release the holds of the trial's intents. Return whether no hold is left."""
         bank = self.workers[0]
 
         async def release() -> None:

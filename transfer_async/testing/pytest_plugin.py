@@ -1,7 +1,7 @@
 """The pytest plug-in: fixtures and a marker for tests of code that uses the client.
 
-If the package is installed, pytest finds the plug-in by its entry point. Otherwise write `pytest_plugins =
-["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
+If the package is installed, pytest finds the plug-in by its entry point. If it is not installed, write
+`pytest_plugins = ["transfer_async.testing.pytest_plugin"]` in `conftest.py`.
 
 The fixtures work in sync tests. With pytest-asyncio or anyio, the fixtures also work in async tests on any
 event loop.
@@ -45,7 +45,10 @@ class _Plugin:
 
     @pytest.fixture
     def transfer_sandbox(self) -> Iterator[RunningSandbox]:
-        """A new sandbox for each test, with the default accounts and seed. It listens on loopback."""
+        """A new sandbox for each test, with the default accounts and seed.
+
+        The sandbox listens on the loopback interface.
+        """
         # Imported here, so that pytest loads it only for tests that use it.
         from transfer_async.testing import RunningSandbox
 

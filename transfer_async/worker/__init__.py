@@ -1,13 +1,12 @@
 """Workers that take commands from any message broker.
 
-This package decides which steps to take for each message, and in which order. A `Delivery` connects it to a
-particular broker; you can write one for your own broker. The package may import the client and the layers
-below it.
+This package defines the steps that a worker takes for each message, and their order. A `Delivery` connects
+this package to a particular broker; you can write a `Delivery` for your own broker. By the layering rules,
+the package may import the client and the layers below it.
 """
 
 from transfer_async.worker.consumer import Delivery, Health, Measure, Sweeper, Worker
-from transfer_async.worker.disposition import Action, Delays, Disposition, disposition
-from transfer_async.worker.handler import Handled, Handler
+from transfer_async.worker.handler import Action, Delays, Disposition, Handled, Handler, disposition
 
 __all__ = [
     "Action",

@@ -1,8 +1,8 @@
 """Process one message: carry out its command, publish the outcome, then acknowledge the message.
 
-This module works with any broker that offers a `Delivery` and a way to publish. A message is acknowledged
-only after its outcome was published. If anything fails before that, the broker redelivers the message, and
-the journal then supplies the outcome.
+This module works with any broker for which there is a `Delivery` and a function that publishes messages. A
+message is acknowledged only after its outcome was published. If anything fails before that, the broker
+redelivers the message, and the journal then supplies the outcome.
 
 ===============  =====================================================================================
 disposition      action
@@ -31,8 +31,7 @@ from transfer_async._models.errors import JournalFailed, TransferError
 from transfer_async._pipeline.recovery import Recovery, RecoveryReport
 from transfer_async._support.clock import Clock, Duration, Periodic
 from transfer_async._support.util import log, positive_seconds
-from transfer_async.worker.disposition import Action, Disposition
-from transfer_async.worker.handler import Handled, Handler
+from transfer_async.worker.handler import Action, Disposition, Handled, Handler
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -105,8 +104,8 @@ class Worker:
     Args:
         handler: the object that carries out the commands.
         publish: a function that publishes an outcome; see `Publish`.
-        beat_every: the seconds between two heartbeats of a message in progress. This must be much shorter
-            than the time after which the broker redelivers a message without a heartbeat.
+        beat_every: the seconds between two heartbeats of a message in progress. The interval must be much
+            shorter than the time after which the broker redelivers a message without a heartbeat.
         health: the object that records failures and recoveries.
         around: a function that returns a context manager in which a message is handled; see `Around`.
         inject: a function, called within ``around``, that returns the headers to add to the published
@@ -143,7 +142,7 @@ class Worker:
         """Process one message. An error is logged, and the broker then redelivers the message.
 
         Raises:
-            asyncio.CancelledError: the call was cancelled. The worker sends the broker no further reply.
+            asyncio.CancelledError: the call was cancelled; the worker sends no further reply to the broker.
         """
         began, disposition = self._clock.now(), FAILED
         try:
@@ -167,7 +166,7 @@ class Worker:
         """Wait until the worker should take another message.
 
         If the last message showed that no command can succeed now, for example because the token has expired,
-        this waits for that message's delay. In the meantime, other messages stay in the broker's queue.
+        wait for the delay of that message. In the meantime, other messages stay in the broker's queue.
         """
         while self.pause > 0:
             await self._clock.sleep(self.pause)
@@ -375,7 +374,8 @@ class Sweeper:
     Args:
         handler: the object that yields the pending notifications.
         publish: a function that publishes an outcome; see `transfer_async.worker.consumer.Publish`.
-        every: the seconds between two sweeps. The first sweep starts after a random part of this time.
+        every: the seconds between two sweeps. The first sweep starts after a random fraction of this
+            interval.
         health: the object that records whether the journal can be read and written.
         inject: a function that returns the headers to add to published outcomes.
         clock: the source of time, sleep and randomness, for tests.
@@ -437,7 +437,10 @@ class Sweeper:
         return report
 
     async def _publish_pending(self) -> None:
-        """Publish every pending notification. If some fail, publish the rest, then raise the first error."""
+        """Publish every pending notification.
+
+        If an outcome cannot be published, publish the remaining ones, then raise the first error.
+        """
         failed: Exception | None = None
         async for outcome in self._handler.untold():
             if self._stopping:

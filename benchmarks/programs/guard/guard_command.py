@@ -26,7 +26,7 @@ from typing import Any
 from attrs import frozen
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.samples import table
+from benchmarks.measuring.reports import table
 
 STORED = Path(__file__).with_name("guard.json")
 MARGIN = 0.10

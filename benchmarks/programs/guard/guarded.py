@@ -15,10 +15,9 @@ import sys
 from typing import Any
 
 from benchmarks.contenders import Terms
-from benchmarks.contenders.ours import Ours
-from benchmarks.contenders.stub import StubbedTransport, answer_to
-from benchmarks.measuring.data import new_orders
+from benchmarks.contenders.ours import Ours, StubbedTransport, answer_to
 from benchmarks.measuring.samples import drive
+from benchmarks.measuring.workload import new_orders
 from transfer_async._converters import converter
 from transfer_async._http.transport import ExchangeResult
 from transfer_async._models.responses import Order

@@ -18,9 +18,9 @@ from tests.support.cases import each
 from tests.support.commands import asked, invoke
 from tests.support.order_files import csv_text, jsonl_text, row, rows, told, tree
 from transfer_async import FundsHold, HoldFailed, MemoryJournal
-from transfer_async._cli import create_command, create_input, create_run
+from transfer_async._cli import create_command, create_input
 from transfer_async._cli.create_outcomes import OutcomeFile
-from transfer_async._cli.create_run import Stopping
+from transfer_async._cli.process import Stopping
 from transfer_async._models import requests
 from transfer_async.sandbox import (
     CloseAfterProcessing,
@@ -179,7 +179,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         (["--journal", "."], "--journal: . exists and is not a file"),
         (["--base-url", "http://service.example"], "create: --base-url: "),
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
-        (["--rate", "0"], "--rate: must be more than 0 orders a second, and finite"),
+        (["--rate", "0"], "--rate: must be a finite number of orders per second, more than 0"),
         (["--rate", "1", "--burst", "0"], "--burst: must be a whole number, 1 or more"),
         (["--burst", "2"], "--burst: requires --rate, too"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
@@ -578,5 +578,5 @@ def test_the_help_lists_the_exit_codes_and_the_options():
     assert all(option in result.output for option in ("--dry-run", "--hooks", "--outcomes", "--journal"))
     words = " ".join(result.output.split())
     assert "hooks and, optionally, resolve, token, retry and other settings." in words
-    assert f"{2 * 16} (twice --concurrency, but at least {create_run.AT_LEAST})" in words
+    assert f"{2 * 16} (twice --concurrency, but at least {create_command.AT_LEAST})" in words
     assert "[default: 16;" in words

@@ -13,17 +13,17 @@ import pytest
 from tests.support.bank import Gate, World
 from tests.support.cases import each
 from tests.support.order_files import row, told
-from transfer_async._cli import create_input, create_run
-from transfer_async._cli.create_input import COLUMNS, Changed, Record
-from transfer_async._cli.create_outcomes import OutcomeFile, Tally
-from transfer_async._cli.create_run import (
+from transfer_async._cli import create_command, create_input
+from transfer_async._cli.create_command import (
     AT_LEAST,
     NOT_READY,
     BulkRun,
     CircuitBreaker,
-    Stopping,
     request_of,
 )
+from transfer_async._cli.create_input import COLUMNS, Changed, Record
+from transfer_async._cli.create_outcomes import OutcomeFile, Tally
+from transfer_async._cli.process import Stopping
 from transfer_async._models.errors import (
     ConnectionFailed,
     JournalFailed,
@@ -104,7 +104,7 @@ def outcomes(tmp_path):
 
 @pytest.fixture
 def desk(world, outcomes, monkeypatch):
-    monkeypatch.setattr(create_run, "CUT_OFF", 0.01)
+    monkeypatch.setattr(create_command, "CUT_OFF", 0.01)
     return Desk(world, outcomes)
 
 
@@ -117,7 +117,7 @@ def test_a_line_with_new_faults_is_not_sent():
 
 
 async def test_a_changed_input_ends_the_run_after_the_orders_in_flight(desk, monkeypatch):
-    monkeypatch.setattr(create_run, "AHEAD", 8)
+    monkeypatch.setattr(create_command, "AHEAD", 8)
 
     def changing() -> Iterator[Record]:
         yield from records(*range(1, 30))
@@ -165,7 +165,7 @@ async def test_a_line_is_retried_soon_after_a_live_worker_has_finished_its_key(d
         desk.world.time.on_sleep = partial(finished, in_hook, busy)
         await desk.run(1, 2)
 
-    assert desk.world.time.slept == [create_run.FIRST_WAIT]
+    assert desk.world.time.slept == [create_command.FIRST_WAIT]
     assert (await desk.told())[3]["order_id"] == busy.result().id
     assert desk.made.is_complete
 
@@ -187,7 +187,7 @@ async def test_a_line_is_not_sent_while_another_worker_keeps_its_key(desk):
     await desk.run(1, client=Busy())
 
     assert Busy.asked == 1 + 4
-    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + create_run.MARGIN])
+    assert desk.world.time.slept == pytest.approx([1.0, 2.0, 4.0, 3.0 + create_command.MARGIN])
     assert desk.made.is_complete
     assert desk.made.gave_up is None
     assert (await desk.told())[2]["error"] == "KeyBusy"
@@ -195,7 +195,7 @@ async def test_a_line_is_not_sent_while_another_worker_keeps_its_key(desk):
 
 
 async def test_the_number_of_postponed_lines_is_limited(desk, monkeypatch):
-    monkeypatch.setattr(create_run, "MOST_POSTPONED", 2)
+    monkeypatch.setattr(create_command, "MOST_POSTPONED", 2)
     for number in (1, 2, 3):
         await killed_at(desk, row(number)["key"], transitions.MarkSending)
     await desk.run(1, 2, 3, concurrency=1)
@@ -385,4 +385,4 @@ async def test_memory_does_not_grow_with_the_file(desk, tmp_path):
     await desk.bulk(Quick(), total=500, concurrency=16).run(counted())
 
     assert desk.made.is_complete
-    assert most < 2 * create_run.AHEAD + 2 * 16
+    assert most < 2 * create_command.AHEAD + 2 * 16

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from transfer_async._cli.create_run import Stopping
+from transfer_async._cli.process import Stopping
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -95,7 +95,7 @@ async def test_no_release_is_announced_for_a_corrupt_record(doubted: World):
     assert proposed["proposal"]["decision"] == "refute"
     for result in (no, approving):
         assert (
-            "cannot be undone by a recovery: undo them manually first. Undo manually: funds_hold."
+            "cannot be undone by a recovery: undo them manually first. Undo these hooks manually: funds_hold."
             in result.stderr
         )
         assert "release" not in result.stderr

@@ -13,7 +13,7 @@ from tests._cli.journal.terminal import ADA, asked
 from tests.support.bank import World, refused_order
 from tests.support.cases import each
 from transfer_async import JournalFailed, KeyState, Refused
-from transfer_async._cli import create_run
+from transfer_async._cli import process
 from transfer_async._cli.create_outcomes import OutcomeFile
 from transfer_async._pipeline.operators import Operators
 
@@ -296,10 +296,10 @@ async def test_a_signal_ends_the_run_after_the_row_in_progress(
     doubts: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     file = await resolving(doubts, tmp_path / "d.csv", "a", "b", "c")
-    decide, create = Operators.decide, create_run.Stopping.__init__
-    created: list[create_run.Stopping] = []
+    decide, create = Operators.decide, process.Stopping.__init__
+    created: list[process.Stopping] = []
 
-    def remember(self: create_run.Stopping) -> None:
+    def remember(self: process.Stopping) -> None:
         create(self)
         created.append(self)
 
@@ -309,7 +309,7 @@ async def test_a_signal_ends_the_run_after_the_row_in_progress(
             await asyncio.sleep(0)
         return await decide(self, key, *given, **named)
 
-    monkeypatch.setattr(create_run.Stopping, "__init__", remember)
+    monkeypatch.setattr(process.Stopping, "__init__", remember)
     monkeypatch.setattr(Operators, "decide", interrupted)
     stopped = await asked("resolve", "--from", str(file), *BY, code=143)
 

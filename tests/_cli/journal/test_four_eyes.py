@@ -20,7 +20,7 @@ async def test_one_person_proposes_and_another_approves(world: World, somebody: 
     approved = await asked("approve", "k", *BEN, answers="y\n")
 
     assert alone.stderr == (
-        "journal: four_eyes: this scope requires dual control: propose it, "
+        "journal: four_eyes: this scope requires dual control: propose the decision, "
         "and let another person approve it\n"
     )
     assert proposed.stdout.startswith("k: proposed: refute; another person must approve it, as ")

@@ -15,7 +15,7 @@ from transfer_async.testing import hook_rules as rules
 from transfer_async.testing.hook_harness import Cut, Cuttable, HookHarness, RuleBroken, make_bank
 
 NO_PROCESS = (
-    "not tried with state in the memory of your modules: no worker could be started in a new process "
+    "state in the memory of your modules was not tested: no worker could be started in a new process "
     "(ValueError: the factory cannot be imported by name)"
 )
 
@@ -239,7 +239,7 @@ BROKEN   release(intent, None) finds the hold by intent.id.
          release(A, None)
   saw    one hold is placed for A: hold-1
   costs  place was cancelled, so its reference is lost: the customer's money stays held.
-  helps  Find the hold by intent.id; the reference only makes it faster.
+  helps  Find the hold by intent.id; the reference only makes the search faster.
 """
 
 
@@ -277,8 +277,8 @@ async def test_a_factory_with_a_new_ledger_each_time_is_noted():
     report = await verify_hooks(lambda: Bank(CoreSystem()), sequences=0)
 
     report.check()
-    assert report.notes == ("not tried with a restarted worker: the factory makes an empty ledger each time",)
-    assert str(report).startswith("note     not tried with a restarted worker")
+    assert report.notes == ("a restarted worker was not tested: the factory makes an empty ledger each time",)
+    assert str(report).startswith("note     a restarted worker was not tested")
 
 
 async def test_without_hypothesis_only_the_random_sequences_are_skipped(monkeypatch):

@@ -1,6 +1,6 @@
 """Workers on NATS JetStream and Redis Streams, through FastStream.
 
-This package may import the worker and the layers below it, but not the sandbox.
+By the layering rules, this package may import the worker and the layers below it, but not the sandbox.
 """
 
 from transfer_async.integrations.faststream.broker import Broker, WorkerSettings, broker_at

@@ -79,7 +79,10 @@ def reason(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield ``error`` and its causes. A driver's error lacks an error number, but a cause may contain one."""
+    """Yield ``error`` and its causes.
+
+    A driver's error has no error number itself, but one of its causes may have one.
+    """
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -121,20 +124,20 @@ class WorkerSettings:
     Args:
         commands: the subject or stream from which workers read commands.
         outcomes: the subject or stream to which workers publish outcomes.
-        dead_letters: the subject or stream for messages that cannot be processed. A header contains the
-            reason.
+        dead_letters: the subject or stream for messages that cannot be processed. Each dead letter contains
+            the reason in a header.
         group: the name that the workers share, so that each message is delivered to one of them.
         concurrency: the maximum number of messages that one worker processes at a time.
         ack_wait: the time without a heartbeat after which the broker delivers a message to another worker. A
             worker sends three heartbeats in this time.
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
-        sweep_every: the time between two sweeps of the journal. The first sweep starts after a random part of
-            this time.
+        sweep_every: the time between two sweeps of the journal. The first sweep starts after a random
+            fraction of this interval.
         patience: the grace period for messages in progress when the worker stops.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     commands: str = field(default="transfer.commands", validator=_name)
@@ -156,7 +159,7 @@ class WorkerSettings:
 class Broker(ABC):
     """The interface between workers and a message broker.
 
-    A broker connects, delivers messages and publishes outcomes.
+    A subclass connects to the message broker, delivers messages and publishes outcomes.
 
     The subclasses in this package use FastStream's brokers. A bank's own subclass may use any client library.
     The page "A broker of your own" shows an example. Test every subclass with `BrokerContract`, in
@@ -175,8 +178,8 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call this every few seconds, even while messages are in progress. Therefore it must not change
-        any existing stream, group or consumer.
+        Workers call this every few seconds, even while messages are in progress. Therefore `prepare` must not
+        change any existing stream, group or consumer.
 
         Args:
             only_to_send: whether to create only what is needed to send commands. The broker must store the
@@ -204,13 +207,16 @@ class Broker(ABC):
 
     @abstractmethod
     async def publish(self, outcome: OrderOutcome, headers: Mapping[str, str]) -> None:
-        """Publish an outcome, and return once the broker has confirmed it. Raise an error if this fails."""
+        """Publish an outcome, and return once the broker has confirmed it.
+
+        Raise an error if the outcome could not be published.
+        """
 
     @abstractmethod
     async def send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         """Send a message to a subject or stream in the settings, and return once the broker has confirmed it.
 
-        Raise an error if this fails.
+        Raise an error if the message could not be sent.
         """
 
     async def order(self, command: OrderCommand, headers: Mapping[str, str] | None = None) -> None:

@@ -106,7 +106,7 @@ class JetStreamBroker(Broker):
     def _note_failed(self, error: Exception, *, servers: int) -> None:
         """Count consecutive connection failures, and raise if no server accepts the first connection.
 
-        Without the error, the driver would retry forever without logging. Once a connection has been
+        If no error were raised, the driver would retry forever without logging. Once a connection has been
         established, this never raises, so that the driver reconnects forever.
 
         Raises:
@@ -174,7 +174,7 @@ class JetStreamBroker(Broker):
         return self._jetstream
 
     async def _connection(self) -> Any:
-        """Return the connection, configured to reconnect despite final errors and to use `_StoredMessage`."""
+        """Return the connection, which uses `_StoredMessage` and reconnects even after a final error."""
         connection: Any = await self.broker.connect()
         if connection is not self._configured:
             self._configured = connection
@@ -194,7 +194,7 @@ class JetStreamBroker(Broker):
         return bool(connection.is_closed) or _is_given_up(connection)
 
     def subscriber(self) -> PullSlot:
-        """Return a consumer slot. All slots of this worker share one pull."""
+        """Return a consumer slot. All slots of this worker share one `SharedPull`."""
         return PullSlot(self._opened_pull)
 
     async def _opened_pull(self) -> SharedPull:
@@ -259,10 +259,12 @@ class JetStreamBroker(Broker):
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header that lets the server detect a duplicate outcome, or no header.
 
-    A person may change a recorded order id, and later change it back. Then the same outcome is published
-    again, and the server must not drop it as a duplicate. Only the time at which the id was recorded
-    distinguishes the two, so an outcome without that time gets no header. Neither does a suspected duplicate,
-    which may equal the outcome that was published when its doubt began.
+    A person may change a recorded order id, and later change it back. After the second change, the same
+    outcome is published again, and the server must not drop it as a duplicate. Only the time at which the id
+    was recorded distinguishes the two, so an outcome without that time gets no header. The outcome of a
+    suspected duplicate gets no header either, because it may equal the outcome that was published when the
+    doubt began. The header of a refutation contains its time too, because an order that is suspected after a
+    refutation may be refuted again.
     """
     parts: list[object] = [
         outcome.intent_id,
@@ -271,11 +273,13 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
         outcome.order_may_exist,
     ]
     is_suspicion = outcome.error == SUSPECTED
+    ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
     if is_suspicion or (outcome.outcome is Outcome.CREATED and outcome.state is None):
-        ended_at = outcome.ended_at if isinstance(outcome, EndOfDoubt) else None
         if ended_at is None:
             return {}
         parts.append(ended_at)
+    elif outcome.outcome is Outcome.REFUSED and ended_at is not None:
+        parts.append(f"at {ended_at}")
     if is_suspicion:
         parts.append(outcome.error)
     return {_MESSAGE_ID: ":".join(map(str, parts))}
@@ -284,8 +288,9 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
 class _StoredMessage(Msg):
     """A stored message in which a ``Status`` header from the sender is renamed.
 
-    The Python client treats every message with this header as a control message, and drops it. The server
-    would then redeliver the command forever. A dead letter keeps the new name, so that clients can fetch it.
+    The Python client treats every message with a ``Status`` header as a control message, and drops it. If the
+    header were not renamed, the server would redeliver the command forever. A dead letter keeps the new name,
+    so that clients can fetch it.
     """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -302,7 +307,8 @@ def _without_raising(
     """Return a function that calls ``report``, and logs errors instead of raising them.
 
     FastStream's callback raises errors that it considers final, such as a refused password. Such an error
-    would stop the reconnecting without closing the connection, although the next attempt may succeed.
+    would stop the reconnection attempts without closing the connection, although the next attempt may
+    succeed.
     """
 
     async def report_or_log(error: Exception) -> None:
@@ -318,7 +324,8 @@ def _is_given_up(connection: Any) -> bool:
     """Return whether the connection is broken and the Python client no longer tries to restore it.
 
     When a connection breaks, the client sets the status and starts the reconnecting task without an ``await``
-    in between. The task sets the status again before it ends. Therefore a false positive is not possible.
+    in between. The task sets the status again before it ends. Therefore this function never returns true for
+    a connection that is being restored.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
@@ -427,7 +434,7 @@ class SharedPull:
         address: a function that returns the subject for requests to the consumer.
 
     Attributes:
-        slots: the number of slots. When all of them wait, a request is sent immediately.
+        slots: the number of slots. When all slots are waiting, a request is sent immediately.
     """
 
     def __init__(self, connection: Any, address: Callable[[], str]) -> None:

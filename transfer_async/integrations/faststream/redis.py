@@ -211,7 +211,7 @@ class RedisStreamsBroker(Broker):
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Create the stream and its group, unless ``only_to_send`` is true: sending creates the stream."""
+        """Create the stream and its group. Sending needs neither, because it creates the stream itself."""
         if only_to_send:
             return
         client = await self.broker.connect()
@@ -222,7 +222,7 @@ class RedisStreamsBroker(Broker):
                 raise
 
     async def move(self) -> None:
-        """Move the delayed messages that are due back to the stream."""
+        """Move delayed messages back to the stream when they are due."""
         await self.run(MOVE, self.keys, [])
 
     async def put_back(self) -> None:

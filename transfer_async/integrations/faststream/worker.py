@@ -101,13 +101,15 @@ class OrderWorker:
         self.health.trouble("worker", "is starting")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take messages until ``stop`` is set. Then finish the messages in progress and close the broker.
+        """Take messages until ``stop`` is set.
+
+        The worker then finishes the messages in progress and closes the broker.
 
         If the broker is unreachable, the worker retries until it responds. If `run` is cancelled, it cancels
         the messages in progress, and the broker redelivers them.
 
         Raises:
-            ConnectionError: the connection is closed permanently. Restart the worker.
+            ConnectionError: the connection is closed permanently; restart the worker.
         """
         try:
             if await self._opened(stop):
@@ -239,7 +241,10 @@ class OrderWorker:
 
 
 def _failure(opening: asyncio.Task[None]) -> BaseException | None:
-    """Return the error of the task ``opening``, or None. An unfinished or cancelled task has timed out."""
+    """Return the error of the task ``opening``, or None.
+
+    A task that is unfinished or cancelled has timed out.
+    """
     if not opening.done() or opening.cancelled():
         return _NO_RESPONSE
     return opening.exception()

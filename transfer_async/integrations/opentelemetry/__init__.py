@@ -1,6 +1,6 @@
 """Traces and metrics for OpenTelemetry; the extra is ``transfer_async[opentelemetry]``.
 
-This package may import the client and the layers below it.
+By the layering rules, this package may import the client and the layers below it.
 """
 
 try:

@@ -46,10 +46,10 @@ OPERATION_DURATION: Final = "db.client.operation.duration"
 COUNTERS: Final[dict[str, tuple[str, str]]] = {
     ORDERS: ("{order}", "Calls that claimed their key, by outcome."),
     ATTEMPTS: ("{attempt}", "HTTP attempts, by outcome."),
-    DOUBTS_BEGUN: ("{order}", "Orders that ended in doubt."),
-    DOUBTS_ENDED: ("{order}", "Doubts that ended, by outcome."),
+    DOUBTS_BEGUN: ("{order}", "Orders that were in doubt when their call ended."),
+    DOUBTS_ENDED: ("{order}", "Orders in doubt that were resolved or refuted, by outcome."),
     UNDOS_FAILED: ("{undo}", "Undos that failed and are pending."),
-    DUPLICATES_SUSPECTED: ("{order}", "Orders that may be a second payment."),
+    DUPLICATES_SUSPECTED: ("{order}", "Orders that may have been paid twice."),
     COMMANDS: (
         "{command}",
         "Command deliveries that a worker processed, by disposition.",

@@ -106,13 +106,13 @@ class Telemetry:
     def journal(self, journal: Journal) -> Journal:
         """Return a journal that passes all calls to ``journal`` and measures their duration.
 
-        Open and close the returned journal instead of ``journal``. Each ``recover`` of a client that uses the
-        returned journal also updates the number of orders in doubt.
+        Open and close the returned journal instead of ``journal``. Each run of ``recover`` by a client that
+        uses the returned journal also updates the number of orders in doubt.
         """
         return cast("Journal", TimedJournal(journal, self._instruments))
 
     def watch(self, client: TransferClient) -> None:
-        """Observe the retry budget of ``client``. The telemetry does not keep the client alive."""
+        """Observe the retry budget of ``client``. `Telemetry` does not keep the client alive."""
         self._instruments.clients.add(client)
 
     def command(self, *, disposition: str, deliveries: int, seconds: float) -> None:
@@ -186,7 +186,10 @@ class TimedJournal:
         return verdict
 
     async def count_in_doubt(self, scope: str) -> int:
-        """Return the number of keys in doubt, and update the metrics. Every ``recover`` calls this."""
+        """Return the number of keys in doubt, and update the metrics.
+
+        Every run of ``recover`` calls this method.
+        """
         count = await self._journal.count_in_doubt(scope)
         oldest = self._read_by.pop(_this_task(), None)
         self._instruments.in_doubt = count
@@ -198,9 +201,9 @@ class TimedJournal:
         return count
 
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
-        """Return a page of pending keys, and record the oldest pending work for the metrics.
+        """Return a page of pending keys, and note the oldest doubt, undo and notification for the metrics.
 
-        Every ``recover`` reads all pending keys with this method.
+        Every run of ``recover`` reads all pending keys with this method.
         """
         found = await self._journal.work(scope, limit=limit, after=after)
         task = _this_task()
@@ -209,7 +212,10 @@ class TimedJournal:
 
     @property
     def pending_undos(self) -> Callable[..., Awaitable[list[tuple[str, Entry]]]]:
-        """The other journal's optional method. ``recover`` runs these undos before it calls `work`."""
+        """Calls ``pending_undos``, an optional method, of the other journal.
+
+        ``recover`` runs the returned undos before it calls `work`.
+        """
         list_keys = self._journal.pending_undos  # type: ignore[attr-defined] # not every journal has it
 
         async def pending_undos(scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
@@ -243,7 +249,7 @@ def _noted(
     read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest],
     oldest: Oldest | None,
 ) -> list[tuple[str, Entry]]:
-    """Include the work of a page in the times of this task's run, or in new times, and return the page."""
+    """Record the oldest start times on the page ``found`` for this task's run, and return ``found``."""
     oldest = read_by[_this_task()] = oldest or Oldest()
     for _, entry in found:
         oldest.note(entry)
@@ -262,7 +268,7 @@ def _log_failure(raised: Exception) -> None:
 class Oldest:
     """The start times of the oldest doubt, pending undo and pending notification.
 
-    Each time is in seconds of the journal's clock, or None if there is no such work.
+    Each time is in seconds of the journal's clock, or None if nothing of this kind is pending.
     """
 
     doubt: float | None = None
@@ -270,7 +276,7 @@ class Oldest:
     notification: float | None = None
 
     def note(self, entry: Entry) -> None:
-        """Include the pending work of ``entry``.
+        """Update the start times with the pending doubt, undos and notifications of ``entry``.
 
         For an undo or a notification without a recorded time, the time of the key's claim is used.
         """
@@ -282,7 +288,7 @@ class Oldest:
         )
 
     def ages(self, now: float) -> dict[str, float]:
-        """Return the age of the oldest work of each kind, in seconds; 0 if no work is pending."""
+        """Return the age of the oldest doubt, undo and notification, in seconds; 0 if none is pending."""
         since = {"doubt": self.doubt, "undo": self.undo, "notification": self.notification}
         return {name: 0.0 if time is None else max(0.0, now - time) for name, time in since.items()}
 

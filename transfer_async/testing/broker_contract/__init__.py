@@ -60,7 +60,7 @@ class BrokerContract:
     """Tests that every broker must pass. Subclass it as ``class TestOurBroker(BrokerContract):``.
 
     Provide one fixture, ``new_line``: a function that creates a `Broker` from settings, without opening it.
-    Each broker that it creates belongs to a different worker. All of them use the same server::
+    Each broker that it creates belongs to a different worker. All brokers use the same server::
 
         class TestOurBroker(BrokerContract):
             @pytest.fixture
@@ -297,7 +297,10 @@ class BrokerContract:
     async def test_a_message_survives_a_cancelled_dead_letter_or_retry(
         self, harness: BrokerHarness, answer: str
     ) -> None:
-        """Afterwards, the queue or the dead letters must contain the message. Otherwise its order is lost."""
+        """Afterwards, the queue or the dead letters must contain the message.
+
+        If neither contains the message, its order is lost.
+        """
 
         def answered(taken: TakenMessage) -> Coroutine[Any, Any, None]:
             if answer == "retry":

@@ -38,7 +38,7 @@ async def soon(work: Awaitable[T], what: str) -> T:
     """Await ``work`` for at most `TIMEOUT` seconds.
 
     Raises:
-        AssertionError: the timeout expired. The message names ``what``, the expected event.
+        AssertionError: the timeout expired; the message names ``what``, the expected event.
     """
     scope = asyncio.timeout(TIMEOUT)
     try:

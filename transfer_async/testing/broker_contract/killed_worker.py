@@ -73,7 +73,8 @@ async def _dead_letter(place: Workplace, reached: Connection) -> None:
     """Take a few messages, begin to dead-letter all of them, and block.
 
     The first message is dead-lettered completely, to measure the duration. If the broker sends dead letters
-    with ``send``, the process blocks before the next one is sent. Otherwise, it blocks at any point.
+    with ``send``, the process blocks before the next one is sent. If the broker does not, the process blocks
+    at an arbitrary point.
     """
     broker = place.new_line(place.settings)
     send = broker.send

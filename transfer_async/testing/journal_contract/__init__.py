@@ -241,7 +241,7 @@ class JournalContract:
     # --- keys and scopes ------------------------------------------------------------------------
 
     async def test_similar_keys_and_order_ids_are_not_confused(self, journal: Journal) -> None:
-        """If a journal confuses two keys, one payment gets the order of the other and is never made."""
+        """If a journal confuses two keys, one payment is given another payment's order, and is never made."""
 
         async def use(number: int, key: str) -> list[Rejection | None]:
             moves = (claim(number), mark(number=number), create(order_id=f"tx-{key}"))
@@ -336,7 +336,7 @@ class JournalContract:
         pass_time(10.0)
         at_once = await journal.work(SCOPE, limit=1000)
         for key, entry in at_once[::20]:
-            assert await journal.read(SCOPE, key) == entry, "a list must have whole entries"
+            assert await journal.read(SCOPE, key) == entry, "a list must contain complete entries"
         found: list[str] = []
         while page := await journal.work(SCOPE, limit=25, after=found[-1] if found else ""):
             found += [key for key, _ in page]
@@ -534,7 +534,7 @@ class JournalContract:
     async def test_what_ended_within_a_day_is_kept_and_a_future_date_is_refused(
         self, journal: Journal, journal_time: JournalTime, pass_time: LetPass
     ) -> None:
-        """Without this rule, a wrong date would delete keys of recent payments, which might be made again."""
+        """If recent keys could be deleted, a wrong date might cause recent payments to be made again."""
         await made(journal, claim(), release(None), key="yesterday")
         pass_time(1.0)
         await made(journal, claim(), release(None), key="today")

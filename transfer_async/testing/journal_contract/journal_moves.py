@@ -237,7 +237,7 @@ def add_undos(*hooks: str, number: int = 1) -> AddPendingUndos:
 
 
 def suspect(order_id: str | None = "tx-2", *, number: int = 1, reason: str = "answered late") -> Suspect:
-    """Return a transition that reports an order that may exist, from a response after the doubt ended."""
+    """Return a transition that reports a possible order, found in a response after the doubt had ended."""
     wish, attempt = intent(number), Attempt(number=1, seconds=0.1, outcome=Outcome.UNKNOWN)
     return Suspect(
         order_id=order_id,

@@ -258,16 +258,16 @@ DOUBTED = (
     request_notification(),
 )
 FULL: dict[str, Scenario] = {
-    "every field of a doubt": (*DOUBTED, watch(), propose(said=LONG)),
-    "every field of a resolved doubt": (*DOUBTED, resolve(order_id="tx-7")),
-    "every field of pending undos": (
+    "every field of a doubt is stored": (*DOUBTED, watch(), propose(said=LONG)),
+    "every field of a resolved doubt is stored": (*DOUBTED, resolve(order_id="tx-7")),
+    "every field of pending undos is stored": (
         claim(intent=INTENT),
         release(None, pending_undos=UNDOS),
         claim(2),
         mark("b", number=2),
         suspect(number=3, reason=LONG),
     ),
-    "every field of a refusal": (claim(), mark(), release(ending=ENDING)),
+    "every field of a refusal is stored": (claim(), mark(), release(ending=ENDING)),
     "a long history": (claim(), *(suspect(f"tx-{number}", reason=LONG) for number in range(60))),
 }
 """Scenarios that fill every field of an entry with the maximum content."""
@@ -335,7 +335,7 @@ LEASES: dict[str, Scenario] = {
         _lost(mark()),
         claim(2),
     ),
-    "leases end although the clock was years ahead before": (
+    "leases expire even if the clock was once years ahead": (
         (3650 * KEPT, claim(), Step(claim(), key="sending"), Step(mark(), key="sending")),
         (-3650 * KEPT, claim(2), Step(claim(2), R.IN_DOUBT, key="sending")),
         (Step(refute(), R.TOO_EARLY, key="sending"), LONGEST_LEASE + SETTLE_AFTER),
@@ -387,7 +387,7 @@ SETTLING: dict[str, Scenario] = {
     "an order that appears after its refutation binds the key again": (
         (IN_DOUBT, SETTLE_AFTER + WINDOW, refute(), create()),
     ),
-    "a recorded refusal answers a claim that is made once": (
+    "a claim with once receives the recorded refusal": (
         (claim(), mark(), release(), Step(claim(2, once=True), R.REFUSED), claim(2)),
     ),
     **{
@@ -402,7 +402,11 @@ SETTLING: dict[str, Scenario] = {
 }
 
 PENDING: dict[str, Scenario] = {
-    "undos are pending under a lease": (claim(), release(None, pending_undos=undos("hold", "check")), LEASE),
+    "an undo can be pending under a lease": (
+        claim(),
+        release(None, pending_undos=undos("hold", "check")),
+        LEASE,
+    ),
     "an undo that is done is no longer pending": (
         (
             claim(),
@@ -415,7 +419,7 @@ PENDING: dict[str, Scenario] = {
         (claim(2), release(None, number=2, pending_undos=undos("hold", number=2), lease=0.0)),
         mark_undone("hold", number=2, lease_until=RECORDED_LEASE),
     ),
-    "an undo that became due again meanwhile stays pending": (
+    "an undo that became due again in the meantime stays pending": (
         (
             claim(),
             release(None, pending_undos=undos("hold"), lease=0.0),
@@ -437,7 +441,7 @@ PENDING: dict[str, Scenario] = {
     "one worker at a time resolves a doubt, and may release it": (
         (IN_DOUBT, acquire_lease(), Step(acquire_lease(), R.BUSY), acquire_lease(0.0), acquire_lease()),
     ),
-    "a notification is pending from the resolution of a published doubt until it is published": (
+    "the resolution of a published doubt is pending until it is published": (
         (IN_DOUBT, request_notification(), resolve(), 1.0, mark_notified()),
     ),
     "a notification is pending after the refutation of a published doubt": (
@@ -507,7 +511,7 @@ DECISIONS: dict[str, Scenario] = {
         (Step(waive(by="Ada"), R.SAME_PERSON, key=FOUR_EYES), WAIVED[1], DEMANDED),
     ),
     **{
-        f"under dual control, no one person decides {decision.name} alone": (
+        f"under dual control, nobody decides {decision.name} alone": (
             (way, SETTLE_AFTER, DEMANDED, Step(decision, R.ALONE), WAIVED, decision)
         )
         for way, decisions in ((IN_DOUBT, (resolve(), refute())), (RESOLVED, (amend(), take_back())))

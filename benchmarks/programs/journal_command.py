@@ -23,7 +23,6 @@ from typing import Any, cast
 
 import attrs
 
-from benchmarks.measuring.data import new_orders
 from benchmarks.measuring.journals import (
     JOURNALS,
     MEMORY,
@@ -33,10 +32,12 @@ from benchmarks.measuring.journals import (
     Workshop,
     workshop,
 )
-from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio, table
-from benchmarks.measuring.service_process import KINDS, RunningService, ServiceKind, service
-from benchmarks.programs.journal import growth
-from benchmarks.programs.journal.growth import Growth
+from benchmarks.measuring.reports import table
+from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
+from benchmarks.measuring.services import KINDS, RunningService, ServiceKind, run_service
+from benchmarks.measuring.workload import new_orders
+from benchmarks.programs import journal_growth
+from benchmarks.programs.journal_growth import Growth
 from transfer_async import FundsHold, TransferClient
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import Journal
@@ -144,7 +145,7 @@ async def speeds(shop: Workshop, options: Options) -> list[Speed]:
     for at_once in options.at_once:
         share = {1: 8, 16: 2}.get(at_once, 1)  # the slower ones need fewer to be told apart
         count = max(at_once, options.orders // share)
-        with service(options.server, seed=at_once) as remote:
+        with run_service(options.server, seed=at_once) as remote:
             async with AsyncExitStack() as stack:
                 desks = {
                     name: await stack.enter_async_context(desk(remote, shop.journal(name), name))
@@ -182,7 +183,7 @@ def _speed(at_once: int, name: str, rounds: dict[str, list[Sample]]) -> Speed:
 async def waits(shop: Workshop, options: Options) -> list[Wait]:
     """Measure how long orders wait for each journal, `GOAL_LEVEL` at once."""
     count = max(GOAL_LEVEL, options.orders // 2)
-    with service(options.server, seed=1000) as remote:
+    with run_service(options.server, seed=1000) as remote:
         async with AsyncExitStack() as stack:
             turns: dict[str, Callable[[], Awaitable[Wait]]] = {}
             for name in shop.names:
@@ -254,7 +255,7 @@ class JournalReport:
                 ("journal", "p50, ms", "p99, ms"),
                 [(one.journal, _ms(one.p50), _ms(one.p99)) for one in self.waits],
             ),
-            _ABOUT_GROWTH.format(at_once=growth.AT_ONCE, size=len(growth.SMALL_REPLY)),
+            _ABOUT_GROWTH.format(at_once=journal_growth.AT_ONCE, size=len(journal_growth.SMALL_REPLY)),
             _growth_table(self.growths),
             table(
                 ("goal", "wanted", "seen", ""),
@@ -348,7 +349,7 @@ def parser() -> argparse.ArgumentParser:
         "--server",
         choices=KINDS,
         default="sandbox",
-        help="the kind of service, see measuring/service_process.py",
+        help="the kind of service, see measuring/services.py",
     )
     made.add_argument(
         "--journals",
@@ -380,8 +381,8 @@ async def run(options: Options) -> JournalReport:
         grown: list[Growth] = []
         for name in shop.names[1:] if options.growth > 0 else []:
             tell(f"growth of a {name} ...")
-            rounds, keys = 2 * options.rounds - 1, max(growth.AT_ONCE, options.orders // 4)
-            grown += await growth.measure(shop, name, many=options.growth, rounds=rounds, keys=keys)
+            rounds, keys = 2 * options.rounds - 1, max(journal_growth.AT_ONCE, options.orders // 4)
+            grown += await journal_growth.measure(shop, name, many=options.growth, rounds=rounds, keys=keys)
     return JournalReport(about, fast, slow, grown, time.perf_counter() - began)
 
 

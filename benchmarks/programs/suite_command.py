@@ -13,25 +13,20 @@ from typing import Any
 import attrs
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import FULL, QUICK, Effort, Findings, goals_table
-from benchmarks.programs.suite import (
-    bench_create,
-    bench_decode,
-    bench_imports,
-    bench_journal,
-    bench_memory,
-    bench_profile,
-    bench_scale,
-)
+from benchmarks.measuring.reports import Findings, goals_table
+from benchmarks.measuring.samples import FULL, QUICK, Effort
+from benchmarks.programs.bench_create import measure_create, measure_journal, measure_profile
+from benchmarks.programs.bench_micro import measure_decode, measure_imports
+from benchmarks.programs.bench_scale import measure_memory, measure_scale
 
 AREAS: dict[str, Callable[[Effort], Findings]] = {
-    "create": bench_create.run,
-    "decode": bench_decode.run,
-    "journal": bench_journal.run,
-    "import": bench_imports.run,
-    "memory": bench_memory.run,
-    "scale": bench_scale.run,
-    "profile": bench_profile.run,
+    "create": measure_create,
+    "decode": measure_decode,
+    "journal": measure_journal,
+    "import": measure_imports,
+    "memory": measure_memory,
+    "scale": measure_scale,
+    "profile": measure_profile,
 }
 
 

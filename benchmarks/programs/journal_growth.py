@@ -21,9 +21,9 @@ from typing import Any, Literal, get_args
 
 from attrs import frozen
 
-from benchmarks.measuring.data import Answers, new_orders
 from benchmarks.measuring.journals import POSTGRES, SQLITE, Workshop
 from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
+from benchmarks.measuring.workload import Answers, new_orders
 from transfer_async._models.requests import NewOrder, OrderIntent, fingerprint
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.transitions import Claim, Create, MarkSending, Move

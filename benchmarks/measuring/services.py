@@ -1,4 +1,4 @@
-"""The service in a process of its own, on loopback: the sandbox, or a faster raw service.
+"""The service in its own process, on loopback: the sandbox, or a faster raw service.
 
 ``raw`` is a bare asyncio protocol. It reads the whole request and responds with a new order of the requested
 values; it checks and stores nothing. It answers every other POST with an order, too, for clients with other
@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal, get_args
@@ -21,7 +22,7 @@ import msgspec
 from attrs import frozen
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.data import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
+from benchmarks.measuring.workload import CREATE_ORDER_PATH, WHO_AM_I_PATH, Answers, order_fields, who_am_i
 
 ServiceKind = Literal["sandbox", "raw"]
 KINDS: tuple[ServiceKind, ...] = get_args(ServiceKind)
@@ -44,27 +45,18 @@ _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d
 
 @frozen
 class RunningService:
-    """A running service.
+    """The base URL and the token of a running service."""
 
-    Args:
-        kind: ``sandbox`` or ``raw``.
-        base_url: its base URL.
-        token: its token.
-        pid: the id of its process.
-    """
-
-    kind: ServiceKind
     base_url: str
     token: str
-    pid: int
 
 
 @contextmanager
-def service(
+def run_service(
     kind: ServiceKind = "sandbox",
     *,
     seed: int = 0,
-    delay: float = 0.0,
+    faults: Sequence[str] = (),
     hold: int = 0,
     core: int | None = None,
 ) -> Iterator[RunningService]:
@@ -72,16 +64,17 @@ def service(
 
     Args:
         kind: ``sandbox`` or ``raw``.
-        seed: seeds the order ids.
-        delay: seconds before a response; ``raw`` only.
+        seed: seeds the order ids and the faults.
+        faults: the values of ``transfer-async sandbox --fault``; ``sandbox`` only.
         hold: after the first `HELD_AFTER` requests, respond only when so many have arrived; ``raw`` only.
         core: the core to which it is pinned.
 
     Raises:
         RuntimeError: the service did not start.
     """
-    command = [sys.executable, "-m", "benchmarks.measuring.service_process", kind, f"--seed={seed}"]
-    command += [f"--delay={delay}", f"--hold={hold}"] + ([] if core is None else [f"--core={core}"])
+    command = [sys.executable, "-m", "benchmarks.measuring.services", kind, f"--seed={seed}"]
+    command += [f"--hold={hold}", *(f"--fault={fault}" for fault in faults)]
+    command += [] if core is None else [f"--core={core}"]
     with subprocess.Popen(  # noqa: S603 - it is this very file
         command, cwd=machine.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -90,7 +83,7 @@ def service(
             line = process.stdout.readline()  # ends with the process at the latest
             if not line:
                 raise RuntimeError(f"the {kind} service did not start")
-            yield RunningService(kind, **json.loads(line), pid=process.pid)
+            yield RunningService(**json.loads(line))
         finally:
             process.stdin.close()
             try:
@@ -107,24 +100,21 @@ class Gate:
 
     Args:
         hold: the number of requests; 0 holds nothing.
-        delay: additional seconds for each response.
     """
 
-    def __init__(self, hold: int, delay: float) -> None:
-        self._hold, self._delay = hold, delay
+    def __init__(self, hold: int) -> None:
+        self._hold = hold
         self._seen = 0
         self._held: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
 
     def pass_on(self, write: Callable[[], None]) -> None:
-        """Write a response now, or at its time."""
+        """Write a response now, or once all have arrived."""
         self._seen += 1
         if self._hold and self._seen > HELD_AFTER:
             self._held.append(write)
             if len(self._held) >= self._hold:
                 self._loop.call_later(HELD_FOR, self._open)
-        elif self._delay:
-            self._loop.call_later(self._delay, write)
         else:
             write()
 
@@ -182,14 +172,16 @@ def _content_length(head: bytes) -> int:
     return int(rest.partition(b"\r\n")[0]) if found else 0
 
 
-async def _serve(kind: ServiceKind, seed: int, *, delay: float, hold: int) -> None:
-    if kind == "sandbox":
-        from transfer_async.sandbox import Sandbox  # the raw service is to be small
+async def _serve_sandbox(faults: Sequence[str], seed: int) -> None:
+    from transfer_async._cli.servers import fault_shares  # the raw service needs none of it
+    from transfer_async.sandbox import Sandbox
 
-        async with Sandbox(seed=seed) as sandbox:
-            await _until_told(sandbox.base_url, sandbox.token)
-        return
-    answers, gate = Answers(seed), Gate(hold, delay)
+    async with Sandbox(seed=seed, faults=fault_shares(faults)) as sandbox:
+        await _until_told(sandbox.base_url, sandbox.token)
+
+
+async def _serve_raw(seed: int, hold: int) -> None:
+    answers, gate = Answers(seed), Gate(hold)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Raw(answers, gate), "127.0.0.1", 0, backlog=4096)
     port = server.sockets[0].getsockname()[1]
@@ -207,16 +199,20 @@ async def _until_told(base_url: str, token: str) -> None:
 
 def main() -> None:
     """Run the service until the standard input is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, the parent still sends requests
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--hold", type=int, default=0)
     parser.add_argument("--core", type=int)
     options = parser.parse_args()
     machine.pin(options.core)
     machine.descriptors()
-    asyncio.run(_serve(options.kind, options.seed, delay=options.delay, hold=options.hold))
+    if options.kind == "sandbox":
+        asyncio.run(_serve_sandbox(options.fault, options.seed))
+    else:
+        asyncio.run(_serve_raw(options.seed, options.hold))
 
 
 if __name__ == "__main__":

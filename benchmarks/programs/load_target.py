@@ -15,9 +15,9 @@ import aiohttp
 from attrs import define, field, frozen
 from yarl import URL
 
-from benchmarks.programs.load.tally import CREATED, OrderEnding, ending_of
+from benchmarks.programs.load_driver import CREATED, OrderEnding, ending_of
 from transfer_async import MemoryJournal, NewOrder, TransferClient
-from transfer_async._cli.demo_bank import usd_order
+from transfer_async._cli.demo import usd_order
 from transfer_async._cli.servers import is_loopback
 from transfer_async._http import urls
 from transfer_async._models import requests

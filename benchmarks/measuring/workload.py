@@ -9,7 +9,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -255,3 +255,22 @@ def _currency(code: str, name: str, symbol: str) -> dict[str, Any]:
         "payment_types": {"nigerian_bank_payment": account},
         "can_trade_with": ["usd", "gbp", "eur"],
     }
+
+
+# --- arrival times --------------------------------------------------------------------------------
+
+
+def even(rate: float, *, seed: int = 0) -> Iterator[float]:  # noqa: ARG001 - as the others
+    """Yield equally spaced times in seconds from the start, without end."""
+    return (number / rate for number in itertools.count())
+
+
+def poisson(rate: float, *, seed: int = 0) -> Iterator[float]:
+    """Yield the times of a Poisson process, as of many independent customers; the same for a seed."""
+    draw, moment = random.Random(f"arrivals:{seed}"), 0.0
+    while True:
+        moment += draw.expovariate(rate)
+        yield moment
+
+
+SCHEDULES: dict[str, Callable[..., Iterator[float]]] = {"poisson": poisson, "even": even}

@@ -1,11 +1,125 @@
-"""The plots of the reports, drawn by matplotlib without a screen."""
+"""The result of a benchmark: figures, goals, tables and plots."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from attrs import Factory, frozen
+
+_SIGNS: dict[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
+
+
+@frozen
+class Goal:
+    """A goal and the measured value; None if it could not be measured.
+
+    Args:
+        what: what is measured.
+        against: what it is compared with.
+        wanted: a sign and a limit.
+        measured: a ratio within one run.
+        note: a remark.
+    """
+
+    what: str
+    against: str
+    wanted: str
+    measured: float | None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met."""
+        if self.measured is None:
+            return None
+        sign, _, limit = self.wanted.partition(" ")
+        return _SIGNS[sign](self.measured, float(limit))
+
+    def row(self) -> tuple[str, ...]:
+        """Return its row in the table of goals."""
+        seen = "-" if self.measured is None else f"{self.measured:.3g}"
+        word = {True: "met", False: "NOT MET", None: "not measured"}[self.met]
+        return self.what, self.against, self.wanted, seen, word, self.note
+
+
+@frozen
+class Table:
+    """One table of a report."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    note: str = ""
+
+    def text(self) -> str:
+        """The table in Markdown."""
+        laid = table(self.head, self.rows)
+        return "\n\n".join(filter(None, (self.title + ":", laid, self.note)))
+
+
+@frozen
+class Findings:
+    """The result of one area.
+
+    Args:
+        area: its name.
+        goals: the goals, in the order of the report.
+        tables: the figures for readers.
+        figures: the same by name, each in its unit, for ``python -m benchmarks compare``.
+        left_out: what could not be measured, and why.
+        seconds: the duration.
+    """
+
+    area: str
+    goals: Sequence[Goal] = ()
+    tables: Sequence[Table] = ()
+    figures: dict[str, float] = Factory(dict)
+    left_out: Sequence[str] = ()
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result for the JSON file."""
+        goals = [
+            {
+                "what": one.what,
+                "against": one.against,
+                "goal": one.wanted,
+                "measured": one.measured,
+                "met": one.met,
+            }
+            for one in self.goals
+        ]
+        return {
+            "area": self.area,
+            "goals": goals,
+            "figures": self.figures,
+            "left_out": list(self.left_out),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown, the first column aligned left and all others right."""
+    lines = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    marks = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    laid = [
+        [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(cells)]
+        for cells in (list(zip(line, widths, strict=True)) for line in (lines[0], marks, *lines[1:]))
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in laid)
+
+
+def goals_table(goals: Sequence[Goal]) -> str:
+    """The table of goals."""
+    return table(("what", "against", "goal", "measured", "", "note"), [goal.row() for goal in goals])
+
+
+# --- plots ----------------------------------------------------------------------------------------
 
 Points = Sequence[tuple[float, float]]
 
@@ -13,7 +127,7 @@ _NINES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 _MARKS = "osD^vPX*"
 
 
-def are_possible() -> bool:
+def can_plot() -> bool:
     """Whether matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401 - an extra's; only asked for
@@ -22,7 +136,7 @@ def are_possible() -> bool:
     return True
 
 
-def percentiles(path: Path, at: Mapping[str, Callable[[float], float]], *, title: str) -> Path:
+def plot_percentiles(path: Path, at: Mapping[str, Callable[[float], float]], *, title: str) -> Path:
     """Draw latencies by percentile, a line for each name, the highest percentiles spread out.
 
     Args:
@@ -44,7 +158,7 @@ def percentiles(path: Path, at: Mapping[str, Callable[[float], float]], *, title
     return _save(path, draw)
 
 
-def against_load(
+def plot_against_load(
     path: Path, lines: Mapping[str, Points], *, title: str, x: str, y: str, guide: str | None = None
 ) -> Path:
     """Draw figures against the load.
@@ -75,7 +189,7 @@ def against_load(
     return _save(path, draw)
 
 
-def over_time(
+def plot_over_time(
     path: Path,
     lines: Mapping[str, Points],
     *,

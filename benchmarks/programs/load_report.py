@@ -5,17 +5,68 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attrs import asdict, frozen
 
-from benchmarks.measuring import plots
-from benchmarks.measuring.samples import table
-from benchmarks.programs.load.plan import LoadFindings, LoadPlan
-from benchmarks.programs.load.tally import KINDS, PERCENTILES, LoadTally
+from benchmarks.measuring.reports import can_plot, plot_against_load, plot_percentiles, table
+from benchmarks.programs.load_driver import KINDS, PERCENTILES, LoadTally, StepLimits
+from benchmarks.programs.load_target import Comparison
+from transfer_async import NewOrder
+
+
+@frozen(kw_only=True)
+class LoadPlan:
+    """What is asked for.
+
+    Args:
+        loop: ``open``, of so many a second, or ``closed``, of so many at once.
+        loads: one step each.
+        schedule: of the open loop's arrivals.
+        limits: of each step.
+        seed: of the arrivals and of the faults.
+        journal: its address.
+        connections: how many the client may hold.
+        faults: of our own sandbox.
+        url: the service, or None for our own sandbox.
+        order: makes the order of a number.
+    """
+
+    loop: Literal["open", "closed"]
+    loads: tuple[float, ...]
+    schedule: str
+    limits: StepLimits
+    seed: int
+    journal: str
+    connections: int
+    faults: tuple[str, ...]
+    url: str | None
+    order: Callable[[int], NewOrder]
+
+    def title(self, load: float) -> str:
+        """Say what a step is."""
+        return f"{load:g} a second" if self.loop == "open" else f"{load:g} at once"
+
+
+@frozen
+class LoadFindings:
+    """What a run found.
+
+    Args:
+        steps: the tally of each step, by its load.
+        comparison: with our own sandbox; None of another service.
+        was_stopped: somebody did not wait for the end.
+    """
+
+    steps: dict[float, LoadTally]
+    comparison: Comparison | None
+    was_stopped: bool
+
+
+# --- the report -----------------------------------------------------------------------------------
 
 LATE = 0.01
 """Seconds by which 1 % of the orders may start late before the page says that the driver was too slow."""
@@ -51,7 +102,7 @@ class LoadReport:
             What was written.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        drawn = list(self._draw(directory)) if plots.are_possible() else []
+        drawn = list(self._draw(directory)) if can_plot() else []
         pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn)
         pictures = pictures or "No plots: matplotlib is not installed."
         page, figures = directory / "load.md", directory / "load.json"
@@ -146,12 +197,12 @@ class LoadReport:
             return
         is_open = self.plan.loop == "open"
         x = "load (orders wanted a second)" if is_open else "load (orders at once)"
-        yield plots.percentiles(
+        yield plot_percentiles(
             directory / "latency.png",
             {self.plan.title(load): tally.latency.at for load, tally in steps.items()},
             title="How long an order takes",
         )
-        yield plots.against_load(
+        yield plot_against_load(
             directory / "throughput.png",
             {"created": [(load, tally.rate) for load, tally in steps.items()]},
             title="How many orders go through",
@@ -159,7 +210,7 @@ class LoadReport:
             y="orders created a second",
             guide="wanted" if is_open else None,
         )
-        yield plots.against_load(
+        yield plot_against_load(
             directory / "cost.png",
             {"client": [(load, tally.cpu_each * 1e6) for load, tally in steps.items()]},
             title="What an order costs the client's process",

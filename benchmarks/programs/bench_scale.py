@@ -12,11 +12,11 @@ from typing import Any
 from attrs import frozen
 
 from benchmarks.contenders import BARE, OURS, Terms
-from benchmarks.contenders.host import Process
+from benchmarks.contenders.process import Process
 from benchmarks.measuring import machine
-from benchmarks.measuring.findings import Effort, Findings, Goal, Table
-from benchmarks.measuring.samples import Sample, median_of, ratio, taken_in_turn
-from benchmarks.measuring.service_process import service
+from benchmarks.measuring.reports import Findings, Goal, Table
+from benchmarks.measuring.samples import Effort, Sample, median_of, ratio, taken_in_turn
+from benchmarks.measuring.services import run_service
 
 KNEE = 64
 """The concurrency that keeps the loop busy: above it, the cost should stay constant."""
@@ -28,7 +28,7 @@ SECONDS = 180.0
 """When a process that goes on for long stops, however much was still to be done."""
 
 
-def run(effort: Effort) -> Findings:
+def measure_scale(effort: Effort) -> Findings:
     """Measure all three."""
     parts = [_levels(effort), _hooks(effort), _done(effort)]
     return Findings(
@@ -50,7 +50,7 @@ def _levels(effort: Effort) -> Findings:
     core, other = machine.cores()
     most = min(effort.levels[-1], machine.descriptors() - 300)
     levels = [*(level for level in effort.levels if level < most), most]
-    with service("raw", core=other) as remote, ExitStack() as stack:
+    with run_service("raw", core=other) as remote, ExitStack() as stack:
         turns: dict[str, Callable[[], Sample]] = {}
         for name, level in itertools.product((OURS, BARE), levels):
             terms = Terms(base_url=remote.base_url, token=remote.token, connections=level, patience=PATIENCE)
@@ -189,3 +189,46 @@ def _of_one_kind(kind: Kind, steps: list[dict[str, Any]], share: float, effort: 
         Goal(f"cost {what}", f"a process's {after}, by turns", "<= 1.15", share),
         Goal(f"memory {what}", f"its own {after}", "<= 1.05", last["bytes"] / full["bytes"]),
     ]
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+SPARE = 300
+"""Descriptors for everything but connections."""
+
+ROUNDS = 3
+
+
+def measure_memory(effort: Effort) -> Findings:
+    """Measure both in turn, each time in a new process: memory that was had once is not given back."""
+    possible = machine.descriptors() - SPARE
+    count = min(effort.crowd, possible)
+    turns = {name: partial(_memory_turn, name, count) for name in (BARE, OURS)}
+    found = taken_in_turn(turns, rounds=min(ROUNDS, effort.few))
+    note = "" if count == effort.crowd else f"no more descriptors were to be had than for {count:,}"
+    goal = Goal(
+        f"memory per order in flight, {count:,} at once",
+        "bare aiohttp doing the same",
+        "<= 1.4",
+        ratio(found[OURS], found[BARE], float),
+        note,
+    )
+    rows = [(name, f"{median_of(rounds, float) / 1024:.1f}") for name, rounds in found.items()]
+    figures = {
+        f"memory: {name}, KiB an order in flight": median_of(rounds, float) / 1024
+        for name, rounds in found.items()
+    }
+    table = Table(
+        f"Memory (RSS) of an order in flight, {count:,} at once", ("contender", "KiB an order"), rows
+    )
+    return Findings("memory", [goal], [table], figures)
+
+
+def _memory_turn(name: str, count: int) -> float:
+    core, other = machine.cores()
+    with run_service("raw", hold=count, core=other) as remote:
+        terms = Terms(
+            base_url=remote.base_url, token=remote.token, connections=count + 100, patience=PATIENCE
+        )
+        with Process(name, terms, core=core) as process:
+            return float(process.ask("crowd", count=count)["bytes"])

@@ -9,7 +9,7 @@ connection to the service are simulated, so half an hour passes in seconds. Each
 goals:
 
 - at most 1.1 requests for each requested order, over the full outage;
-- recovered within the time that the backlog needs, as defined in `benchmarks.programs.outage.fleet`.
+- recovered within the time that the backlog needs, as defined in `benchmarks.programs.outage_simulation`.
 
 Each client has its own bucket. So the first goal depends on the number of its orders in the outage, and on
 what it has earned before. A new client's bucket allows 2 retries after a 429 and 3 without a connection; a
@@ -30,10 +30,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from benchmarks.measuring import plots
-from benchmarks.measuring.samples import table
-from benchmarks.programs.outage.fleet import GOAL, NO_BUDGET, Fleet, OutageFindings, Setting
-from benchmarks.programs.outage.simulated_service import Failure, Weather
+from benchmarks.measuring.reports import can_plot, plot_over_time, table
+from benchmarks.programs.outage_simulation import (
+    GOAL,
+    NO_BUDGET,
+    Failure,
+    Fleet,
+    OutageFindings,
+    Setting,
+    Weather,
+)
 from transfer_async import RetryBudget
 
 USAGE = 2
@@ -149,7 +155,7 @@ def figures(found: Sequence[OutageFindings]) -> list[dict[str, Any]]:
 def write(directory: Path, found: Sequence[OutageFindings]) -> list[Path]:
     """Write a page, the figures and, if matplotlib is installed, the plots; give back what was written."""
     directory.mkdir(parents=True, exist_ok=True)
-    drawn = list(_draw(directory, found)) if plots.are_possible() else []
+    drawn = list(_draw(directory, found)) if can_plot() else []
     pictures = "\n\n".join(f"![{path.stem}]({path.name})" for path in drawn)
     page, numbers = directory / "outage.md", directory / "outage.json"
     page.write_text(f"# An outage\n\n{text(found)}\n\n{pictures}\n", encoding="utf-8")
@@ -165,7 +171,7 @@ def _draw(directory: Path, found: Sequence[OutageFindings]) -> Iterator[Path]:
     }
     for failure in get_args(Failure):
         ours = [one for one in found if one.setting.weather.failure == failure]
-        yield plots.over_time(
+        yield plot_over_time(
             directory / f"amplification-{failure}.png",
             {_title(one): [(at + 0.5, value) for at, value in enumerate(one.amplifications)] for one in ours},
             title=f"Requests for each order wanted, in an outage with {failure}",
@@ -173,7 +179,7 @@ def _draw(directory: Path, found: Sequence[OutageFindings]) -> Iterator[Path]:
             spans=spans,
             goal=("goal", GOAL),
         )
-        yield plots.over_time(
+        yield plot_over_time(
             directory / f"backlog-{failure}.png",
             {_title(one): one.waiting for one in ours},
             title=f"Orders wanted that do not exist, in an outage with {failure}",

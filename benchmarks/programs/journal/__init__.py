@@ -1,1 +1,0 @@
-"""The cost of journals on a real disk, and how it changes with their size."""

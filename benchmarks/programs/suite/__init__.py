@@ -1,1 +1,0 @@
-"""Everything with a goal, by area, in one report."""
