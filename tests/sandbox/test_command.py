@@ -68,7 +68,7 @@ def test_a_fault_is_read_with_its_share_and_settings(text, fault, share):
         (["--fault", "status=0.1:{"], "--fault status=0.1:{: "),
         (["--fault", "redirect=0.1", "--fault", "redirect=0.2"], "passed twice"),
         (["--fault", "redirect=0.6", "--fault", "truncated-head=0.6"], "at most 1 in total, not 1.2"),
-        (["--tls-key", "key.pem"], "--tls-key: requires --tls-cert, too"),
+        (["--tls-key", "key.pem"], "--tls-key: can be used only with --tls-cert"),
         (["--tls-cert", "/nowhere/cert.pem"], "--tls-cert, --tls-key: cannot be used (No such file"),
     ],
 )

@@ -248,7 +248,7 @@ def without(option):
         ([*NEEDED, "--max-deliveries", "0"], "--max-deliveries: must be a whole number"),
         ([*NEEDED, "--lease", "1"], "--lease: must be finite and at least 1.5 times"),
         ([*NEEDED, "--rate", "nan"], "--rate: must be a finite number of orders per second, more than 0"),
-        ([*NEEDED, "--burst", "5"], "--burst: requires --rate, too"),
+        ([*NEEDED, "--burst", "5"], "--burst: can be used only with --rate"),
         (
             ["--try", "--broker", "nats://host", "--telemetry", "--health", "127.0.0.1:0"],
             "--try starts its own broker, sandbox and journal: remove --broker, --health, --telemetry",

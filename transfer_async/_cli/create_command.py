@@ -579,7 +579,10 @@ class BulkRun:
                 self._progress.say(f"stopping early: {self.gave_up}; finishing the orders in flight")
 
     def _postpone_if_busy(self, result: OrderResult) -> bool:
-        """Postpone the line if another worker holds the lease on its key. Return whether it was postponed."""
+        """Postpone the line if another worker holds the lease on its key.
+
+        Return whether the line was postponed.
+        """
         request, error = result.request, result.error
         if not isinstance(error, KeyBusy) or len(self._postponed) >= MOST_POSTPONED or self._is_over:
             return False

@@ -221,7 +221,7 @@ def rate_given(per_second: float | None, burst: int | None) -> Rate | None:
     """
     if per_second is None:
         if burst is not None:
-            raise ValueError("--burst: requires --rate, too")
+            raise ValueError("--burst: can be used only with --rate")
         return None
     try:
         return Rate(per_second, burst=1 if burst is None else burst)

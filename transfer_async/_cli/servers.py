@@ -91,7 +91,7 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     """
     if certificate is None:
         if key is not None:
-            raise ValueError("--tls-key: requires --tls-cert, too")
+            raise ValueError("--tls-key: can be used only with --tls-cert")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -447,7 +447,7 @@ async def key_page(
     """Return a key's page with its current record.
 
     ``done`` names a change, which the page confirms if the history contains it. ``listed`` is the URL of the
-    list that the operator came from. ``more`` is a form's result, such as ``problem`` or ``parties``.
+    list that the operator came from. ``more`` contains the result of a form, such as ``problem``.
     """
     steps = await shared.operators.history(view.key)
     shown = latest(steps, SHOWN_STEPS)

@@ -348,10 +348,10 @@ class NoAnswer(web.StreamResponse):
         self.force_close()
 
     async def prepare(self, request: web.BaseRequest) -> None:
-        """Write no head, because a fault has already written or withheld the response."""
+        """Do not write a head, because a fault has already written or withheld the response."""
 
     async def write_eof(self, data: bytes | bytearray | memoryview = b"") -> None:
-        """Write no end, because a fault has already written or withheld the response."""
+        """Do not end the response, because a fault has already written or withheld it."""
 
 
 class Exchange:

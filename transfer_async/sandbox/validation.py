@@ -95,7 +95,7 @@ class _Invalid(ValueError):
 
 @frozen
 class Kind:
-    """The type of a field: a check that returns the value or raises, and the equivalent JSON schema."""
+    """The type of a field, consisting of a check that returns the value or raises, and of a JSON schema."""
 
     check: Callable[[object], Any]
     schema: JsonObject

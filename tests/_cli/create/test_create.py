@@ -181,7 +181,7 @@ async def test_a_file_that_changes_after_the_check_is_not_sent(bench, monkeypatc
         (["--lease", "10"], "lease: must be finite and at least 1.5 times the retry deadline"),
         (["--rate", "0"], "--rate: must be a finite number of orders per second, more than 0"),
         (["--rate", "1", "--burst", "0"], "--burst: must be a whole number, 1 or more"),
-        (["--burst", "2"], "--burst: requires --rate, too"),
+        (["--burst", "2"], "--burst: can be used only with --rate"),
         (["--hooks", "nonsense"], "--hooks: must be module:factory"),
         (["--hooks", f"{__name__}:broken_factory"], "--hooks: the factory failed (LookupError"),
         (["--hooks", f"{__name__}:twice"], "hooks: names must be unique"),
