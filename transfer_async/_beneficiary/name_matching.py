@@ -503,7 +503,7 @@ class _Comparison:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Return, for each unpaired word, whether it is a particle inside a surname, but not its last word."""
+    """Return, for each unpaired word, whether it is a particle that is not the last word of a surname."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 

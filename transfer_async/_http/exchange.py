@@ -64,8 +64,8 @@ def _is_tried() -> bool:
 def is_possible(session: aiohttp.ClientSession) -> bool:
     """Return whether `exchange` can replace ``session.request``.
 
-    `exchange` cannot do so if this module has not been tested with the installed version of aiohttp, or
-    if a library has patched aiohttp's methods (for example to mock the service) or traces all sessions (for
+    `exchange` cannot be used if this module has not been tested with the installed version of aiohttp, or if
+    a library has patched aiohttp's methods (for example to mock the service) or traces all sessions (for
     example for instrumentation).
     """
     methods = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)

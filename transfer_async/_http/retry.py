@@ -67,7 +67,7 @@ class RetryBudget:
 
     Args:
         capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
-            the number that one order may need; a value that you set is not.
+            the number that one order may need, but a value that you set is never changed.
         cost: the tokens that a retry costs.
         throttle_cost: the tokens that a retry after a 429 costs. A retry after a 429 costs less than other
             retries, because a 429 shows that the service is responding.
@@ -324,7 +324,7 @@ class RateLimitQueue:
         return self._clock.now() - began
 
     def take_slot(self) -> None:
-        """Take a slot without waiting. Orders in the queue then wait longer."""
+        """Take a slot without waiting. Orders in the queue wait longer as a result."""
         self._due = max(self._due, self._clock.now()) + self._interval
 
     def return_slot(self) -> None:

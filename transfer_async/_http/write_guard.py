@@ -63,7 +63,7 @@ class GuardedBody:
     async def take(self, transport: Any, protocol: Any) -> None:
         """Check a connection and take it, or raise an error.
 
-        The caller must then write the request immediately.
+        After `take`, the caller must write the request immediately.
         """
         if self.spent:  # aiohttp itself retries GET, PUT and DELETE.
             raise NeverTwice

@@ -332,8 +332,8 @@ class NewOrder(Wire):
     """An order to be created (specification 4.1). Every field is required.
 
     Amounts and the rate are `Decimal`. ``int`` and plain decimal ``str`` are converted exactly;
-    ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate``, with an error of at
-    most half a unit in its own last decimal place.
+    ``float`` is refused. ``poster_amount`` may differ from ``matcher_amount × exchange_rate`` by at most half
+    a unit in its own last decimal place.
 
     Args:
         poster_username: the e-mail address of the bank's customer.
@@ -434,7 +434,7 @@ class OrderRequest:
     """One request to create one order, for `TransferClient.create_orders`.
 
     The fields are the arguments of `TransferClient.create_order`. ``send_before`` and ``deadline`` are
-    converted to UTC. The fields are checked when the request is executed, not here.
+    converted to UTC. The fields are checked when the request is executed, not when the object is created.
     """
 
     order: NewOrder

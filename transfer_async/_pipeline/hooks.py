@@ -26,9 +26,10 @@ class PreflightHook(Protocol):
     """A step that runs before an order is sent and can be undone.
 
     A hook may be called again after a crash, so both methods must be idempotent by ``intent.id``, not by key.
-    ``undo`` may be called more than once, even if there is nothing to undo. By raising `PreflightFailed`,
-    ``before`` guarantees that it did nothing. After any other error, a timeout, a cancellation or a crash,
-    the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not exist.
+    ``undo`` may be called more than once, even if there is nothing to undo. If ``before`` raises
+    `PreflightFailed`, it must not have done anything. After any other error, a timeout, a cancellation or a
+    crash, the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not
+    exist.
     """
 
     name: str

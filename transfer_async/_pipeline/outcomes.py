@@ -270,7 +270,7 @@ async def went_in_doubt(
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Return the cause of the doubt, which operators see."""
+    """Return the cause of the doubt, to be shown to operators."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__

@@ -111,7 +111,7 @@ class Recovery:
 
     Args:
         context: the client's parts and settings.
-        stop: a function that is called before each key is processed. The run ends when it returns true.
+        stop: a function that is called before each key is processed. The run ends when ``stop`` returns true.
     """
 
     def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
@@ -435,7 +435,7 @@ class Recoveries:
         return task is not None and (task in self._requested or task is self._background or task in asking)
 
     async def run(self) -> RecoveryReport:
-        """Run once for a caller, and return the report.
+        """Run ``recover`` once for a caller, and return the report.
 
         Raises:
             JournalFailed: the journal could not be read or written.

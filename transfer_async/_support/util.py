@@ -39,7 +39,7 @@ class _ShowsNothing:
 
 
 class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
-    """Base class of mutable objects. Creating one takes a third of the time that an attrs object takes.
+    """Base class of mutable objects. Creating an instance takes a third as long as creating an attrs object.
 
     An object is equal only to itself, and its ``repr`` shows no field.
     """
@@ -137,7 +137,8 @@ class Raised:
     """The error that a bank's own code raised, returned in place of a result.
 
     Args:
-        error: the error, of any class. Inspect it only with the functions in `transfer_async._models.errors`.
+        error: the error, of any class. Inspect the error only with the functions in
+            `transfer_async._models.errors`.
     """
 
     __slots__ = ("error",)

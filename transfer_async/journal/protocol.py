@@ -61,15 +61,15 @@ class Journal(Protocol):
             return verdict
 
     Once a `Demand` for dual control has returned, a transition that one person makes alone may only commit if
-    `decide` was called with this rule. The first `Demand` must have this effect too, although there is no row
-    to lock yet.
+    `decide` was called with this rule. This also applies to the first `Demand`, although there is no row to
+    lock yet.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
     `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
     defines the time before which `prune` may delete ended keys. All workers use the store's clock. If the
-    reply to a commit is lost, the journal may use the row's token to find out the result. If it cannot do so,
-    `move` raises an error, and the result is unknown. Use `JournalContract` (in
-    `transfer_async.testing.journal_contract`) to test a journal.
+    reply to a commit is lost, the journal may use the row's token to find out the result. If the journal
+    cannot find out the result, `move` raises an error, and the transition may or may not have been made. Use
+    `JournalContract` (in `transfer_async.testing.journal_contract`) to test a journal.
 
     Six more methods are optional:
 
@@ -219,8 +219,8 @@ class KeyRecord:
         held: the reference that was passed as ``held=``.
         intent_id: the id of the current or last intent.
         last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
-            free key, the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a call
-            is using the key.
+            free key, it is the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while
+            a call is using the key.
         readable: false if the stored record is corrupt. The object then contains only the readable part of
             the record, and the key is bound.
     """

@@ -432,8 +432,8 @@ class Cut:
 
     Args:
         at: the number of the await, from 1.
-        acted: whether the awaited step completes and only its response is lost. If false, the step does not
-            run.
+        acted: whether the awaited step completes and only its response is lost. If ``acted`` is false, the
+            step does not run.
         error: the exception that the hook receives instead of the response.
         again: whether every later wait at the same line also loses its response, so that retries fail.
     """
@@ -463,7 +463,9 @@ _MAX_LOST = 5  # the maximum of lost responses in one call, because a hook may r
 
 
 class Cuttable(Generic[T]):
-    """An awaitable that runs ``work`` and interrupts it at ``cut``. Await it once, in a separate task.
+    """An awaitable that runs ``work`` and interrupts it at ``cut``.
+
+    Await a `Cuttable` only once, and in a separate task.
 
     Attributes:
         awaits: the number of awaits so far.

@@ -556,7 +556,10 @@ class _Run:
         return None
 
     async def _made(self, title: str, trial: Trial) -> object:
-        """Run a trial and return its result. If its holds cannot be released, no further trial runs."""
+        """Run a trial and return its result.
+
+        If the trial's holds cannot be released, no further trial runs.
+        """
         if self.is_stopped:
             return None
         bank = self.workers[0]

@@ -1,8 +1,8 @@
 """Process one message: carry out its command, publish the outcome, then acknowledge the message.
 
 This module works with any broker for which there is a `Delivery` and a function that publishes messages. A
-message is acknowledged only after its outcome was published. If anything fails before that, the broker
-redelivers the message, and the journal then supplies the outcome.
+message is acknowledged only after its outcome was published. If anything fails before the acknowledgement,
+the broker redelivers the message, and the journal then supplies the outcome.
 
 ===============  =====================================================================================
 disposition      action
@@ -90,7 +90,7 @@ class Delivery(Protocol):
         """Acknowledge the message, and return after the broker's confirmation."""
 
     async def retry(self, after: float) -> None:
-        """Request redelivery of the message, ``after`` seconds from now or later."""
+        """Request redelivery of the message in ``after`` seconds or later."""
 
     async def dead_letter(self, reason: str) -> None:
         """Store a copy of the message with ``reason``, and reject the message when the copy is confirmed."""
@@ -167,7 +167,7 @@ class Worker:
         """Wait until the worker should take another message.
 
         If the last message showed that no command can succeed now, for example because the token has expired,
-        wait for the delay of that message. In the meantime, other messages stay in the broker's queue.
+        wait as long as that message is delayed. In the meantime, other messages stay in the broker's queue.
         """
         while self.pause > 0:
             await self._clock.sleep(self.pause)
@@ -287,7 +287,7 @@ class Health:
         self._ended: str | None = None
 
     def trouble(self, what: str, why: str) -> bool:
-        """Record that ``what`` is failing, and why. Return false if this was already recorded.
+        """Record that ``what`` is failing, and why. Return false if the failure was already recorded.
 
         The worker is not ready until `well` is called with the same ``what``.
         """

@@ -178,8 +178,8 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call this every few seconds, even while messages are in progress. Therefore `prepare` must not
-        change any existing stream, group or consumer.
+        Workers call `prepare` every few seconds, even while messages are in progress. Therefore `prepare`
+        must not change any existing stream, group or consumer.
 
         Args:
             only_to_send: whether to create only what is needed to send commands. The broker must store the

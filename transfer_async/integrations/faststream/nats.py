@@ -107,7 +107,7 @@ class JetStreamBroker(Broker):
         """Count consecutive connection failures, and raise if no server accepts the first connection.
 
         If no error were raised, the driver would retry forever without logging. Once a connection has been
-        established, this never raises, so that the driver reconnects forever.
+        established, this method never raises an error, so that the driver reconnects forever.
 
         Raises:
             OSError: no connection has ever been established, and every server refused.
@@ -241,7 +241,7 @@ class JetStreamBroker(Broker):
         )
 
     async def send_body(self, subject: str, body: bytes) -> None:
-        """Publish a message without headers, bypassing the middlewares, because they may add headers."""
+        """Publish a message without headers, bypassing FastStream's middlewares, which may add headers."""
         await (await self._manager()).publish(subject, body)
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -260,8 +260,8 @@ def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header that lets the server detect a duplicate outcome, or no header.
 
     A person may change a recorded order id, and later change it back. After the second change, the same
-    outcome is published again, and the server must not drop it as a duplicate. Only the time at which the id
-    was recorded distinguishes the two, so an outcome without that time gets no header. The outcome of a
+    outcome is published again, and the server must not drop it as a duplicate. The two outcomes differ only
+    in the time at which the id was recorded, so an outcome without that time gets no header. The outcome of a
     suspected duplicate gets no header either, because it may equal the outcome that was published when the
     doubt began.
     """
@@ -320,9 +320,9 @@ def _without_raising(
 def _is_given_up(connection: Any) -> bool:
     """Return whether the connection is broken and the Python client no longer tries to restore it.
 
-    When a connection breaks, the client sets the status and starts the reconnecting task without an ``await``
-    in between. The task sets the status again before it ends. Therefore this function never returns true for
-    a connection that is being restored.
+    When a connection breaks, the client sets the status and starts the reconnection task without an ``await``
+    in between. The reconnection task sets the status again before it ends. Therefore this function never
+    returns true for a connection that is being restored.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected

@@ -211,7 +211,10 @@ class RedisStreamsBroker(Broker):
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Create the stream and its group. Sending needs neither, because it creates the stream itself."""
+        """Create the stream and its group.
+
+        If ``only_to_send`` is true, do nothing, because sending creates the stream.
+        """
         if only_to_send:
             return
         client = await self.broker.connect()
@@ -353,9 +356,9 @@ class RedisDelivery:
     async def dead_letter(self, reason: str) -> None:
         """Copy the message to the dead letters with the reason, then acknowledge and delete it.
 
-        FastStream can read the copy, in which headers are cut to `MAX_LENGTH`. The copy also contains the
-        unchanged fields of an entry from another program. If there are too many fields, they are packed into
-        one field, and the reason is the only header.
+        FastStream can read the copy, in which headers are truncated to `MAX_LENGTH`. The copy also contains
+        the unchanged fields of an entry from another program. If there are too many fields, they are packed
+        into one field, and the reason is the only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}

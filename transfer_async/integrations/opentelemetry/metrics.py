@@ -205,6 +205,6 @@ OTHER: Final = "_OTHER"
 def error_type(name: str) -> str:
     """Return ``name`` if it may be a class name, otherwise `OTHER`.
 
-    Free text as an attribute would create too many metric series.
+    If attributes contained free text, there would be too many metric series.
     """
     return name if name.isidentifier() else OTHER

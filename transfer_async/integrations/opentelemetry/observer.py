@@ -147,7 +147,7 @@ _OPERATIONS = {"takeover": "take_over", "layaside": "lay_aside"}
 
 
 class TimedJournal:
-    """A journal that passes all calls to another journal and measures the duration of transitions.
+    """A journal that passes all calls to a wrapped journal and measures the duration of transitions.
 
     Args:
         journal: the journal to measure.
@@ -175,7 +175,7 @@ class TimedJournal:
         await self._journal.__aexit__(kind, error, traceback)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Apply the transition ``move`` in the other journal, and record its duration."""
+        """Apply the transition ``move`` in the wrapped journal, and record its duration."""
         began = perf_counter()
         try:
             verdict = await self._journal.move(scope, key, move)
@@ -212,7 +212,7 @@ class TimedJournal:
 
     @property
     def pending_undos(self) -> Callable[..., Awaitable[list[tuple[str, Entry]]]]:
-        """Calls ``pending_undos``, an optional method, of the other journal.
+        """Calls the optional method ``pending_undos`` of the wrapped journal.
 
         ``recover`` runs the returned undos before it calls `work`.
         """
@@ -349,7 +349,7 @@ _REQUEST: Attributes = {metrics.METHOD: "POST", metrics.TEMPLATE: CREATE_ORDER}
 
 @define(eq=False, kw_only=True)
 class OpenAttempt:
-    """An HTTP attempt in progress, with its start in nanoseconds since 1970 and by a monotonic clock."""
+    """An HTTP attempt in progress, with its start time in nanoseconds since 1970 and on a monotonic clock."""
 
     span: Span
     began_at: int = field(factory=time.time_ns)

@@ -207,7 +207,9 @@ class BrokerHarness:
             await reader.close()
 
     async def redelivered(self, consumer: Consumer) -> list[bytes]:
-        """Return the bodies of all redelivered messages. Two more messages are sent to detect the last one.
+        """Return the bodies of all redelivered messages.
+
+        Two more messages are sent, to find out when the last redelivered message has been received.
 
         Args:
             consumer: a consumer that takes the first of these two messages and leaves it unacknowledged.
