@@ -414,7 +414,7 @@ class TransferClient:
     async def known(self, key: str) -> KeyRecord | None:
         """Return the record of ``key``, or None if it has no record.
 
-        Call this before you place your own hold for the key.
+        Call `known` before you place your own hold for the key.
 
         Raises:
             InvalidOrder: ``key`` has no record and is not a valid key.

@@ -313,10 +313,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
 
 
 def _read(*names: PersonName) -> list[NameParts]:
-    """Split all names into their parts.
-
-    Raise `UnreadableName` rather than `TooLong` if both apply.
-    """
+    """Split each name into its parts. Raise `UnreadableName` rather than `TooLong` if both apply."""
     parts, too_long = [], None
     for name in names:
         try:
@@ -346,7 +343,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if score == 1.0:
         return NameMatch(MatchResult.MATCH, score, "the names are the same")
     if score >= CLOSE_SCORE:
-        return NameMatch(MatchResult.CLOSE_MATCH, score, "the names are close")
+        return NameMatch(MatchResult.CLOSE_MATCH, score, "the names differ only slightly")
     if one.is_single != other.is_single and any(
         comparison.first_name_score(a, b) for a in one.words for b in other.words
     ):

@@ -180,7 +180,7 @@ async def run_retries(
 ) -> T:
     """After the failure ``first``, retry as often as the policy allows, and return the result.
 
-    Call this only after a failure, because starting tenacity takes an eighth as long as a request.
+    Call `run_retries` only after a failure, because starting tenacity takes an eighth as long as a request.
 
     Args:
         until: a function that returns whether an attempt may still begin in a given number of seconds.

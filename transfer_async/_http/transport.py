@@ -442,7 +442,7 @@ class BoundedBody:
             raise BodyTooLarge
 
     def end(self) -> None:
-        """Check that the compressed data is complete. Call this at the end of the response."""
+        """Check that the compressed data is complete. Call `end` when the response has ended."""
         if self._unpack is not None and not self._unpack.eof:
             raise BodyCut
 

@@ -139,7 +139,7 @@ def may_be_on_record(key: object) -> TypeGuard[str]:
 
 
 def refuse_key(key: object) -> None:
-    """Raise `InvalidOrder` unless ``key`` is valid. Call this only for a key that has no record."""
+    """Raise `InvalidOrder` unless ``key`` is valid. Call `refuse_key` only for a key that has no record."""
     if why := problem(key):
         raise InvalidOrder([("key", why)])
 
@@ -480,8 +480,8 @@ def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object)
     """Raise `InvalidOrder` with all ``problems`` of a call if there are any.
 
     If a key was given, ``order_may_exist`` is true: an earlier call with the key may have created an order.
-    This also applies to an invalid key, because another version of the package, or a newer version of
-    Unicode, may have accepted the key.
+    ``order_may_exist`` is also true for an invalid key, because another version of the package, or a newer
+    version of Unicode, may have accepted the key.
     """
     if found := tuple(problems):
         given = key if isinstance(key, str) else None

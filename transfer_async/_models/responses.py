@@ -17,7 +17,7 @@ from msgspec import Meta
 
 
 class Codec:
-    """The functions that read and write models. `transfer_async._converters` registers them."""
+    """The functions that read and write models. `transfer_async._converters` registers these functions."""
 
     from_json: Callable[[type[Any], bytes | str], Any]
     to_json: Callable[[Any], bytes]

@@ -642,7 +642,10 @@ class Operators:
         return tuple(view(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
     async def _setting(self) -> Entry | None:
-        """Return the entry of the dual-control rule. If ``four_eyes`` is set, record the rule first."""
+        """Return the entry that stores the dual-control rule.
+
+        If ``four_eyes`` is set, record the rule first.
+        """
         entry = await self._journal.read(FOUR_EYES)
         if not self._four_eyes or demands_four_eyes(entry):
             return entry
@@ -831,7 +834,8 @@ def _refuse_unreadable(
     """Return the manually undone hooks. Raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
-            "key: its record is encrypted with a key that is not available here: configure that key"
+            "key: its record is encrypted with a key that is not available here: configure that encryption "
+            "key"
         )
     if entry.state is KeyState.CREATED:  # This is checked before anything is written.
         _refuse_created(entry, order_id, proposing=proposing)

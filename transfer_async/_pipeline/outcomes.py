@@ -608,7 +608,7 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
         return order_id
     if answer is None or answer is NO_ORDER:
         return answer
-    raise ValueError("neither an order, an id, NO_ORDER nor None")
+    raise ValueError("the result is neither an order, an id, NO_ORDER nor None")
 
 
 async def _resolved(

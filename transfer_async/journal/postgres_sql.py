@@ -317,8 +317,8 @@ class Session:
 
     Args:
         connection: asyncpg's connection.
-        prepares: whether to prepare statements. Set this only if the server keeps prepared statements for the
-            connection.
+        prepares: whether to prepare statements. Set ``prepares`` only if the server keeps prepared statements
+            for the connection.
         has_safe_defaults: whether a statement outside a transaction runs with the transaction settings that
             the journal needs.
     """

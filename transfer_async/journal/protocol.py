@@ -73,7 +73,7 @@ class Journal(Protocol):
 
     Six more methods are optional:
 
-    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without this method,
+    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
       no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
       service.
     - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
@@ -83,15 +83,15 @@ class Journal(Protocol):
       ``after`` for the next call, which is empty at the end. A page may be empty even if more pages
       follow.
     - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
-      this method, all keys that have an order are read.
+      ``resolved``, all keys that have an order are read.
     - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
-      keys, newest first, and the ``after`` for the next call, which is empty at the end. It returns only
-      lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
+      keys, newest first, and the ``after`` for the next call, which is empty at the end. ``audit`` returns
+      only lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
       ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
-      part of the history. It may then return fewer lines than ``limit``, or none, although more exist.
-      Without this method, the operators' page cannot list decisions.
+      part of the history. Such a call may return fewer lines than ``limit``, or none, although more exist.
+      Without ``audit``, the operators' page cannot list decisions.
     - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
-      pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
+      pending undo. With ``pending_undos``, ``recover`` starts the pending undos before it reads other keys.
     """
 
     durable: bool

@@ -28,7 +28,7 @@ from transfer_async.testing.hook_rules import BrokenRule, HookRule
 
 T = TypeVar("T")
 _CANCELLATIONS = 20  # the maximum cancellations of a hook that does not end
-IN_PROCESS = "a hold hook in a process of its own"
+IN_PROCESS = "the hold hook in a separate process"
 _STARTS = 60.0  # the maximum seconds in which a process starts
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 200

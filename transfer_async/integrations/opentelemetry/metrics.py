@@ -81,7 +81,7 @@ _WAITING = {
 
 
 class Instruments:
-    """The instruments of one `Telemetry`.
+    """The OpenTelemetry instruments that one `Telemetry` uses.
 
     Args:
         meter: the meter that creates the instruments.

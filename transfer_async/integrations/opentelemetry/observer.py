@@ -120,7 +120,7 @@ class Telemetry:
         self._instruments.command(disposition=disposition, deliveries=deliveries, seconds=seconds)
 
     def report(self, report: RecoveryReport) -> None:
-        """Record the number of orders in doubt. Call this only if you do not use `journal`."""
+        """Record the number of orders in doubt. Call `report` only if you do not use `journal`."""
         self._instruments.in_doubt = report.in_doubt
 
 
