@@ -11,10 +11,11 @@ heartbeat       the worker claims the message again, which resets the message's 
 delivery count  stored in a field of the message
 ==============  ================================================================================
 
-Messages are moved by Lua scripts. A script adds the new entry before it deletes the old one,
-because Redis does not roll back a script that fails halfway. A script does nothing if the message is no longer pending for this group. An entry that cannot be moved stays where it is and does not block other
-entries. Configure Redis to write to disk before it replies (``appendonly yes``, ``appendfsync always``);
-otherwise a crash may lose messages.
+Messages are moved by Lua scripts. A script adds the new entry before it deletes the old one, because Redis
+does not roll back a script that fails halfway. A script does nothing if the message is no longer pending for
+this group. An entry that cannot be moved stays where it is and does not block other entries. Configure Redis
+to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose
+messages.
 
 Commands can come from FastStream or from any other program. A program without FastStream must store the
 command in the field ``body``, and each header in a separate field. If an entry has too many fields for a
