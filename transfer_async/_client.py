@@ -132,7 +132,7 @@ class TransferClient:
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     _closed = True  # This stays true if the constructor raises an error.

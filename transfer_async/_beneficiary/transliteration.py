@@ -26,7 +26,7 @@ Units = tuple[tuple[str, ...], ...]
 
 
 class UnreadableName(ValueError):
-    """Raised if a text cannot be read as a name. The message contains the reason, but not the text."""
+    """Raised if a text cannot be read as a name. The error message contains the reason, but not the text."""
 
 
 @frozen(eq=False)

@@ -475,7 +475,7 @@ def read_answer(raw: bytes) -> Answer:
     """Read an order. The order's optional fields are read only when any of them is first accessed.
 
     Raises:
-        Unreadable: a required field is missing or invalid. The error names the field's JSON path.
+        Unreadable: a required field is missing or invalid; the error names the field's JSON path.
     """
     strict, of_bank, usernames = read_head(raw) or _read_head_by_field(raw)
     order = object.__new__(responses.Order)

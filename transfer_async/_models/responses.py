@@ -44,7 +44,7 @@ class Wire:
         """Read one object from JSON. Numbers keep all digits.
 
         Raises:
-            UnreadableOrder: ``data`` cannot be read as an ``Order``. The message names the value's JSON path.
+            UnreadableOrder: ``data`` cannot be read as an ``Order``; the message names the value's JSON path.
             InvalidOrder: the model is a request, and ``data`` is not valid.
             ServiceFailed: the model is any other part of a response, and ``data`` cannot be read.
         """

@@ -71,7 +71,7 @@ def checked_database(dsn: str) -> str:
     or a port. The driver would then show this part in errors, and send it to a name server.
 
     Raises:
-        ValueError: ``dsn`` is not an unambiguous PostgreSQL address. The message does not quote ``dsn``.
+        ValueError: ``dsn`` is not an unambiguous PostgreSQL address; the message does not quote ``dsn``.
     """
     if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")):
         raise ValueError("dsn: must begin with postgresql://")
@@ -232,7 +232,7 @@ def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
         kind: a description of the required value, for the error.
 
     Raises:
-        ValueError: ``given`` is not an async callable. The message shows what to write instead.
+        ValueError: ``given`` is not an async callable; the message shows what to write instead.
     """
     refuse_class(given, name=name)
     if not callable(given):

@@ -28,7 +28,7 @@ _NONCE_BYTES = 12
 
 
 class DoesNotOpen(Exception):
-    """A ciphertext cannot be decrypted. The message gives the reason, but never any contents."""
+    """A ciphertext cannot be decrypted. The error message gives the reason, but never any contents."""
 
 
 class SealFailed(Exception):

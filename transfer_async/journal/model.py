@@ -227,7 +227,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         notification_requested: whether the outcome of this intent was published as unknown, so that the final
             outcome must be published too.
         pending_notifications: the pending notifications, including those of earlier intents.
-        candidates: order ids found in responses to this intent that could not be read as its order.
+        candidates: order ids found in responses that could not be read as this intent's order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
             attempts only if the sender itself reported the doubt.
         unread: set if the record is corrupt. The other fields then contain only the readable part, and the

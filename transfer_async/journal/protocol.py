@@ -192,7 +192,7 @@ def checked_journal(given: object) -> Journal:
     """Return ``given``, which must be a journal.
 
     Raises:
-        ValueError: ``given`` is not a journal. The message names what to pass instead, without the URL or
+        ValueError: ``given`` is not a journal; the message names what to pass instead, without the URL or
             path.
     """
     refuse_class(given, name="journal")

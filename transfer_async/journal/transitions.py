@@ -666,7 +666,7 @@ class Suspect(Move, frozen=True, kw_only=True):
         return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
 
     def _bound(self, entry: Entry, now: float, *, undone: Collection[str] = ()) -> Entry:
-        """Return the entry in doubt for the sender's intent. The wait before a refutation starts now."""
+        """Return the entry, put in doubt for the sender's intent. The wait before a refutation starts now."""
         is_same = entry.intent_id == self.intent.id
         return replace(
             entry,

@@ -259,7 +259,7 @@ class HookHarness:
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
         """Try to place a very large hold, and check that the ledger agrees with the result."""
-        call = f"place({self.named(intent)}) of a huge amount"
+        call = f"place({self.named(intent)}) with a huge amount"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
         await self.wait_for(task, call)
         await self._check_ledger(intent, self._note_end(call, task))

@@ -404,7 +404,7 @@ _MEMORY = (
 )
 _NOT_YET = "not tried, because a rule above is broken: {0}"
 _STOPPED = "no further trial ran after {0!r}"
-_DIRTY = ", which left holds or a wrong balance that the hooks could not release"
+_DIRTY = ", which left holds that the hooks could not release, or a wrong balance"
 _FOLLOWS = "also broken, most likely by the same fault: {0}"
 _UNSEEN = "balances were not checked: the factory has no balance()"
 _ITERATIONS = 20

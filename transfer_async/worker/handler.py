@@ -72,7 +72,7 @@ class Handler:
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Handler:
 def _is_anothers(result: Order | BaseException) -> bool:
     """Return whether this call failed only because another worker holds the key or created its order.
 
-    The failure of such a call must not be published as the outcome of the command.
+    Such a failure must not be published as the outcome of the command.
     """
     is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return (

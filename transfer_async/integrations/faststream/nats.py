@@ -259,7 +259,7 @@ class JetStreamBroker(Broker):
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header that lets the server detect a duplicate outcome, or no header.
 
-    A person may change a recorded order id, and later change it back. After the second change, the same
+    A person may change a recorded order id, and later change it back. If an id is changed back, the same
     outcome is published again, and the server must not drop it as a duplicate. The two outcomes differ only
     in the time at which the id was recorded, so an outcome without that time gets no header. The outcome of a
     suspected duplicate gets no header either, because it may equal the outcome that was published when the

@@ -268,7 +268,7 @@ def _log_failure(raised: Exception) -> None:
 class Oldest:
     """The start times of the oldest doubt, pending undo and pending notification.
 
-    Each time is in seconds of the journal's clock, or None if nothing of this kind is pending.
+    Each time is in seconds on the journal's clock, or None if nothing of this kind is pending.
     """
 
     doubt: float | None = None

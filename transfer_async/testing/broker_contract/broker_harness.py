@@ -120,7 +120,7 @@ class Consumer:
             await asyncio.sleep(0)  # The subscriber may return at once after an error.
 
     async def close(self) -> None:
-        """Close the broker in the way a worker does. Messages that were taken stay unacknowledged."""
+        """Close the broker in the same way as a worker does. Messages that were taken stay unacknowledged."""
         await _cancel(self._tasks)
         subscribers, self._subscribers, self._tasks = self._subscribers, [], []
         for end in (*(subscriber.stop for subscriber in subscribers), self.broker.close):

@@ -314,7 +314,7 @@ LEASES: dict[str, Scenario] = {
         (LEASE - 1, renew()) * 30,
         Step(claim(2), R.BUSY),
     ),
-    "an expired request is in doubt for the next claim": (
+    "a claim puts an expired request in doubt": (
         (claim(), mark(), 10 * MAX_AGE, Step(claim(2), R.IN_DOUBT), Step(claim(3), R.IN_DOUBT)),
     ),
     "a request does not expire before its lease": (
