@@ -83,7 +83,7 @@ class TransferClient:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
             is loopback.
         token: the bearer token, or an async callable that returns one. The callable is called when the client
-            is first used, and again after a 401 response. Concurrent calls share one call of the callable.
+            is first used, and again after a 401 response. Concurrent requests share one call to the callable.
         hooks: the hooks to run, in this order, before each order is sent. The hook that places the hold must
             be last.
         journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.

@@ -433,7 +433,7 @@ async def test_of_a_created_key_the_parties_are_those_of_the_order(world: World)
 async def test_no_parties_are_shown_if_none_are_recorded(world: World):
     await operators(world).demand_four_eyes(**ADA)
     for key in ("never", FOUR_EYES):
-        with pytest.raises(ValueError, match="has no record|are not on record"):
+        with pytest.raises(ValueError, match=r"has no record|are not on record"):
             await operators(world).look(key, **ADA)
 
 

@@ -399,7 +399,7 @@ _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
 def _leaves(cls: type, fields: Iterable[WireField], **parts: Any) -> Any:
-    """Create a struct with the required ``fields`` of ``cls``, and with the structs ``parts``."""
+    """Create a struct type for the required ``fields`` of ``cls`` and its nested structs ``parts``."""
     kinds = {field.name: _Leaf for field in fields} | parts
     rename = {item.name: item.wire_name for item in fields_of(cls)}
     return msgspec.defstruct(f"Leaves{cls.__name__}", list(kinds.items()), rename=rename, gc=False)

@@ -89,8 +89,8 @@ class RetryPolicy:
         first_delay: the upper bound of the first pause, in seconds. Each pause is random, between zero and
             its upper bound. The upper bound doubles with each pause, until it reaches ``max_delay``.
         max_delay: the largest upper bound of a pause, in seconds.
-        deadline: the time limit for all attempts together, in seconds. The time starts after the hooks have
-            run, just before the first attempt.
+        deadline: the time limit for all attempts together, in seconds. The time limit starts once the hooks
+            have run, just before the first attempt.
         not_processed: the statuses after which an order may be sent again. Your contract with the service
             must guarantee that an order that received such a response was not processed.
         refused: the statuses that count as a refusal.

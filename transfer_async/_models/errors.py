@@ -334,7 +334,7 @@ class Refused(TransferError):
     Args:
         status: the HTTP status; ``None`` for ``Refuted``.
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
-        body: the body as received, cut at the client's limit; never in ``str``.
+        body: the body as received, truncated at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
             header.
@@ -490,7 +490,7 @@ class ServiceFailed(TransferError):
 
     Args:
         status: the HTTP status, if a response arrived.
-        body: the body as received, cut at the client's limit; never in ``str``.
+        body: the body as received, truncated at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
             header.

@@ -74,7 +74,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def ascii_lower(text: str) -> str:
-    """Return ``text`` with only its ASCII letters in lower case. Usernames are compared in this form.
+    """Return ``text`` with only its ASCII letters in lower case. Usernames are compared in this spelling.
 
     Unicode's case folding would merge different people: ``straße`` with ``strasse``, or the Kelvin sign
     with ``k``.
@@ -526,7 +526,7 @@ def moment_problem(moment: object) -> str | None:
     """Return why a result of `to_moment` is not a valid time, or None if it is valid or None."""
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC):
         return None
-    return "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
+    return "is not a datetime with a time zone, or is outside the years 1 to 9999 in UTC"
 
 
 def person_name_problems(name: PersonName) -> Iterator[Problem]:

@@ -59,8 +59,8 @@ class Wire:
 class ReadLate:
     """A model whose optional fields are read when one of them is first accessed.
 
-    ``_late`` then fills every empty slot, and never raises an error. Afterwards, ``_late`` is replaced by a
-    function that does nothing.
+    ``_late`` fills every empty slot at the first access, and never raises an error. Afterwards, ``_late`` is
+    replaced by a function that does nothing.
     """
 
     __slots__ = ("_late",)

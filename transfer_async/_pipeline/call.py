@@ -267,7 +267,7 @@ class DoubtRounds(MutableStruct, kw_only=True):
 
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
-            the journal's clock. None before the first of these runs, in which all doubts are due.
+            the journal's clock. None before the first run, in which all doubts are due.
         after: the key after which the next run continues, because ``resolve`` kept failing there.
         tasks: the tasks that are calling ``resolve``.
     """

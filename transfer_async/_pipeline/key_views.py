@@ -93,7 +93,7 @@ class KeyView:
 
     @property
     def intent_id(self) -> str:
-        """The id of the intent. The bank's hooks received it as ``intent.id``."""
+        """The id of the intent. The bank's hooks received this id as ``intent.id``."""
         return self.entry.intent_id
 
     @property

@@ -85,7 +85,7 @@ class Times:
         if lease > LONGEST_LEASE:
             raise ValueError(
                 f"lease: must not be more than {LONGEST_LEASE:g} s, because the key of a dead worker stays "
-                f"bound for that long; so the retry deadline can be {LONGEST_LEASE / 1.5:g} s at most"
+                f"bound for that long. The retry deadline can therefore be at most {LONGEST_LEASE / 1.5:g} s"
             )
 
 

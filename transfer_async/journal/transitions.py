@@ -47,7 +47,7 @@ class Move(HidesStored, frozen=True):
 
     @property
     def order_bound(self) -> str | None:
-        """The order id to bind to the key, or None. No other key of the scope may be bound to this id."""
+        """The order id to bind to the key, or None. No other key of the scope may be bound to the id."""
         return None
 
     @property

@@ -375,8 +375,7 @@ class Sweeper:
     Args:
         handler: the object that yields the pending notifications.
         publish: a function that publishes an outcome; see `transfer_async.worker.consumer.Publish`.
-        every: the seconds between two sweeps. The first sweep starts after a random fraction of this
-            interval.
+        every: the seconds between two sweeps. The first sweep starts after a random fraction of ``every``.
         health: the object that records whether the journal can be read and written.
         inject: a function that returns the headers to add to published outcomes.
         clock: the source of time, sleep and randomness, for tests.

@@ -143,7 +143,7 @@ class Handler:
         return Handled(disposition=decided, outcome=outcome, key=work.intent.key, result=result, asked=asked)
 
     async def _request_notification(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
-        """Request a notification for when ``doubt`` ends, and return the result to report now.
+        """Request a notification of the end of ``doubt``, and return the result to report now.
 
         The result is ``doubt``, or a `JournalFailed` if the request failed or the doubt has already ended.
         """

@@ -133,7 +133,7 @@ class WorkerSettings:
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
         sweep_every: the time between two sweeps of the journal. The first sweep starts after a random
-            fraction of this interval.
+            fraction of ``sweep_every``.
         patience: the grace period for messages in progress when the worker stops.
 
     Raises:
