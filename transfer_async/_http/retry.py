@@ -68,10 +68,10 @@ class RetryBudget:
     Args:
         capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
             the number that one order may need, but a value that you set is never changed.
-        cost: the tokens that a retry costs.
-        throttle_cost: the tokens that a retry after a 429 costs. A retry after a 429 costs less than other
-            retries, because a 429 shows that the service is responding.
-        refund: the tokens that a successful exchange adds.
+        cost: the number of tokens that a retry costs.
+        throttle_cost: the number of tokens that a retry after a 429 costs. A retry after a 429 costs less
+            than other retries, because a 429 shows that the service is responding.
+        refund: the number of tokens that a successful exchange adds.
     """
 
     capacity: int = field(default=CAPACITY, validator=count(0))

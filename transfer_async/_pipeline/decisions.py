@@ -212,7 +212,7 @@ class DecisionRow:
         transition: the transition that records the decision. The form for the decision on the operators' page
             has the same name as the transition.
         applies_to: the state of the keys to which the decision applies. ``IN_DOUBT`` includes keys with a
-            corrupt record. ``CREATED`` is limited to keys whose order id can be amended. ``FREE`` stands for
+            corrupt record. ``CREATED`` includes only keys whose order id can be amended. ``FREE`` stands for
             the scope's dual-control rule (`FOUR_EYES`).
         names_order: whether the decision requires an order id.
         frees_key: whether the decision records that no order exists. A decision that frees the key must be

@@ -420,8 +420,8 @@ class Watcher:
 
     Args:
         by: the person.
-        at: when the person said so, in seconds on the journal's clock.
-        version: the version of the entry that they are looking at, which may not be the latest.
+        at: the time at which the person said so, in seconds on the journal's clock.
+        version: the version of the entry that the person is looking at, which may no longer be the latest.
     """
 
     by: str

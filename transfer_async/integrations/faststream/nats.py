@@ -363,7 +363,7 @@ class NatsDelivery:
         await self._message.ack_sync()
 
     async def retry(self, after: float) -> None:
-        """Request redelivery in ``after`` seconds. If the request is lost, the delay is ``ack_wait``."""
+        """Request redelivery in ``after`` seconds. If the request is lost, the message is redelivered after ``ack_wait``."""
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:

@@ -300,7 +300,7 @@ class BrokerContract:
     async def test_a_message_survives_a_cancelled_dead_letter_or_retry(
         self, harness: BrokerHarness, answer: str
     ) -> None:
-        """Afterwards, the queue or the dead letters must contain the message.
+        """After the cancellation, the queue or the dead letters must contain the message.
 
         If neither contains the message, its order is lost.
         """
