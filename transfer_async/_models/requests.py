@@ -134,7 +134,10 @@ def problem(key: object) -> str | None:
 
 
 def may_be_on_record(key: object) -> TypeGuard[str]:
-    """Return whether a journal may contain ``key``. Earlier versions accepted all printable characters in a key."""
+    """Return whether a journal may contain ``key``.
+
+    Earlier versions accepted all printable characters in a key.
+    """
     return isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY and key.isprintable()
 
 

@@ -303,8 +303,8 @@ def _without_raising(
 ) -> Callable[[Exception], Awaitable[None]]:
     """Return a function that calls ``report``, and logs errors instead of raising them.
 
-    FastStream's callback raises errors that it considers final, such as a refused password. Such an error
-    would stop the reconnection attempts without closing the connection, although the next attempt may
+    FastStream's callback raises errors that it considers final, such as a refused password. Such a final
+    error would stop the reconnection attempts without closing the connection, although the next attempt may
     succeed.
     """
 
@@ -363,7 +363,10 @@ class NatsDelivery:
         await self._message.ack_sync()
 
     async def retry(self, after: float) -> None:
-        """Request redelivery in ``after`` seconds. If the request is lost, the message is redelivered after ``ack_wait``."""
+        """Request redelivery in ``after`` seconds.
+
+        If the request is lost, the message is redelivered after ``ack_wait``.
+        """
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:
