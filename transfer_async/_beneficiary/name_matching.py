@@ -1,12 +1,12 @@
-"""Compare two names. The result is one of those of Verification of Payee, such as match or close match.
+"""Compare two names. The results are those of Verification of Payee, such as match or close match.
 
-The result is a *match* if both names are the same. The comparison ignores differences in case, accents,
-punctuation, spacing and titles, middle names that are missing from one of the names, swapped first and last
-names, and differences between the usual transliterations of a letter. The result is a *close match* if the
-difference is small: a typo, an initial instead of a name, a missing second surname or a missing particle. The
-bank's customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The
-first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
-scores determines the result.
+The result is a *match* if both names are the same. The comparison ignores case, accents, punctuation, spacing
+and titles. It also ignores middle names that one of the names lacks, swapped first and last names, and
+differences between the usual transliterations of a letter. The result is a *close match* if the difference is
+small: a typo, an initial instead of a name, a missing second surname or a missing particle. The bank's
+customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The first
+name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two scores
+determines the result.
 
 The comparison runs on the event loop and must be fast. To stay fast, the comparison limits the number of
 words, letters and *readings* (the ways to divide a name into first, middle and last name), and caches its

@@ -105,9 +105,9 @@ class Recovery:
     """One run of ``recover``, in two concurrent passes.
 
     One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` for several keys in
-    doubt at a time. Both passes read the journal page by page. Of the entries read, only the keys that have
-    pending undos or corrupt records are kept in memory, so that none is processed twice. For a key in doubt
-    that has pending undos, ``resolve`` is called after the undos.
+    doubt at a time. Both passes read the journal page by page. Only the keys with pending undos or corrupt
+    records are kept in memory, so that none of them is processed twice. For a key in doubt that has pending
+    undos, ``resolve`` is called after the undos.
 
     Args:
         context: the client's parts and settings.

@@ -192,9 +192,9 @@ def decide(
 def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry``, correcting times that are too far in the future.
 
-    A clock that was far ahead and was then set back leaves leases that would last for years. Such leases
-    count as expired; the compare-and-set protects a worker that still holds one. A ``sent_until`` too far in
-    the future is replaced by the end of the longest possible lease from now.
+    A clock that was far ahead and was then set back leaves leases that would last for years. Leases that end
+    too far in the future count as expired; the compare-and-set protects a worker that still holds one. A
+    ``sent_until`` too far in the future is replaced by the end of the longest possible lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:

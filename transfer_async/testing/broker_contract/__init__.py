@@ -302,7 +302,7 @@ class BrokerContract:
     ) -> None:
         """After the cancellation, the queue or the dead letters must contain the message.
 
-        If neither contains the message, its order is lost.
+        If the message is lost, so is its order.
         """
 
         def answered(taken: TakenMessage) -> Coroutine[Any, Any, None]:
