@@ -384,7 +384,7 @@ def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
         return found
     if rows[0].names_order:
         raise ValueError("order_id: must look like 'tx-…'")
-    raise ValueError(f"order_id: must not be given to {decision.value}")
+    raise ValueError(f"order_id: is not allowed for {decision.value}")
 
 
 def proposed_row(proposal: Proposal) -> DecisionRow:
