@@ -433,7 +433,8 @@ class TransferClient:
         """Process what earlier calls left unfinished: abandoned claims, orders in doubt, and pending undos.
 
         The first run of a client calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
-        often for orders that have been in doubt for long. Pending undos run without waiting for ``resolve``.
+        often for orders that have been in doubt for a long time. Pending undos run without waiting for
+        ``resolve``.
 
         Raises:
             JournalFailed: the journal could not be read or written.

@@ -191,7 +191,8 @@ class TransferError(Exception):
 
     Args:
         message: the text of the error, which is safe to log.
-        outcome: what is certain about the order after this call. Each class has its own default.
+        outcome: what is certain about the order after this call. Each error class has its own default
+            outcome.
         order_may_exist: whether an order for the key may exist when the error is delivered. False only if it
             is certain that no order exists.
         key: the key of the call.
@@ -793,8 +794,8 @@ def _class_of(base: Any, name: str) -> Any:
 def without_frames(error: E) -> E:
     """Remove the frames of this package, aiohttp and asyncpg from ``error`` and its chain. Return ``error``.
 
-    The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own code
-    are kept.
+    The variables of the removed frames contain tokens, passwords and personal data. The frames of a bank's
+    own code are kept.
     """
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
