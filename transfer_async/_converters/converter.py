@@ -387,8 +387,8 @@ class _CountsChecks(type):
 class _Leaf(metaclass=_CountsChecks):
     """A value of any type.
 
-    msgspec keeps only the last of two fields with the same name, but checks both. The number of checks
-    therefore shows whether a field is duplicated.
+    If an object contains two fields with the same name, msgspec keeps only the last but checks both, so the
+    number of checks shows whether a field is duplicated.
     """
 
 

@@ -2,8 +2,8 @@
 
 ``ClientSession.request`` creates several objects and two timers for each request. ``ClientSession.request``
 also writes the head and the body separately, and on Python 3.11 it starts a task to do so. This module
-executes half as many instructions, and writes the whole request with a single call. The pool, DNS and TLS are
-still those of aiohttp's connector.
+executes half as many instructions, and writes the whole request with a single call. aiohttp's connector still
+handles the connection pool, DNS and TLS.
 
 `GuardedBody` and `ConnectionState` record the state of an exchange, as listed in this table:
 

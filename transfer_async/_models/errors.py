@@ -534,8 +534,8 @@ def is_final_no(error: str, status: int | None) -> bool:
 def is_in_vain(error: object) -> bool:
     """Return whether nothing was sent for a reason that may be temporary: a hook or the connection failed.
 
-    After several such failures, a worker dead-letters the message. A bank's own subclass of an error counts
-    as its base class.
+    After several failures of this kind, a worker dead-letters the message. A bank's own subclass of an error
+    counts as its base class.
     """
     if isinstance(error, PreflightFailed):
         return not error.refused  # A refusal by a hook is final.

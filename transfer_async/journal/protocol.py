@@ -221,8 +221,8 @@ class KeyRecord:
         last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
             free key, it is the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while
             a call is using the key.
-        readable: false if the stored record is corrupt. The object then contains only the readable part of
-            the record, and the key is bound.
+        readable: false if the stored record is corrupt. The record of such a key contains only the readable
+            part, and the key is bound.
     """
 
     state: KeyState

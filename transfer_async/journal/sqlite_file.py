@@ -4,7 +4,7 @@ When a process closes *any* descriptor of a file, POSIX drops all of the process
 therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
 file is only examined with ``stat``. A new file is created under another name and linked into place. If a
 process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module cannot
-prevent the loss of locks in a process with two copies.
+prevent the loss of locks in a process that has loaded two copies of the library.
 """
 
 from __future__ import annotations
