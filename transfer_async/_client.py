@@ -86,7 +86,7 @@ class TransferClient:
         base_url: the scheme, the host, and an optional path prefix. The scheme must be https, unless the host
             is loopback.
         token: the bearer token, or an async callable that returns one. The callable is called when the client
-            is first used, and again after a 401 response. Concurrent calls share one call of the callable.
+            is first used, and again after a 401 response. Concurrent requests share one call to the callable.
         hooks: the hooks to run, in this order, before each order is sent. The hook that places the hold must
             be last.
         journal: the journal that records keys and outcomes; by default the client's own `MemoryJournal`.
@@ -135,7 +135,7 @@ class TransferClient:
         clock: the source of time, sleep and randomness; for tests.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     _closed = True  # This stays true if the constructor raises an error.
@@ -417,7 +417,7 @@ class TransferClient:
     async def known(self, key: str) -> KeyRecord | None:
         """Return the record of ``key``, or None if it has no record.
 
-        Call this before you place your own hold for the key.
+        Call `known` before you place your own hold for the key.
 
         Raises:
             InvalidOrder: ``key`` has no record and is not a valid key.
@@ -436,7 +436,8 @@ class TransferClient:
         """Process what earlier calls left unfinished: abandoned claims, orders in doubt, and pending undos.
 
         The first run of a client calls ``resolve`` for every order in doubt. Later runs call ``resolve`` less
-        often for orders that have been in doubt for long. Pending undos run without waiting for ``resolve``.
+        often for orders that have been in doubt for a long time. Pending undos run without waiting for
+        ``resolve``.
 
         Raises:
             JournalFailed: the journal could not be read or written.

@@ -283,7 +283,7 @@ async def test_rejecting_a_proposal_leaves_the_key_unchanged(world: World):
     ("key", "decision", "order_id", "why"),
     [
         ("k", "resolve", None, "order_id: must look like"),
-        ("k", "refute", "tx-1", "order_id: must not be given to refute"),
+        ("k", "refute", "tx-1", "order_id: is not allowed for refute"),
         ("k", "nonsense", None, "decision: must be one of resolve, refute, amend, waive"),
         ("k", "waive", None, "key: WAIVE is for FOUR_EYES"),
         (FOUR_EYES, "refute", None, "key: WAIVE is for FOUR_EYES"),

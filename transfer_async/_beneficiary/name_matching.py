@@ -1,12 +1,12 @@
-"""Compare two names. The result is one of those of Verification of Payee, such as match or close match.
+"""Compare two names. The results are those of Verification of Payee, such as match or close match.
 
-The result is a *match* if both names are the same. The comparison ignores differences in case, accents,
-punctuation, spacing and titles, middle names that are missing from one of the names, swapped first and last
-names, and differences between the usual transliterations of a letter. The result is a *close match* if the
-difference is small: a typo, an initial instead of a name, a missing second surname or a missing particle. The
-bank's customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The
-first name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two
-scores determines the result.
+The result is a *match* if both names are the same. The comparison ignores case, accents, punctuation, spacing
+and titles. It also ignores middle names that one of the names lacks, swapped first and last names, and
+differences between the usual transliterations of a letter. The result is a *close match* if the difference is
+small: a typo, an initial instead of a name, a missing second surname or a missing particle. The bank's
+customer decides whether to accept a close match. Words are scored by edit distance (rapidfuzz). The first
+name and the last name are the two *halves* of a name. Each half gets a score, and the mean of the two scores
+determines the result.
 
 The comparison runs on the event loop and must be fast. To stay fast, the comparison limits the number of
 words, letters and *readings* (the ways to divide a name into first, middle and last name), and caches its
@@ -313,10 +313,7 @@ def match_names(given: PersonName, found: PersonName) -> NameMatch:
 
 
 def _read(*names: PersonName) -> list[NameParts]:
-    """Split all names into their parts.
-
-    Raise `UnreadableName` rather than `TooLong` if both apply.
-    """
+    """Split each name into its parts. Raise `UnreadableName` rather than `TooLong` if both apply."""
     parts, too_long = [], None
     for name in names:
         try:
@@ -346,7 +343,7 @@ def _judge(one: NameParts, other: NameParts) -> NameMatch:
     if score == 1.0:
         return NameMatch(MatchResult.MATCH, score, "the names are the same")
     if score >= CLOSE_SCORE:
-        return NameMatch(MatchResult.CLOSE_MATCH, score, "the names are close")
+        return NameMatch(MatchResult.CLOSE_MATCH, score, "the names differ only slightly")
     if one.is_single != other.is_single and any(
         comparison.first_name_score(a, b) for a in one.words for b in other.words
     ):
@@ -503,7 +500,7 @@ class _Comparison:
 
 
 def _are_particles(left: dict[int, Word], count: int, surname: bool) -> list[bool]:
-    """Return, for each unpaired word, whether it is a particle inside a surname, but not its last word."""
+    """Return, for each unpaired word, whether it is a particle that is not the last word of a surname."""
     return [surname and word.plain in PARTICLES and place < count - 1 for place, word in left.items()]
 
 

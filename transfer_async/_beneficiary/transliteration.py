@@ -26,7 +26,7 @@ Units = tuple[tuple[str, ...], ...]
 
 
 class UnreadableName(ValueError):
-    """Raised if a text cannot be read as a name. The message contains the reason, but not the text."""
+    """Raised if a text cannot be read as a name. The error message contains the reason, but not the text."""
 
 
 @frozen(eq=False)
@@ -98,7 +98,7 @@ def joined(words: Sequence[Word]) -> Word:
 def is_spelling(units: Units, text: str) -> bool:
     """Return whether ``text`` is one of the spellings of ``units``.
 
-    All spellings are matched in parallel, as sets of positions in ``text``.
+    All spellings are matched at once, by tracking the set of positions that they reach in ``text``.
     """
     where: dict[str, int] = {}  # the positions of each letter, as bits
     for place, letter in enumerate(text):

@@ -167,7 +167,8 @@ class BeneficiaryVerification:
             ``accept_close``. ``accept_mismatch`` is not called if a name mixes scripts, or contains
             look-alike letters or characters that are not letters.
         timeout: the maximum duration of the look-up and, separately, of the decision, in seconds or as a
-            timedelta. Set it to less than half of the client's ``Timeouts.hook``, which limits both together.
+            timedelta. Set ``timeout`` to less than half of the client's ``Timeouts.hook``, which limits the
+            look-up and the decision together.
         name: the hook's name, unique among a client's hooks.
 
     Raises:

@@ -387,8 +387,8 @@ class _CountsChecks(type):
 class _Leaf(metaclass=_CountsChecks):
     """A value of any type.
 
-    msgspec keeps only the last of two fields with the same name, but checks both. The number of checks
-    therefore shows whether a field is duplicated.
+    If an object contains two fields with the same name, msgspec keeps only the last but checks both, so the
+    number of checks shows whether a field is duplicated.
     """
 
 
@@ -399,7 +399,7 @@ _MINUS_ZERO = re.compile(rb"-0\s*[,}]")
 
 
 def _leaves(cls: type, fields: Iterable[WireField], **parts: Any) -> Any:
-    """Create a struct with the required ``fields`` of ``cls``, and with the structs ``parts``."""
+    """Create a struct type for the required ``fields`` of ``cls`` and its nested structs ``parts``."""
     kinds = {field.name: _Leaf for field in fields} | parts
     rename = {item.name: item.wire_name for item in fields_of(cls)}
     return msgspec.defstruct(f"Leaves{cls.__name__}", list(kinds.items()), rename=rename, gc=False)
@@ -475,7 +475,7 @@ def read_answer(raw: bytes) -> Answer:
     """Read an order. The order's optional fields are read only when any of them is first accessed.
 
     Raises:
-        Unreadable: a required field is missing or invalid. The error names the field's JSON path.
+        Unreadable: a required field is missing or invalid; the error names the field's JSON path.
     """
     strict, of_bank, usernames = read_head(raw) or _read_head_by_field(raw)
     order = object.__new__(responses.Order)

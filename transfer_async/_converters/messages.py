@@ -102,7 +102,7 @@ class OrderCommand:
         Raises:
             InvalidOrder: the command is unreadable or invalid. ``.problems`` lists every problem with its
                 JSON path. ``order_may_exist`` is false only if the command certainly contains no key.
-                If it may contain one, an earlier command may have used the same key.
+                If the command may contain a key, an earlier command may have used the same key.
         """
         return cls.from_tree(tree_of(data))
 
@@ -254,7 +254,8 @@ class OrderOutcome:
         key: the command's key.
         intent_id: the intent's id, which the bank's hooks received.
         outcome: whether the order was created, refused or never sent, or is in doubt.
-        order_may_exist: whether an order for the key may exist. Release the hold only if this is false.
+        order_may_exist: whether an order for the key may exist. Release the hold only if ``order_may_exist``
+            is false.
         order_id: the order's id, if it exists.
         error: the name of the error's class, if the order was not created. ``DuplicateSuspected`` may occur
             with any outcome. `DuplicateSuspected` means that two orders may exist, because the sender's

@@ -2,8 +2,8 @@
 
 ``ClientSession.request`` creates several objects and two timers for each request. ``ClientSession.request``
 also writes the head and the body separately, and on Python 3.11 it starts a task to do so. This module
-executes half as many instructions, and writes the whole request with a single call. The pool, DNS and TLS are
-still those of aiohttp's connector.
+executes half as many instructions, and writes the whole request with a single call. aiohttp's connector still
+handles the connection pool, DNS and TLS.
 
 `GuardedBody` and `ConnectionState` record the state of an exchange, as listed in this table:
 
@@ -64,8 +64,8 @@ def _is_tried() -> bool:
 def is_possible(session: aiohttp.ClientSession) -> bool:
     """Return whether `exchange` can replace ``session.request``.
 
-    `exchange` cannot do so if this module has not been tested with the installed version of aiohttp, or
-    if a library has patched aiohttp's methods (for example to mock the service) or traces all sessions (for
+    `exchange` cannot be used if this module has not been tested with the installed version of aiohttp, or if
+    a library has patched aiohttp's methods (for example to mock the service) or traces all sessions (for
     example for instrumentation).
     """
     methods = (aiohttp.ClientSession.request, aiohttp.ClientSession._request)

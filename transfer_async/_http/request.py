@@ -411,7 +411,7 @@ class TokenSource:
         """Return the headers to send with every request.
 
         The same dictionary is returned until the token changes. After a 401, pass the headers of the rejected
-        request as ``instead_of``. A new token is then requested, unless the headers have already changed.
+        request as ``instead_of``, so that a new token is requested unless the headers have already changed.
         """
         if self.current is not None and self.current is not instead_of:
             return self.current

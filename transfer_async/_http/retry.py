@@ -67,11 +67,11 @@ class RetryBudget:
 
     Args:
         capacity: the maximum number of tokens, even for a new client. The default is raised automatically to
-            the number that one order may need; a value that you set is not.
-        cost: the tokens that a retry costs.
-        throttle_cost: the tokens that a retry after a 429 costs. A retry after a 429 costs less than other
-            retries, because a 429 shows that the service is responding.
-        refund: the tokens that a successful exchange adds.
+            the number that one order may need, but a value that you set is never changed.
+        cost: the number of tokens that a retry costs.
+        throttle_cost: the number of tokens that a retry after a 429 costs. A retry after a 429 costs less
+            than other retries, because a 429 shows that the service is responding.
+        refund: the number of tokens that a successful exchange adds.
     """
 
     capacity: int = field(default=CAPACITY, validator=count(0))
@@ -89,8 +89,8 @@ class RetryPolicy:
         first_delay: the upper bound of the first pause, in seconds. Each pause is random, between zero and
             its upper bound. The upper bound doubles with each pause, until it reaches ``max_delay``.
         max_delay: the largest upper bound of a pause, in seconds.
-        deadline: the time limit for all attempts together, in seconds. The time starts after the hooks have
-            run, just before the first attempt.
+        deadline: the time limit for all attempts together, in seconds. The time limit starts once the hooks
+            have run, just before the first attempt.
         not_processed: the statuses after which an order may be sent again. Your contract with the service
             must guarantee that an order that received such a response was not processed.
         refused: the statuses that count as a refusal.
@@ -180,7 +180,7 @@ async def run_retries(
 ) -> T:
     """After the failure ``first``, retry as often as the policy allows, and return the result.
 
-    Call this only after a failure, because starting tenacity takes an eighth as long as a request.
+    Call `run_retries` only after a failure, because starting tenacity takes an eighth as long as a request.
 
     Args:
         until: a function that returns whether an attempt may still begin in a given number of seconds.
@@ -324,7 +324,7 @@ class RateLimitQueue:
         return self._clock.now() - began
 
     def take_slot(self) -> None:
-        """Take a slot without waiting. Orders in the queue then wait longer."""
+        """Take a slot without waiting. Orders in the queue wait longer as a result."""
         self._due = max(self._due, self._clock.now()) + self._interval
 
     def return_slot(self) -> None:

@@ -153,7 +153,7 @@ class Transport:
     """The HTTP sessions of one client: the caller's session, which is never closed, or the client's own two.
 
     Orders have a separate connection pool. aiohttp reuses the connection that was idle longest. In a shared
-    pool, other requests would keep old connections open, and orders would then be sent on these.
+    pool, other requests would keep old connections open, and orders would then be sent on those connections.
     """
 
     def __init__(
@@ -317,7 +317,7 @@ class Transport:
         left: float,
         is_order: bool,
     ) -> Awaitable[Response | aiohttp.ClientResponse]:
-        """Send a request with `exchange` if possible, or else with the session."""
+        """Send a request with `exchange` if possible, otherwise with the session."""
         self.open()
         session = self._orders if is_order else self._others
         assert session is not None  # noqa: S101 - open() has made both
@@ -433,7 +433,7 @@ class BoundedBody:
         return b"".join(self._chunks)
 
     def take(self, chunk: bytes) -> None:
-        """Add a received chunk, up to the limit. Do not call this again after an error."""
+        """Add a received chunk, up to the limit. Do not call `take` again after an error."""
         if self._encoding != "identity":
             chunk = self._unpacked(chunk)
         self._chunks.append(chunk[: self._room])
@@ -442,7 +442,7 @@ class BoundedBody:
             raise BodyTooLarge
 
     def end(self) -> None:
-        """Check that the compressed data is complete. Call this at the end of the response."""
+        """Check that the compressed data is complete. Call `end` when the response has ended."""
         if self._unpack is not None and not self._unpack.eof:
             raise BodyCut
 

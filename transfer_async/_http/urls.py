@@ -71,8 +71,8 @@ def is_odd_host(host: str) -> bool:
 def _refuse_second_spelling(path: str) -> None:
     """Reject a path prefix that a server may treat as equal to another prefix.
 
-    If it were accepted, one service would have separate sets of keys under the two prefixes. The prefix is
-    not rewritten, because that would change the requests.
+    If such a prefix were accepted, one service would have separate sets of keys under the two prefixes. The
+    prefix is not rewritten, because that would change the requests.
     """
     for stage in _stages(path, "base_url"):
         segments = stage.split("/")[1:]

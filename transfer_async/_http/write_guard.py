@@ -2,10 +2,10 @@
 
 A pooled connection may be about to close, or may have received unsolicited bytes, which would be mistaken for
 the response to the next request. `exchange` checks the connection and immediately writes to it.
-``aiohttp.ClientSession`` has no public hook at this point. Therefore an order's body (`SessionBody`) performs
-the check when the session writes it. For other requests, a middleware (`SessionRequest`) performs the check.
-aiohttp awaits some of a session's traces (``aiohttp.TraceConfig``) while it writes, so these traces are
-awaited before the check.
+``aiohttp.ClientSession`` has no public hook at this point. An order's body (`SessionBody`) therefore performs
+the check when the session writes the body. For other requests, a middleware (`SessionRequest`) performs the
+check. aiohttp awaits some of a session's traces (``aiohttp.TraceConfig``) while it writes, so these traces
+are awaited before the check.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GuardedBody:
     async def take(self, transport: Any, protocol: Any) -> None:
         """Check a connection and take it, or raise an error.
 
-        The caller must then write the request immediately.
+        After `take`, the caller must write the request immediately.
         """
         if self.spent:  # aiohttp itself retries GET, PUT and DELETE.
             raise NeverTwice

@@ -191,7 +191,8 @@ class TransferError(Exception):
 
     Args:
         message: the text of the error, which is safe to log.
-        outcome: what is certain about the order after this call. Each class has its own default.
+        outcome: what is certain about the order after this call. Each error class has its own default
+            outcome.
         order_may_exist: whether an order for the key may exist when the error is delivered. False only if it
             is certain that no order exists.
         key: the key of the call.
@@ -334,7 +335,7 @@ class Refused(TransferError):
     Args:
         status: the HTTP status; ``None`` for ``Refuted``.
         message: the ``message`` of the service's JSON body, if it sent one; never in ``str``.
-        body: the body as received, cut at the client's limit; never in ``str``.
+        body: the body as received, truncated at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
             header.
@@ -490,7 +491,7 @@ class ServiceFailed(TransferError):
 
     Args:
         status: the HTTP status, if a response arrived.
-        body: the body as received, cut at the client's limit; never in ``str``.
+        body: the body as received, truncated at the client's limit; never in ``str``.
         request_id: the service's id for the request, if it sent one; see the client's ``response_id_header``.
         retry_after: the number of seconds in the service's ``Retry-After`` header; None if there is no such
             header.
@@ -533,8 +534,8 @@ def is_final_no(error: str, status: int | None) -> bool:
 def is_in_vain(error: object) -> bool:
     """Return whether nothing was sent for a reason that may be temporary: a hook or the connection failed.
 
-    After several such calls, a worker dead-letters the message. A bank's own subclass of an error counts as
-    its base class.
+    After several failures of this kind, a worker dead-letters the message. A bank's own subclass of an error
+    counts as its base class.
     """
     if isinstance(error, PreflightFailed):
         return not error.refused  # A refusal by a hook is final.
@@ -793,8 +794,8 @@ def _class_of(base: Any, name: str) -> Any:
 def without_frames(error: E) -> E:
     """Remove the frames of this package, aiohttp and asyncpg from ``error`` and its chain. Return ``error``.
 
-    The variables of these frames contain tokens, passwords and personal data. The frames of a bank's own code
-    are kept.
+    The variables of the removed frames contain tokens, passwords and personal data. The frames of a bank's
+    own code are kept.
     """
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -880,7 +881,7 @@ class Cause:
 
     @property
     def is_from_sender(self) -> bool:
-        """Return whether the sender itself reported the doubt, and so will not send again."""
+        """Return whether the sender itself reported the unknown outcome, and so will not send again."""
         return bool(self.attempts)
 
     @property

@@ -74,7 +74,7 @@ _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def ascii_lower(text: str) -> str:
-    """Return ``text`` with only its ASCII letters in lower case. Usernames are compared in this form.
+    """Return ``text`` with only its ASCII letters in lower case. Usernames are compared in this spelling.
 
     Unicode's case folding would merge different people: ``straße`` with ``strasse``, or the Kelvin sign
     with ``k``.
@@ -134,12 +134,15 @@ def problem(key: object) -> str | None:
 
 
 def may_be_on_record(key: object) -> TypeGuard[str]:
-    """Return whether a journal may contain ``key``. Earlier versions accepted all printable characters."""
+    """Return whether a journal may contain ``key``.
+
+    Earlier versions accepted all printable characters in a key.
+    """
     return isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY and key.isprintable()
 
 
 def refuse_key(key: object) -> None:
-    """Raise `InvalidOrder` unless ``key`` is valid. Call this only for a key that has no record."""
+    """Raise `InvalidOrder` unless ``key`` is valid. Call `refuse_key` only for a key that has no record."""
     if why := problem(key):
         raise InvalidOrder([("key", why)])
 
@@ -332,8 +335,8 @@ class NewOrder(Wire):
     """An order to be created (specification 4.1). Every field is required.
 
     Amounts and the rate are `Decimal`. ``int`` and plain decimal ``str`` are converted exactly;
-    ``float`` is refused. ``poster_amount`` must equal ``matcher_amount × exchange_rate``, with an error of at
-    most half a unit in its own last decimal place.
+    ``float`` is refused. ``poster_amount`` may differ from ``matcher_amount × exchange_rate`` by at most half
+    a unit in its own last decimal place.
 
     Args:
         poster_username: the e-mail address of the bank's customer.
@@ -434,7 +437,7 @@ class OrderRequest:
     """One request to create one order, for `TransferClient.create_orders`.
 
     The fields are the arguments of `TransferClient.create_order`. ``send_before`` and ``deadline`` are
-    converted to UTC. The fields are checked when the request is executed, not here.
+    converted to UTC. The fields are checked when the request is executed, not when the object is created.
     """
 
     order: NewOrder
@@ -480,8 +483,8 @@ def refuse_call(problems: Sequence[Problem] | Iterator[Problem], *, key: object)
     """Raise `InvalidOrder` with all ``problems`` of a call if there are any.
 
     If a key was given, ``order_may_exist`` is true: an earlier call with the key may have created an order.
-    This also applies to an invalid key, because another version of the package, or a newer version of
-    Unicode, may have accepted the key.
+    ``order_may_exist`` is also true for an invalid key, because another version of the package, or a newer
+    version of Unicode, may have accepted the key.
     """
     if found := tuple(problems):
         given = key if isinstance(key, str) else None
@@ -526,7 +529,7 @@ def moment_problem(moment: object) -> str | None:
     """Return why a result of `to_moment` is not a valid time, or None if it is valid or None."""
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC):
         return None
-    return "is not a datetime with a time zone, within the years 1 to 9999 of UTC"
+    return "is not a datetime with a time zone, or is outside the years 1 to 9999 in UTC"
 
 
 def person_name_problems(name: PersonName) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 
 class Codec:
-    """The functions that read and write models. `transfer_async._converters` registers them."""
+    """The functions that read and write models. `transfer_async._converters` registers these functions."""
 
     from_json: Callable[[type[Any], bytes | str], Any]
     to_json: Callable[[Any], bytes]
@@ -44,7 +44,7 @@ class Wire:
         """Read one object from JSON. Numbers keep all digits.
 
         Raises:
-            UnreadableOrder: ``data`` cannot be read as an ``Order``. The message names the value's JSON path.
+            UnreadableOrder: ``data`` cannot be read as an ``Order``; the message names the value's JSON path.
             InvalidOrder: the model is a request, and ``data`` is not valid.
             ServiceFailed: the model is any other part of a response, and ``data`` cannot be read.
         """
@@ -59,8 +59,8 @@ class Wire:
 class ReadLate:
     """A model whose optional fields are read when one of them is first accessed.
 
-    ``_late`` then fills every empty slot, and never raises an error. Afterwards, ``_late`` is replaced by a
-    function that does nothing.
+    ``_late`` fills every empty slot at the first access, and never raises an error. Afterwards, ``_late`` is
+    replaced by a function that does nothing.
     """
 
     __slots__ = ("_late",)

@@ -1,4 +1,4 @@
-"""Create an order, from the claim of its key to its outcome, and recover interrupted orders.
+"""Create orders, from the claim of a key to the outcome, and recover interrupted orders.
 
 By the layering rules, this package may import `journal` and `_http`.
 """

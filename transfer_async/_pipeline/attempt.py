@@ -419,8 +419,8 @@ async def wait_in_queue(
     """Wait for a slot in one of the rate limiter's queues, at most until ``until`` on the client's clock.
 
     Raises:
-        Expired: the wait would exceed ``until`` or one of the caller's limits. If this is clear from the
-            start, it is raised immediately.
+        Expired: the wait would exceed ``until`` or one of the caller's limits. If the delay is known in
+            advance, the error is raised immediately.
         asyncio.CancelledError: the call was cancelled.
     """
     work = call.work

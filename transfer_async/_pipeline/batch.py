@@ -82,7 +82,7 @@ class Batch:
         already sent.
 
         Raises:
-            Exception: the error that ``requests`` raised, after all earlier results.
+            Exception: the error that ``requests`` raised, once all earlier results have been yielded.
         """
         feeder = asyncio.get_running_loop().create_task(self._feed())
         feeder.add_done_callback(lambda _: self._done.put_nowait(_INPUT_ENDED))

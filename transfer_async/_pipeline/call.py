@@ -112,8 +112,8 @@ async def finish_tasks(
 class Cancellation(MutableStruct, kw_only=True):
     """The cancellation state of one call, or of one key in `recover`.
 
-    Also a context manager for code that can be cancelled safely, such as a hook or a pause. Entering it
-    raises `asyncio.CancelledError` if the call has already been abandoned.
+    Also serves as a context manager around code that can be cancelled safely, such as a hook or a pause.
+    Entering the context raises `asyncio.CancelledError` if the call has already been abandoned.
 
     Args:
         task: the task that runs the call, or None in `recover`, which runs in the caller's own task.
@@ -272,7 +272,7 @@ class DoubtRounds(MutableStruct, kw_only=True):
 
     Args:
         asked_at: the start time of the last run that called ``resolve`` for every due doubt, in seconds on
-            the journal's clock. None before the first such run, in which all doubts are due.
+            the journal's clock. None before the first run, in which all doubts are due.
         after: the key after which the next run continues, because ``resolve`` kept failing there.
         tasks: the tasks that are calling ``resolve``.
     """
@@ -378,7 +378,7 @@ class Times:
         if lease > LONGEST_LEASE:
             raise ValueError(
                 f"lease: must not be more than {LONGEST_LEASE:g} s, because the key of a dead worker stays "
-                f"bound for that long; so the retry deadline can be {LONGEST_LEASE / 1.5:g} s at most"
+                f"bound for that long. The retry deadline can therefore be at most {LONGEST_LEASE / 1.5:g} s"
             )
 
 

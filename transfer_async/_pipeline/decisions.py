@@ -60,7 +60,7 @@ def checked_undone(entry: Entry, *, refuting: bool, undone: bool) -> tuple[str, 
     """Return the hooks that a person had to undo manually; empty if there are none.
 
     Raises:
-        ValueError: there are such hooks, and ``undone`` does not confirm that they were undone.
+        ValueError: hooks had to be undone manually, and ``undone`` does not confirm that they were.
     """
     by_hand = to_undo_by_hand(entry, refuting=refuting)
     if by_hand is not None and not undone:
@@ -209,10 +209,10 @@ class DecisionRow:
     Args:
         decision: the decision as the journal stores it. A decision may have two rows: one with an order id,
             and one without.
-        transition: the transition that records the decision. The form on the operators' page has the same
-            name.
+        transition: the transition that records the decision. The form for the decision on the operators' page
+            has the same name as the transition.
         applies_to: the state of the keys to which the decision applies. ``IN_DOUBT`` includes keys with a
-            corrupt record. ``CREATED`` is limited to keys whose order id can be amended. ``FREE`` stands for
+            corrupt record. ``CREATED`` includes only keys whose order id can be amended. ``FREE`` stands for
             the scope's dual-control rule (`FOUR_EYES`).
         names_order: whether the decision requires an order id.
         frees_key: whether the decision records that no order exists. A decision that frees the key must be
@@ -384,14 +384,14 @@ def row_of(decision: Decision, order_id: str | None) -> DecisionRow:
         return found
     if rows[0].names_order:
         raise ValueError("order_id: must look like 'tx-…'")
-    raise ValueError(f"order_id: must not be given to {decision.value}")
+    raise ValueError(f"order_id: is not allowed for {decision.value}")
 
 
 def proposed_row(proposal: Proposal) -> DecisionRow:
     """Return the row of a stored proposal, for display.
 
     In a damaged record, the proposal may lack an order id that the decision requires, or contain one that the
-    decision does not allow. A proposal with this fault can be shown, but not approved.
+    decision does not allow. A damaged proposal can be shown, but not approved.
     """
     rows = rows_of(proposal.decision)
     names_order = proposal.order_id is not None
@@ -464,7 +464,7 @@ def transition_of(
 
 
 def proposed_in(step: HistoryEvent) -> tuple[str, str] | None:
-    """If the history line is a proposal, return its decision as a clause and its reason, else None.
+    """Return the decision of a proposal (as a clause) and its reason, or None if the line is not a proposal.
 
     A line does not show whether an order id would be corrected or withdrawn, so the clause names both.
     """

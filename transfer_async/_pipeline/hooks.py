@@ -26,9 +26,10 @@ class PreflightHook(Protocol):
     """A step that runs before an order is sent and can be undone.
 
     A hook may be called again after a crash, so both methods must be idempotent by ``intent.id``, not by key.
-    ``undo`` may be called more than once, even if there is nothing to undo. By raising `PreflightFailed`,
-    ``before`` guarantees that it did nothing. After any other error, a timeout, a cancellation or a crash,
-    the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not exist.
+    ``undo`` may be called more than once, even if there is nothing to undo. If ``before`` raises
+    `PreflightFailed`, it must not have done anything. After any other error, a timeout, a cancellation or a
+    crash, the hook may have acted; ``undo(intent, None)`` is then called if the order certainly does not
+    exist.
     """
 
     name: str
@@ -144,7 +145,7 @@ def checked_hooks(hooks: Sequence[Hook]) -> tuple[PreflightHook, ...]:
     checked = tuple(_hook(hook) for hook in hooks)
     names = [hook.name for hook in checked]
     if not all(type(name) is str and name and is_clean(name) for name in names):
-        raise ValueError("hooks: each needs a name: a non-empty str without control characters")
+        raise ValueError("hooks: each hook needs a name: a non-empty str without control characters")
     if "held" in names:
         raise ValueError("hooks: the name 'held' is reserved for the reference given as held=")
     if twice := {name for name in names if names.count(name) > 1}:
@@ -189,7 +190,9 @@ def checked_receipt(hook: PreflightHook, receipt: object) -> str | None:
         raise TypeError(f"a hook's receipt is a string or None, not a {type(receipt).__name__}")
     text = None if receipt is None else to_text(receipt)
     if not (text or "").strip() and is_hold(hook):
-        raise HoldFailed("the hold returned no reference: return a string", refused=False, hook=hook.name)
+        raise HoldFailed(
+            "the hold hook returned no reference: return a string", refused=False, hook=hook.name
+        )
     if text is None:
         return None
     if len(text) > LONGEST_REFERENCE:

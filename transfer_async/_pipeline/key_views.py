@@ -92,7 +92,7 @@ class KeyView:
 
     @property
     def intent_id(self) -> str:
-        """The id of the intent. The bank's hooks received it as ``intent.id``."""
+        """The id of the intent. The bank's hooks received this id as ``intent.id``."""
         return self.entry.intent_id
 
     @property
@@ -166,8 +166,8 @@ class KeyView:
     def sender_reported(self) -> bool:
         """Whether the sender itself reported that the outcome is unknown.
 
-        A sender that has reported this sends nothing more. If the sender did not report, make sure that its
-        process has ended before you refute the order: a suspended process may still send it.
+        A sender that has reported an unknown outcome sends nothing more. If the sender did not report, make
+        sure that its process has ended before you refute the order: a suspended process may still send it.
         """
         return self.entry.sender_reported
 
@@ -183,7 +183,10 @@ class KeyView:
 
     @property
     def version(self) -> int:
-        """The key's version. Pass it as ``seen``, so that your decision applies only to this version."""
+        """The key's version.
+
+        Pass the version as ``seen``, so that your decision applies only to this version.
+        """
         return self.entry.version
 
     @property
@@ -362,7 +365,7 @@ NAMED_SCOPES = 10
 
 
 def only_scopes(names: Sequence[str]) -> Sentence:
-    """Return a clause that lists the scopes that have keys, saying that the journal contains no others."""
+    """Return a clause that names the scopes that have keys, and says that no other scope has keys."""
     shown = tuple(names[:NAMED_SCOPES])
     more = f" and {len(names) - NAMED_SCOPES:,} more" if len(names) > NAMED_SCOPES else ""
     return Sentence(f"only keys of {', '.join(['{}'] * len(shown))}{more}", shown)

@@ -222,7 +222,7 @@ class Operators:
             reason: the reason, which is stored in the key's history.
 
         Returns:
-            The intent while it is stored, otherwise the order in the service's response.
+            The intent if it is still stored, otherwise the order in the service's response.
 
         Raises:
             ValueError: the parties are not on record, or an argument is invalid.
@@ -341,8 +341,8 @@ class Operators:
             order_id: the order's id, ``tx-…``.
             by: the person who decides.
             reason: the evidence, which is stored in the key's history.
-            undone: confirms that the undos of an earlier intent were done manually. Required if such an undo
-                is pending but cannot be read.
+            undone: confirms that the undos of an earlier intent were done manually. Required if an undo of an
+                earlier intent is pending but cannot be read.
             seen: the version of the key that the person saw. The decision is refused if the key now has
                 another version.
 
@@ -641,7 +641,10 @@ class Operators:
         return tuple(view(key, entry, utc, now=now, settle_after=wait) for key, entry in found)
 
     async def _setting(self) -> Entry | None:
-        """Return the entry of the dual-control rule. If ``four_eyes`` is set, record the rule first."""
+        """Return the entry that stores the dual-control rule.
+
+        If ``four_eyes`` is set, record the rule first.
+        """
         entry = await self._journal.read(FOUR_EYES)
         if not self._four_eyes or demands_four_eyes(entry):
             return entry
@@ -669,11 +672,11 @@ class Operators:
         undone: bool,
         proposing: bool = False,
     ) -> AsyncIterator[tuple[Entry, Basis]]:
-        """Yield the entry for the decision, and ``basis`` with that entry's version.
+        """Yield the entry to decide about, and ``basis`` with the version of that entry.
 
-        First put a corrupt record into quarantine. The key is then in doubt, free, or created with
-        ``order_id``. A write by this method itself does not cause a `KeyChanged`. If a
-        ValueError is raised, nothing was written, unless it is a `RecordSetAside`.
+        First put a corrupt record into quarantine. The yielded entry is in doubt, free, or created with
+        ``order_id``. A write by this method itself does not cause a `KeyChanged`. If a ValueError is raised,
+        nothing was written, unless it is a `RecordSetAside`.
         """
         if (row.applies_to is KeyState.FREE) != (key == FOUR_EYES):
             raise ValueError("key: WAIVE is for FOUR_EYES only, and FOUR_EYES allows no other decision")
@@ -830,7 +833,8 @@ def _refuse_unreadable(
     """Return the manually undone hooks. Raise ValueError if the record does not allow the decision."""
     if entry.unread is not None and entry.unread.is_sealed:
         raise ValueError(
-            "key: its record is encrypted with a key that is not available here: configure that key"
+            "key: its record is encrypted with a key that is not available here: configure that encryption "
+            "key"
         )
     if entry.state is KeyState.CREATED:  # This is checked before anything is written.
         _refuse_created(entry, order_id, proposing=proposing)

@@ -262,7 +262,7 @@ async def went_in_doubt(
         return replay_created(entry, work)
     context.publish(OrderInDoubt, work, error=type(doubt).__name__, status=doubt.status)
     if verdict.denial is not None and _ended_by_others(work.intent, entry):
-        why = f"the doubt had ended before the sender reported this: {cause.told}; a duplicate is suspected"
+        why = f"the doubt had ended before the sender reported: {cause.told}; a duplicate is suspected"
         await _record_suspicion(context, call, claimed, why, order_id=candidate)
     if verdict.denial is not None:
         raise annotate_error(doubt, work, order_may_exist=True) from doubt.__cause__
@@ -270,7 +270,7 @@ async def went_in_doubt(
 
 
 def _cause(call: OrderCall, doubt: OutcomeUnknown, *, candidate: str | None) -> Cause:
-    """Return the cause of the doubt, which operators see."""
+    """Return the cause of the doubt, to be shown to operators."""
     kind = doubt.kind or CauseKind.NO_ANSWER
     attempts = tuple(call.work.attempts[-KEPT_ATTEMPTS:])
     beneath = doubt.__cause__
@@ -608,7 +608,7 @@ def _checked_result(intent: OrderIntent, answer: object) -> object:
         return order_id
     if answer is None or answer is NO_ORDER:
         return answer
-    raise ValueError("neither an order, an id, NO_ORDER nor None")
+    raise ValueError("the result is neither an order, an id, NO_ORDER nor None")
 
 
 async def _resolved(

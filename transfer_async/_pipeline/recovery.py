@@ -105,13 +105,13 @@ class Recovery:
     """One run of ``recover``, in two concurrent passes.
 
     One pass runs the pending undos, one key at a time. The other pass calls ``resolve`` for several keys in
-    doubt at a time. Both passes read the journal page by page. Of the entries read, only the keys that have
-    pending undos or corrupt records are kept in memory, so that none is processed twice. For a key in doubt
-    that has pending undos, ``resolve`` is called after the undos.
+    doubt at a time. Both passes read the journal page by page. Only the keys with pending undos or corrupt
+    records are kept in memory, so that none of them is processed twice. For a key in doubt that has pending
+    undos, ``resolve`` is called after the undos.
 
     Args:
         context: the client's parts and settings.
-        stop: a function that is called before each key is processed. The run ends when it returns true.
+        stop: a function that is called before each key is processed. The run ends when ``stop`` returns true.
     """
 
     def __init__(self, context: ClientCore, *, stop: Callable[[], bool] = lambda: False) -> None:
@@ -435,7 +435,7 @@ class Recoveries:
         return task is not None and (task in self._requested or task is self._background or task in asking)
 
     async def run(self) -> RecoveryReport:
-        """Run once for a caller, and return the report.
+        """Run ``recover`` once for a caller, and return the report.
 
         Raises:
             JournalFailed: the journal could not be read or written.

@@ -179,7 +179,7 @@ class Periodic:
         self.resting: bool = False
 
     async def run(self) -> None:
-        """Run until ``until`` returns true."""
+        """Run the function periodically until ``until`` returns true."""
         pause = self._every * self._clock.chance() if self._first is None else self._first
         while not self._until():
             self.resting = True

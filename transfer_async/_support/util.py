@@ -39,7 +39,7 @@ class _ShowsNothing:
 
 
 class MutableStruct(_ShowsNothing, msgspec.Struct, eq=False):
-    """Base class of mutable objects. Creating one takes a third of the time that an attrs object takes.
+    """Base class of mutable objects. Creating an instance takes a third as long as creating an attrs object.
 
     An object is equal only to itself, and its ``repr`` shows no field.
     """
@@ -71,7 +71,7 @@ def checked_database(dsn: str) -> str:
     or a port. The driver would then show this part in errors, and send it to a name server.
 
     Raises:
-        ValueError: ``dsn`` is not an unambiguous PostgreSQL address. The message does not quote ``dsn``.
+        ValueError: ``dsn`` is not an unambiguous PostgreSQL address; the message does not quote ``dsn``.
     """
     if not isinstance(dsn, str) or not dsn.startswith(("postgresql://", "postgres://")):
         raise ValueError("dsn: must begin with postgresql://")
@@ -137,7 +137,8 @@ class Raised:
     """The error that a bank's own code raised, returned in place of a result.
 
     Args:
-        error: the error, of any class. Inspect it only with the functions in `transfer_async._models.errors`.
+        error: the error, of any class. Inspect the error only with the functions in
+            `transfer_async._models.errors`.
     """
 
     __slots__ = ("error",)
@@ -231,7 +232,7 @@ def checked_async(given: T, signature: str, *, name: str, kind: str) -> T:
         kind: a description of the required value, for the error.
 
     Raises:
-        ValueError: ``given`` is not an async callable. The message shows what to write instead.
+        ValueError: ``given`` is not an async callable; the message shows what to write instead.
     """
     refuse_class(given, name=name)
     if not callable(given):

@@ -31,7 +31,9 @@ Query = Callable[..., Awaitable[list[Any]]]
 
 
 class AuditStatements:
-    """The SQL statements of the audit. SQLite and PostgreSQL differ only in the arguments.
+    """The SQL statements of the audit.
+
+    The statements for SQLite and PostgreSQL differ only in the arguments of this class.
 
     Args:
         keys: the table of entries with the alias ``k``, joined with the table of scopes if there is one.
@@ -67,7 +69,7 @@ class AuditStatements:
 
 
 class _Range:
-    """The history lines of one range that name a person.
+    """The lines in one range of the history that name a person.
 
     Args:
         rows: a tuple (id, scope, person, time) for each line, newest first.

@@ -130,7 +130,7 @@ class DurableJournal(abc.ABC):
 
     @abc.abstractmethod
     def _is_store_error(self, error: BaseException) -> bool:
-        """Return whether ``error`` comes from the store itself, so that every transition would fail."""
+        """Return whether the store itself raised ``error``, in which case every transition would fail."""
 
     @abc.abstractmethod
     async def now(self) -> float:
@@ -397,8 +397,8 @@ class DurableJournal(abc.ABC):
         """Wait until no more transitions arrive, but no longer than the last commit took.
 
         A caller whose transition has just been committed usually makes its next transition soon. If the
-        runner did not wait, two groups of callers would alternate, each with its own commit. Twice as many
-        commits would be needed, which matters on a slow disk.
+        runner did not wait, two groups of callers would alternate, each with its own commit. Alternating
+        groups would need twice as many commits, which matters on a slow disk.
         """
         end, quiet = _loop_time() + self._commit_seconds, 0
         while quiet < QUIET_TURNS and len(self._waiting) < MAX_SHARED and _loop_time() < end:
@@ -490,8 +490,8 @@ class PendingMove(msgspec.Struct, eq=False):
         move: the transition.
         token: a unique token, stored with the transition.
         result: the future that the caller awaits.
-        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If it may have
-            succeeded, the token is looked up before the transition is decided again.
+        commit_unknown: whether an earlier attempt to commit the transition may have succeeded. If a commit
+            may have succeeded, the token is looked up before the transition is decided again.
         is_settled: whether the transition is durable and its caller has received the result.
         order_id: the order id to bind to the key, or None; computed from ``move``.
         is_by_one_person: see `Move.is_by_one_person`; computed from ``move``.
@@ -563,7 +563,7 @@ class Transaction:
         places: the keys to load, in this order. The keys include the scope's own entry if a person decides
             alone.
         is_committing: whether the commit has been sent. Once the commit has been sent, it may succeed even if
-            it raises an error.
+            sending it raises an error.
     """
 
     def __init__(self, wanted: Sequence[PendingMove], cache: WriteCache, *, seal: Seal | None = None) -> None:
@@ -601,7 +601,7 @@ class Transaction:
 
     @property
     def rules(self) -> dict[str, bool]:
-        """The scopes whose dual-control rule is read here, and whether a transition may change the rule.
+        """The scopes whose dual-control rule this transaction reads, and whether it may change the rule.
 
         Before the rule is first stored, there is no row to lock. A back end with concurrent transactions
         therefore needs another lock, which prevents a change of the rule while other transactions depend on

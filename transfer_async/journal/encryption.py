@@ -28,7 +28,7 @@ _NONCE_BYTES = 12
 
 
 class DoesNotOpen(Exception):
-    """A ciphertext cannot be decrypted. The message gives the reason, but never any contents."""
+    """A ciphertext cannot be decrypted. The error message gives the reason, but never any contents."""
 
 
 class SealFailed(Exception):
@@ -36,10 +36,16 @@ class SealFailed(Exception):
 
 
 class Seal(Protocol):
-    """Encrypts and decrypts stored personal data. Implement your own to use your key management system."""
+    """Encrypts and decrypts stored personal data.
+
+    Implement your own seal to use your key management system.
+    """
 
     def sealed(self, data: bytes, *, owner: str) -> str:
-        """Encrypt ``data`` as a text that starts with `MARK`. Only the same ``owner`` can decrypt it."""
+        """Encrypt ``data`` as a text that starts with `MARK`.
+
+        The text can be decrypted only for the same ``owner``.
+        """
         ...
 
     def opened(self, text: str, *, owner: str) -> bytes:

@@ -277,8 +277,8 @@ class MemoryJournal:
 def _may_be_used_again(before: Entry | None, entry: Entry, move: Move) -> bool:
     """Return whether a caller or a slow sender may still use the key after ``move`` has ended its entry.
 
-    A caller learns a key that the client generated only from an error. If an order may exist after that
-    error, the key must be kept: a deleted key is free, so the caller could use it to pay again.
+    If the client generated the key, the caller learns the key only from an error. If an order may exist after
+    that error, the key must be kept: a deleted key is free, so the caller could use it to pay again.
     """
     if not entry.client_made or entry.cause is not None:  # An entry that was ever in doubt has a cause.
         return True

@@ -224,10 +224,10 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
         reply: the service's response with the order, if it was received.
         ending: the definite failure in which the last intent ended.
         pending_undos: the pending undos, including those of earlier intents.
-        notification_requested: whether the outcome of this intent was published as unknown. If it was, the
-            final outcome must be published too.
+        notification_requested: whether the outcome of this intent was published as unknown, so that the final
+            outcome must be published too.
         pending_notifications: the pending notifications, including those of earlier intents.
-        candidates: order ids found in responses to this intent that could not be read as its order.
+        candidates: order ids found in responses that could not be read as this intent's order.
         cause: why this intent is, or was, in doubt; None in records of earlier versions. The cause lists
             attempts only if the sender itself reported the doubt.
         unread: set if the record is corrupt. The other fields then contain only the readable part, and the
@@ -281,7 +281,7 @@ class Entry(HidesStored, frozen=True, kw_only=True, gc=False):
     def sender_reported(self) -> bool:
         """Whether the sender itself reported that the outcome is unknown.
 
-        A sender that has reported this sends nothing more.
+        A sender that has reported an unknown outcome sends nothing more.
 
         If the sender did not report, its process may have ended, or may only be suspended. A stopped process
         may still send the order when it continues.
@@ -420,8 +420,8 @@ class Watcher:
 
     Args:
         by: the person.
-        at: when the person said so, in seconds on the journal's clock.
-        version: the version of the entry that they are looking at, which may not be the latest.
+        at: the time at which the person said so, in seconds on the journal's clock.
+        version: the version of the entry that the person is looking at, which may no longer be the latest.
     """
 
     by: str

@@ -6,8 +6,9 @@ to a commit is lost, the journal looks up whether the commit succeeded.
 
 A worker usually knows the stored entry, because it has just written the entry itself or the key is new. A
 transition is therefore first decided optimistically, from the cached entry and an estimate of the server's
-time. If the entry and the estimate are correct, the transition is stored in one round trip. If either is
-wrong, the transition is decided again in a database transaction that reads and locks the stored entry.
+time. If the entry and the estimate are correct, the transition is stored in one round trip. If the entry or
+the estimate is wrong, the transition is decided again in a database transaction that reads and locks the
+stored entry.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ def is_retryable(error: Exception) -> bool:
 
 
 def is_statement_name_error(error: Exception) -> bool:
-    """Return whether a statement's name is unknown or taken, because a proxy switched connections."""
+    """Return whether a statement name is unknown or already in use, because a proxy switched connections."""
     asyncpg = driver()
     names = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     return isinstance(error, names)
@@ -318,8 +318,8 @@ class Session:
 
     Args:
         connection: asyncpg's connection.
-        prepares: whether to prepare statements. Set this only if the server keeps prepared statements for the
-            connection.
+        prepares: whether to prepare statements. Set ``prepares`` only if the server keeps prepared statements
+            for the connection.
         has_safe_defaults: whether a statement outside a transaction runs with the transaction settings that
             the journal needs.
     """
@@ -422,7 +422,7 @@ class Sessions:
 
 
 class EstimatedServerClock:
-    """An estimate of the server's time. The error is at most one round trip.
+    """An estimate of the server's time. The error of the estimate is at most one round trip.
 
     The estimate advances with the event loop's clock. The estimate is corrected only when a response proves
     it wrong, so that later transitions usually receive later times.

@@ -61,19 +61,19 @@ class Journal(Protocol):
             return verdict
 
     Once a `Demand` for dual control has returned, a transition that one person makes alone may only commit if
-    `decide` was called with this rule. The first `Demand` must have this effect too, although there is no row
-    to lock yet.
+    `decide` was called with this rule. This also applies to the first `Demand`, although there is no row to
+    lock yet.
 
     `row_of` converts an entry to a few columns and JSON, and `entry_of` converts it back; `step_values` and
     `step_of` do the same for the history. `is_waiting` defines the keys that `work` returns. `forgettable`
     defines the time before which `prune` may delete ended keys. All workers use the store's clock. If the
-    reply to a commit is lost, the journal may use the row's token to find out the result. If it cannot do so,
-    `move` raises an error, and the result is unknown. Use `JournalContract` (in
-    `transfer_async.testing.journal_contract`) to test a journal.
+    reply to a commit is lost, the journal may use the row's token to find out the result. If the journal
+    cannot find out the result, `move` raises an error, and the transition may or may not have been made. Use
+    `JournalContract` (in `transfer_async.testing.journal_contract`) to test a journal.
 
     Six more methods are optional:
 
-    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without this method,
+    - ``async scopes()`` returns a list of the scopes that have keys besides `FOUR_EYES`. Without ``scopes``,
       no warning is logged for a wrong scope. The next three methods are used to compare the journal with the
       service.
     - ``async orders(scope, *, limit, after="")`` returns at most ``limit`` of the orders that keys are bound
@@ -83,15 +83,15 @@ class Journal(Protocol):
       ``after`` for the next call, which is empty at the end. A page may be empty even if more pages
       follow.
     - ``async resolved(scope, *, after="")`` does the same for the keys that have ever been resolved. Without
-      this method, all keys that have an order are read.
+      ``resolved``, all keys that have an order are read.
     - ``async audit(scope, *, limit, after="", by=None, since=None, until=None)`` returns history lines of all
-      keys, newest first, and the ``after`` for the next call, which is empty at the end. It returns only
-      lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
+      keys, newest first, and the ``after`` for the next call, which is empty at the end. ``audit`` returns
+      only lines that name a person, each as an `AuditLine`. ``by`` selects one person's lines; ``since`` and
       ``until`` (exclusive) select a time range in seconds since 1970. To stay fast, a call may search only
-      part of the history. It may then return fewer lines than ``limit``, or none, although more exist.
-      Without this method, the operators' page cannot list decisions.
+      part of the history. Such a call may return fewer lines than ``limit``, or none, although more exist.
+      Without ``audit``, the operators' page cannot list decisions.
     - ``async pending_undos(scope, *, limit, after="")`` does the same as `work`, but only for keys with a
-      pending undo. With this method, ``recover`` starts the pending undos before it reads other keys.
+      pending undo. With ``pending_undos``, ``recover`` starts the pending undos before it reads other keys.
     """
 
     durable: bool
@@ -192,7 +192,7 @@ def checked_journal(given: object) -> Journal:
     """Return ``given``, which must be a journal.
 
     Raises:
-        ValueError: ``given`` is not a journal. The message names what to pass instead, without the URL or
+        ValueError: ``given`` is not a journal; the message names what to pass instead, without the URL or
             path.
     """
     refuse_class(given, name="journal")
@@ -219,10 +219,10 @@ class KeyRecord:
         held: the reference that was passed as ``held=``.
         intent_id: the id of the current or last intent.
         last_outcome: `Outcome.CREATED` for a created key, and `Outcome.UNKNOWN` for a key in doubt. For a
-            free key, the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while a call
-            is using the key.
-        readable: false if the stored record is corrupt. The object then contains only the readable part of
-            the record, and the key is bound.
+            free key, it is the outcome of the last call, `Outcome.NOT_SENT` or `Outcome.REFUSED`. None while
+            a call is using the key.
+        readable: false if the stored record is corrupt. The record of such a key contains only the readable
+            part, and the key is bound.
     """
 
     state: KeyState

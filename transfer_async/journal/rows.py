@@ -94,7 +94,7 @@ class _StoredIntent(FrozenStruct, frozen=True, kw_only=True):
 
 
 class _Persons(FrozenStruct, frozen=True, kw_only=True):
-    """The personal data of an intent. In encrypted form, they are stored instead of the order."""
+    """The personal data of an intent. The personal data is stored in encrypted form instead of the order."""
 
     order: msgspec.Raw
     beneficiary: tuple[str, str, str | None] | None
@@ -250,7 +250,10 @@ def _refuse_misplaced(entry: Entry) -> None:
 def entries_of(
     scope: str, found: Iterable[tuple[str, EntryRow]], seal: Seal | None = None
 ) -> list[tuple[str, Entry]]:
-    """Convert stored rows to keys and entries. A corrupt record is logged and does not affect the others."""
+    """Convert stored rows to keys and entries.
+
+    A corrupt record is logged, and does not prevent the conversion of other records.
+    """
     entries = [(key, _listed(row, seal, (scope, key))) for key, row in found]
     for key, entry in entries:
         if entry.unread is not None:

@@ -125,7 +125,7 @@ class SQLiteJournal(DurableJournal):
         seal: encrypts stored personal data, for example a `KeySeal`.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     _sql = _Queries()

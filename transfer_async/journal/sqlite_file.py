@@ -3,8 +3,8 @@
 When a process closes *any* descriptor of a file, POSIX drops all of the process's locks on that file. SQLite
 therefore delays closing its own descriptors, and nothing else in this process may open the file. An existing
 file is only examined with ``stat``. A new file is created under another name and linked into place. If a
-process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module does
-not handle the case of two copies.
+process loads two copies of the SQLite library, each copy ignores the other's descriptors. This module cannot
+prevent the loss of locks in a process that has loaded two copies of the library.
 """
 
 from __future__ import annotations
@@ -174,7 +174,10 @@ class Files:
                 raise
 
     def remember(self) -> None:
-        """Record the identities of the log and the index. Call this after SQLite has opened them."""
+        """Record the identities of the log and the index.
+
+        Call `remember` after SQLite has opened these files.
+        """
         self._known += [(name, identity(name)) for name in self._beside]
 
     def refuse_if_moved(self) -> None:
@@ -321,7 +324,7 @@ class OpenFile:
             time.sleep(_PAUSE)
 
     def _prepare(self, path: Path) -> None:
-        """Check the contents, or create them, before the file is used."""
+        """Check the file's contents, or create them, before the file is used."""
 
     @property
     def version(self) -> int:

@@ -16,8 +16,8 @@ becomes free on its own. If the sender did not report the doubt, a refutation by
 after a long wait (`Refute`). A sender whose attempt was superseded records a suspected duplicate (`Suspect`).
 
 **A certain result replaces a doubt.** The sender of an attempt may record its result even after another
-worker has put that attempt in doubt. A worker's transition is a compare-and-set. Before `MarkSending`, it
-must match the claim's epoch; afterwards, it must match the attempt's token.
+worker has put that attempt in doubt. A worker's transition is a compare-and-set. The transition must match
+the claim's epoch before `MarkSending`, and the attempt's token afterwards.
 
 **Decisions of people** are transitions, too. A person's decision may require that the key still has the
 version that the person saw. When the key changes, `decide` makes a pending proposal void. `CREATED` is final
@@ -192,9 +192,9 @@ def decide(
 def _on_this_clock(entry: Entry, now: float) -> Entry:
     """Return ``entry``, correcting times that are too far in the future.
 
-    A clock that was far ahead and was then set back leaves leases that would last for years. Such leases
-    count as expired; the compare-and-set protects a worker that still holds one. ``sent_until`` is then
-    unknown, and is set to the end of the longest possible lease from now.
+    A clock that was far ahead and was then set back leaves leases that would last for years. Leases that end
+    too far in the future count as expired; the compare-and-set protects a worker that still holds one. A
+    ``sent_until`` too far in the future is replaced by the end of the longest possible lease from now.
     """
     limit = now + BELIEVED
     if entry.lease_until <= limit and entry.sent_until <= limit and not entry.pending_undos:

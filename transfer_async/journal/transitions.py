@@ -47,7 +47,7 @@ class Move(HidesStored, frozen=True):
 
     @property
     def order_bound(self) -> str | None:
-        """The order id to bind to the key, or None. No other key of the scope may be bound to this id."""
+        """The order id to bind to the key, or None. No other key of the scope may be bound to the id."""
         return None
 
     @property
@@ -74,7 +74,7 @@ class Move(HidesStored, frozen=True):
         return self.is_in_history
 
     def denial(self, entry: Entry, now: float) -> Rejection | None:
-        """Return the reason to reject a transition that the table allows, or None.
+        """Return why a transition that the table allows must be rejected, or None if it may proceed.
 
         Args:
             entry: the entry before the transition.
@@ -271,7 +271,7 @@ def is_late(created: Entry) -> bool:
 
 
 def _with_suspicion(entry: Entry, move: Create | Suspect, now: float, *, outcome: Outcome) -> Entry:
-    """If the suspected duplicate must be published, return ``entry`` with a pending notification of it."""
+    """Return ``entry``, with a pending notification if the suspected duplicate must be published."""
     if not (move.publish or entry.notification_requested):
         return entry
     suspicion = OutboxEntry(
@@ -498,9 +498,9 @@ class Refute(OfPerson, frozen=True, kw_only=True):
         settle_after: how many seconds must have passed since the order could last have been sent.
         pending_undos: the undos that become pending.
         lease: the lease, in seconds, of the worker that runs the undos.
-        abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. Programs
-            pass it, because a program can only tell that the order does not exist yet. None for a person, who
-            can find out what happened to the sender.
+        abandoned_settle_after: replaces ``settle_after`` if the sender did not report the doubt. A program
+            must pass this value, because it can only tell that the order does not exist yet. A person's
+            refutation leaves it at None, because a person can find out what happened to the sender.
     """
 
     name: ClassVar[str] = "refute"
@@ -666,7 +666,7 @@ class Suspect(Move, frozen=True, kw_only=True):
         return replace(kept, candidates=self._named(kept), cause=attrs.evolve(self.cause, attempts=attempts))
 
     def _bound(self, entry: Entry, now: float, *, undone: Collection[str] = ()) -> Entry:
-        """Return the entry in doubt for the sender's intent. The wait before a refutation starts now."""
+        """Return the entry, put in doubt for the sender's intent. The wait before a refutation starts now."""
         is_same = entry.intent_id == self.intent.id
         return replace(
             entry,
@@ -693,12 +693,14 @@ class Suspect(Move, frozen=True, kw_only=True):
 class Quarantine(Move, frozen=True, kw_only=True):
     """Put a corrupt record into quarantine, unchanged, so that operators can resolve the key.
 
-    A key in use is then in doubt: a worker may have sent its order, whatever state the record gives.
+    A key in use is put in doubt, because a worker may have sent its order, whatever state the record
+    contains.
 
     Args:
         by: the person who puts the record into quarantine.
         reason: the reason to record in the history.
-        proposing: whether a proposal follows, which another person must approve, instead of a decision.
+        proposing: whether the quarantine precedes a proposal, which another person must approve, and not a
+            decision.
         order_may_exist: whether to put the key in doubt even if the record says that it is free. The order
             may exist, so the key must not be used to pay again before a person has decided.
     """
@@ -889,8 +891,9 @@ class Claim(Move, frozen=True, kw_only=True):
     def _is_served_by(self, entry: Entry) -> bool:
         """Return whether this claim can reuse the results of a dead worker's hooks.
 
-        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. (`denial`
-        has already compared the order.) This client must have all those hooks, to be able to undo them.
+        The beneficiary and the bank's own hold must be the same, because the hooks acted on them. `denial`
+        has already compared the order. This client must have all hooks of the dead worker, so that it can
+        undo them.
         """
         if entry.intent is None or entry.intent.beneficiary != self.intent.beneficiary:
             return False

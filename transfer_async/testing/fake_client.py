@@ -52,7 +52,7 @@ class FakeClient(TransferClient):
         sandbox: the service, with its orders and faults.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     def __init__(

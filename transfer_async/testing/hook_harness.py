@@ -28,7 +28,7 @@ from transfer_async.testing.hook_rules import BrokenRule, HookRule
 
 T = TypeVar("T")
 _CANCELLATIONS = 20  # the maximum cancellations of a hook that does not end
-IN_PROCESS = "a hold hook in a process of its own"
+IN_PROCESS = "the hold hook in a separate process"
 _STARTS = 60.0  # the maximum seconds in which a process starts
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 200
@@ -259,7 +259,7 @@ class HookHarness:
 
     async def place_a_huge_amount(self, intent: OrderIntent) -> None:
         """Try to place a very large hold, and check that the ledger agrees with the result."""
-        call = f"place({self.named(intent)}) of a huge amount"
+        call = f"place({self.named(intent)}) with a huge amount"
         task = asyncio.ensure_future(_run(self.bank.hold.before(intent)))
         await self.wait_for(task, call)
         await self._check_ledger(intent, self._note_end(call, task))
@@ -432,8 +432,8 @@ class Cut:
 
     Args:
         at: the number of the await, from 1.
-        acted: whether the awaited step completes and only its response is lost. If false, the step does not
-            run.
+        acted: whether the awaited step completes and only its response is lost. If ``acted`` is false, the
+            step does not run.
         error: the exception that the hook receives instead of the response.
         again: whether every later wait at the same line also loses its response, so that retries fail.
     """
@@ -463,7 +463,9 @@ _MAX_LOST = 5  # the maximum of lost responses in one call, because a hook may r
 
 
 class Cuttable(Generic[T]):
-    """An awaitable that runs ``work`` and interrupts it at ``cut``. Await it once, in a separate task.
+    """An awaitable that runs ``work`` and interrupts it at ``cut``.
+
+    Await a `Cuttable` only once, and in a separate task.
 
     Attributes:
         awaits: the number of awaits so far.

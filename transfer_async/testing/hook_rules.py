@@ -113,7 +113,7 @@ NEW_WORKER = HookRule(
 VOUCHED = HookRule(
     "vouched",
     "If place raises HoldFailed (or PreflightFailed), it has placed no hold.",
-    "The client releases nothing after these errors: the money stays held.",
+    "After HoldFailed or PreflightFailed, the client releases nothing: the money stays held.",
     "Raise HoldFailed only if the ledger refused. Do not catch a timeout or a lost connection.",
 )
 RETRIES = HookRule(

@@ -404,7 +404,7 @@ _MEMORY = (
 )
 _NOT_YET = "not tried, because a rule above is broken: {0}"
 _STOPPED = "no further trial ran after {0!r}"
-_DIRTY = ", which left holds or a wrong balance that the hooks could not release"
+_DIRTY = ", which left holds that the hooks could not release, or a wrong balance"
 _FOLLOWS = "also broken, most likely by the same fault: {0}"
 _UNSEEN = "balances were not checked: the factory has no balance()"
 _ITERATIONS = 20
@@ -556,7 +556,10 @@ class _Run:
         return None
 
     async def _made(self, title: str, trial: Trial) -> object:
-        """Run a trial and return its result. If its holds cannot be released, no further trial runs."""
+        """Run a trial and return its result.
+
+        If the trial's holds cannot be released, no further trial runs.
+        """
         if self.is_stopped:
             return None
         bank = self.workers[0]

@@ -36,8 +36,9 @@ T = TypeVar("T")
 class RunningSandbox(Sandbox):
     """A `Sandbox` that runs in its own thread: ``with RunningSandbox() as sandbox:``.
 
-    Use it in sync tests, or in async tests on any event loop. An async test awaits the methods, as in
-    ``await sandbox.received(1)``. A sync test passes them to `wait`: ``sandbox.wait(sandbox.received(1))``.
+    Use a `RunningSandbox` in sync tests, or in async tests on any event loop. An async test awaits the
+    methods, as in ``await sandbox.received(1)``. A sync test passes the coroutines to `wait`:
+    ``sandbox.wait(sandbox.received(1))``.
 
     Read ``requests`` and ``orders`` only while no request is in progress, because the sandbox's thread
     changes them.
@@ -81,7 +82,7 @@ class RunningSandbox(Sandbox):
             await self._ended.wait()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the sandbox's event loop and return its result. Use this in sync code.
+        """Run a coroutine on the sandbox's event loop and return its result. Use `wait` in sync code.
 
         Args:
             work: the coroutine of an async method, such as ``sandbox.received(1)``.
@@ -171,7 +172,7 @@ def named_faults(wanted: Iterable[str | Fault]) -> dict[str, Fault]:
         wanted: the marker's arguments: faults, or names from `EACH_FAULT` or the sandbox's ``FAULTS``.
 
     Raises:
-        ValueError: no fault has one of the names.
+        ValueError: a name is not the name of a fault.
     """
     found = dict(map(_with_name, wanted))
     return found or dict(EACH_FAULT)

@@ -1,8 +1,8 @@
 """Process one message: carry out its command, publish the outcome, then acknowledge the message.
 
 This module works with any broker for which there is a `Delivery` and a function that publishes messages. A
-message is acknowledged only after its outcome was published. If anything fails before that, the broker
-redelivers the message, and the journal then supplies the outcome.
+message is acknowledged only after its outcome was published. If anything fails before the acknowledgement,
+the broker redelivers the message, and the journal then supplies the outcome.
 
 ===============  =====================================================================================
 disposition      action
@@ -89,7 +89,7 @@ class Delivery(Protocol):
         """Acknowledge the message, and return after the broker's confirmation."""
 
     async def retry(self, after: float) -> None:
-        """Request redelivery of the message, ``after`` seconds from now or later."""
+        """Request redelivery of the message in ``after`` seconds or later."""
 
     async def dead_letter(self, reason: str) -> None:
         """Store a copy of the message with ``reason``, and reject the message when the copy is confirmed."""
@@ -166,7 +166,7 @@ class Worker:
         """Wait until the worker should take another message.
 
         If the last message showed that no command can succeed now, for example because the token has expired,
-        wait for the delay of that message. In the meantime, other messages stay in the broker's queue.
+        wait as long as that message is delayed. In the meantime, other messages stay in the broker's queue.
         """
         while self.pause > 0:
             await self._clock.sleep(self.pause)
@@ -286,7 +286,7 @@ class Health:
         self._ended: str | None = None
 
     def trouble(self, what: str, why: str) -> bool:
-        """Record that ``what`` is failing, and why. Return false if this was already recorded.
+        """Record that ``what`` is failing, and why. Return false if the failure was already recorded.
 
         The worker is not ready until `well` is called with the same ``what``.
         """
@@ -374,8 +374,7 @@ class Sweeper:
     Args:
         handler: the object that yields the pending notifications.
         publish: a function that publishes an outcome; see `transfer_async.worker.consumer.Publish`.
-        every: the seconds between two sweeps. The first sweep starts after a random fraction of this
-            interval.
+        every: the seconds between two sweeps. The first sweep starts after a random fraction of ``every``.
         health: the object that records whether the journal can be read and written.
         inject: a function that returns the headers to add to published outcomes.
         clock: the source of time, sleep and randomness, for tests.

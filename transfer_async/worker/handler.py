@@ -89,7 +89,7 @@ class Handler:
         delays: the delays before redeliveries; by default ``Delays()``.
 
     Raises:
-        ValueError: an argument is invalid. The message names the argument and the rule.
+        ValueError: an argument is invalid; the message names the argument and the rule.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Handler:
         return Handled(disposition=decided, outcome=outcome, key=work.intent.key, result=result, asked=asked)
 
     async def _request_notification(self, intent: OrderIntent, doubt: OutcomeUnknown) -> Exception:
-        """Request a notification for when ``doubt`` ends, and return the result to report now.
+        """Request a notification of the end of ``doubt``, and return the result to report now.
 
         The result is ``doubt``, or a `JournalFailed` if the request failed or the doubt has already ended.
         """
@@ -233,7 +233,7 @@ class Handler:
 def _is_anothers(result: Order | BaseException) -> bool:
     """Return whether this call failed only because another worker holds the key or created its order.
 
-    The failure of such a call must not be published as the outcome of the command.
+    Such a failure must not be published as the outcome of the command.
     """
     is_failure = isinstance(result, TransferError) and result.outcome in (Outcome.NOT_SENT, Outcome.REFUSED)
     return (

@@ -133,7 +133,7 @@ class WorkerSettings:
         poll: the time that a consumer slot waits for a message before it checks whether to stop.
         publish_timeout: the maximum time for the broker to confirm a message.
         sweep_every: the time between two sweeps of the journal. The first sweep starts after a random
-            fraction of this interval.
+            fraction of ``sweep_every``.
         patience: the grace period for messages in progress when the worker stops.
 
     Raises:
@@ -178,8 +178,8 @@ class Broker(ABC):
     async def prepare(self, *, only_to_send: bool = False) -> None:
         """Create the streams, groups and consumers that are missing.
 
-        Workers call this every few seconds, even while messages are in progress. Therefore `prepare` must not
-        change any existing stream, group or consumer.
+        Workers call `prepare` every few seconds, even while messages are in progress. Therefore `prepare`
+        must not change any existing stream, group or consumer.
 
         Args:
             only_to_send: whether to create only what is needed to send commands. The broker must store the

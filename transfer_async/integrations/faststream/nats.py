@@ -107,7 +107,7 @@ class JetStreamBroker(Broker):
         """Count consecutive connection failures, and raise if no server accepts the first connection.
 
         If no error were raised, the driver would retry forever without logging. Once a connection has been
-        established, this never raises, so that the driver reconnects forever.
+        established, this method never raises an error, so that the driver reconnects forever.
 
         Raises:
             OSError: no connection has ever been established, and every server refused.
@@ -241,7 +241,7 @@ class JetStreamBroker(Broker):
         )
 
     async def send_body(self, subject: str, body: bytes) -> None:
-        """Publish a message without headers, bypassing the middlewares, because they may add headers."""
+        """Publish a message without headers, bypassing FastStream's middlewares, which may add headers."""
         await (await self._manager()).publish(subject, body)
 
     async def _check_size(self, body: bytes, headers: Mapping[str, str]) -> None:
@@ -259,9 +259,9 @@ class JetStreamBroker(Broker):
 def _deduplication_header(outcome: OrderOutcome) -> dict[str, str]:
     """Return the header that lets the server detect a duplicate outcome, or no header.
 
-    A person may change a recorded order id, and later change it back. After the second change, the same
-    outcome is published again, and the server must not drop it as a duplicate. Only the time at which the id
-    was recorded distinguishes the two, so an outcome without that time gets no header. The outcome of a
+    A person may change a recorded order id, and later change it back. If an id is changed back, the same
+    outcome is published again, and the server must not drop it as a duplicate. The two outcomes differ only
+    in the time at which the id was recorded, so an outcome without that time gets no header. The outcome of a
     suspected duplicate gets no header either, because it may equal the outcome that was published when the
     doubt began. The header of a refutation contains its time too, because an order that is suspected after a
     refutation may be refuted again.
@@ -306,8 +306,8 @@ def _without_raising(
 ) -> Callable[[Exception], Awaitable[None]]:
     """Return a function that calls ``report``, and logs errors instead of raising them.
 
-    FastStream's callback raises errors that it considers final, such as a refused password. Such an error
-    would stop the reconnection attempts without closing the connection, although the next attempt may
+    FastStream's callback raises errors that it considers final, such as a refused password. Such a final
+    error would stop the reconnection attempts without closing the connection, although the next attempt may
     succeed.
     """
 
@@ -323,9 +323,9 @@ def _without_raising(
 def _is_given_up(connection: Any) -> bool:
     """Return whether the connection is broken and the Python client no longer tries to restore it.
 
-    When a connection breaks, the client sets the status and starts the reconnecting task without an ``await``
-    in between. The task sets the status again before it ends. Therefore this function never returns true for
-    a connection that is being restored.
+    When a connection breaks, the client sets the status and starts the reconnection task without an ``await``
+    in between. The reconnection task sets the status again before it ends. Therefore this function never
+    returns true for a connection that is being restored.
     """
     reconnecting: Any = getattr(connection, "_reconnection_task", None)
     return reconnecting is not None and bool(reconnecting.done()) and not connection.is_connected
@@ -366,7 +366,10 @@ class NatsDelivery:
         await self._message.ack_sync()
 
     async def retry(self, after: float) -> None:
-        """Request redelivery in ``after`` seconds. If the request is lost, the delay is ``ack_wait``."""
+        """Request redelivery in ``after`` seconds.
+
+        If the request is lost, the message is redelivered after ``ack_wait``.
+        """
         await self._message.nak(delay=after)
 
     async def dead_letter(self, reason: str) -> None:

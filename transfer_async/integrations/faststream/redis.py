@@ -11,11 +11,11 @@ heartbeat       the worker claims the message again, which resets the message's 
 delivery count  stored in a field of the message
 ==============  ================================================================================
 
-A Lua script moves each message. The script adds the new entry before it deletes the old one, because Redis
-does not roll back a script that fails halfway. The script does nothing if the message is no longer pending
-for this group. An entry that cannot be moved stays where it is and does not block other entries. Configure
-Redis to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may
-lose messages.
+Messages are moved by Lua scripts. A script adds the new entry before it deletes the old one, because Redis
+does not roll back a script that fails halfway. A script does nothing if the message is no longer pending for
+this group. An entry that cannot be moved stays where it is and does not block other entries. Configure Redis
+to write to disk before it replies (``appendonly yes``, ``appendfsync always``); otherwise a crash may lose
+messages.
 
 Commands can come from FastStream or from any other program. A program without FastStream must store the
 command in the field ``body``, and each header in a separate field. If an entry has too many fields for a
@@ -211,7 +211,10 @@ class RedisStreamsBroker(Broker):
         return [*super().chores, (MOVE_EVERY, self.move), (self.settings.ack_wait / 3, self.put_back)]
 
     async def prepare(self, *, only_to_send: bool = False) -> None:
-        """Create the stream and its group. Sending needs neither, because it creates the stream itself."""
+        """Create the stream and its group.
+
+        If ``only_to_send`` is true, do nothing, because sending creates the stream.
+        """
         if only_to_send:
             return
         client = await self.broker.connect()
@@ -353,9 +356,9 @@ class RedisDelivery:
     async def dead_letter(self, reason: str) -> None:
         """Copy the message to the dead letters with the reason, then acknowledge and delete it.
 
-        FastStream can read the copy, in which headers are cut to `MAX_LENGTH`. The copy also contains the
-        unchanged fields of an entry from another program. If there are too many fields, they are packed into
-        one field, and the reason is the only header.
+        FastStream can read the copy, in which headers are truncated to `MAX_LENGTH`. The copy also contains
+        the unchanged fields of an entry from another program. If there are too many fields, they are packed
+        into one field, and the reason is the only header.
         """
         why = reason_header(reason)
         headers: Mapping[str, str] = {**self.headers, **why}

@@ -11,8 +11,9 @@ code for a particular broker::
 The worker does not use FastStream's own subscription loops, for three reasons. The loops fetch messages in
 advance, and these messages get no heartbeats. If a consumer is deleted or the connection is closed
 permanently, the loops behave as if the queue were empty, and poll without a pause. On Redis, the loops end
-when the group is deleted, and never restart. The subscribers' ``get_one`` does not have these problems. On
-NATS, the slots share their requests; see `transfer_async.integrations.faststream.nats`.
+when the group is deleted, and never restart. The worker calls the subscribers' ``get_one`` instead, which has
+none of these problems. On NATS, the slots share their requests; see
+`transfer_async.integrations.faststream.nats`.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ _WAITING = {
 
 
 class Instruments:
-    """The instruments of one `Telemetry`.
+    """The OpenTelemetry instruments that one `Telemetry` uses.
 
     Args:
         meter: the meter that creates the instruments.
@@ -205,6 +205,6 @@ OTHER: Final = "_OTHER"
 def error_type(name: str) -> str:
     """Return ``name`` if it may be a class name, otherwise `OTHER`.
 
-    Free text as an attribute would create too many metric series.
+    If attributes contained free text, there would be too many metric series.
     """
     return name if name.isidentifier() else OTHER

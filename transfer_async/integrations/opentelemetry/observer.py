@@ -120,7 +120,7 @@ class Telemetry:
         self._instruments.command(disposition=disposition, deliveries=deliveries, seconds=seconds)
 
     def report(self, report: RecoveryReport) -> None:
-        """Record the number of orders in doubt. Call this only if you do not use `journal`."""
+        """Record the number of orders in doubt. Call `report` only if you do not use `journal`."""
         self._instruments.in_doubt = report.in_doubt
 
 
@@ -147,7 +147,7 @@ _OPERATIONS = {"takeover": "take_over", "layaside": "lay_aside"}
 
 
 class TimedJournal:
-    """A journal that passes all calls to another journal and measures the duration of transitions.
+    """A journal that passes all calls to a wrapped journal and measures the duration of transitions.
 
     Args:
         journal: the journal to measure.
@@ -175,7 +175,7 @@ class TimedJournal:
         await self._journal.__aexit__(kind, error, traceback)
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """Apply the transition ``move`` in the other journal, and record its duration."""
+        """Apply the transition ``move`` in the wrapped journal, and record its duration."""
         began = perf_counter()
         try:
             verdict = await self._journal.move(scope, key, move)
@@ -212,7 +212,7 @@ class TimedJournal:
 
     @property
     def pending_undos(self) -> Callable[..., Awaitable[list[tuple[str, Entry]]]]:
-        """Calls ``pending_undos``, an optional method, of the other journal.
+        """Calls the optional method ``pending_undos`` of the wrapped journal.
 
         ``recover`` runs the returned undos before it calls `work`.
         """
@@ -249,7 +249,7 @@ def _noted(
     read_by: WeakKeyDictionary[asyncio.Task[Any], Oldest],
     oldest: Oldest | None,
 ) -> list[tuple[str, Entry]]:
-    """Record the oldest start times on the page ``found`` for this task's run, and return ``found``."""
+    """Record the oldest start times that occur in ``found`` for this task's run, and return ``found``."""
     oldest = read_by[_this_task()] = oldest or Oldest()
     for _, entry in found:
         oldest.note(entry)
@@ -268,7 +268,7 @@ def _log_failure(raised: Exception) -> None:
 class Oldest:
     """The start times of the oldest doubt, pending undo and pending notification.
 
-    Each time is in seconds of the journal's clock, or None if nothing of this kind is pending.
+    Each time is in seconds on the journal's clock, or None if nothing of this kind is pending.
     """
 
     doubt: float | None = None
@@ -349,7 +349,7 @@ _REQUEST: Attributes = {metrics.METHOD: "POST", metrics.TEMPLATE: CREATE_ORDER}
 
 @define(eq=False, kw_only=True)
 class OpenAttempt:
-    """An HTTP attempt in progress, with its start in nanoseconds since 1970 and by a monotonic clock."""
+    """An HTTP attempt in progress, with its start time in nanoseconds since 1970 and on a monotonic clock."""
 
     span: Span
     began_at: int = field(factory=time.time_ns)

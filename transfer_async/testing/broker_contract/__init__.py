@@ -252,7 +252,10 @@ class BrokerContract:
         assert (again.body, again.deliveries) == (b"retried", 2)
 
     async def test_deliveries_are_counted_and_not_limited(self, harness: BrokerHarness) -> None:
-        """Only the worker decides when to give up. A broker with its own limit would lose orders."""
+        """Only the worker decides when to stop retrying a message.
+
+        If a broker limited the number of deliveries, orders would be lost.
+        """
         await harness.send(b"again and again")
         consumer, counted = await harness.consumer(), []
         for _ in range(8):
@@ -297,9 +300,9 @@ class BrokerContract:
     async def test_a_message_survives_a_cancelled_dead_letter_or_retry(
         self, harness: BrokerHarness, answer: str
     ) -> None:
-        """Afterwards, the queue or the dead letters must contain the message.
+        """After the cancellation, the queue or the dead letters must contain the message.
 
-        If neither contains the message, its order is lost.
+        If the message is lost, so is its order.
         """
 
         def answered(taken: TakenMessage) -> Coroutine[Any, Any, None]:
@@ -567,7 +570,7 @@ def _reports_failures(failed: asyncio.Event) -> Callable[[Broker], None]:
 
 
 def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
-    """Return the settings of a worker process that stops when it reaches the points that ``keys`` name."""
+    """Return the settings of a worker process that stops at the points named by ``keys``."""
     keys = frozenset(keys)
     place = Workplace(
         new_line=workers.harness.new_line,
@@ -586,7 +589,7 @@ def _workplace(workers: WorkerGroup, keys: Iterable[str]) -> Workplace:
 
 
 def _run_and_kill(place: Workplace, do: Work) -> None:
-    """Run a worker process until it has reached the points that all keys name, then kill it."""
+    """Run a worker process until it has reached the points of all keys, then kill it."""
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     process = context.Process(target=do, args=(place, writer), daemon=True)

@@ -120,7 +120,7 @@ class Consumer:
             await asyncio.sleep(0)  # The subscriber may return at once after an error.
 
     async def close(self) -> None:
-        """Close the broker in the way a worker does. Messages that were taken stay unacknowledged."""
+        """Close the broker in the same way as a worker does. Messages that were taken stay unacknowledged."""
         await _cancel(self._tasks)
         subscribers, self._subscribers, self._tasks = self._subscribers, [], []
         for end in (*(subscriber.stop for subscriber in subscribers), self.broker.close):
@@ -207,7 +207,9 @@ class BrokerHarness:
             await reader.close()
 
     async def redelivered(self, consumer: Consumer) -> list[bytes]:
-        """Return the bodies of all redelivered messages. Two more messages are sent to detect the last one.
+        """Return the bodies of all redelivered messages.
+
+        Two more messages are sent, to find out when the last redelivered message has been received.
 
         Args:
             consumer: a consumer that takes the first of these two messages and leaves it unacknowledged.

@@ -49,7 +49,7 @@ At the kill, each call has therefore made less progress than the previous one, e
 
 @frozen(kw_only=True)
 class Workplace:
-    """The settings of a worker process that stops at the points that these ``keys`` name."""
+    """The settings of a worker process, including the ``keys`` that name the points at which it stops."""
 
     new_line: NewBroker
     settings: WorkerSettings
@@ -73,8 +73,8 @@ async def _dead_letter(place: Workplace, reached: Connection) -> None:
     """Take a few messages, begin to dead-letter all of them, and block.
 
     The first message is dead-lettered completely, to measure the duration. If the broker sends dead letters
-    with ``send``, the process blocks before the next one is sent. If the broker does not, the process blocks
-    at an arbitrary point.
+    with ``send``, the process blocks before the next one is sent. If dead letters are sent in another way,
+    the process blocks at an arbitrary point.
     """
     broker = place.new_line(place.settings)
     send = broker.send

@@ -712,7 +712,7 @@ async def _decide_while_demanding(deciding: Journal, demanding: Journal) -> None
 
 
 def _head_starts(journal: Journal, beside: Journal) -> Iterator[tuple[str, Journal, Journal, int]]:
-    """Yield each race's key, the journal with the head start, the other journal, and the head start."""
+    """For each race, yield the key, the journal that starts first, the other journal, and the head start."""
     for ahead in HEAD_STARTS:
         yield f"first-{ahead}", journal, beside, ahead
         yield f"second-{ahead}", beside, journal, ahead

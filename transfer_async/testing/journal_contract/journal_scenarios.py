@@ -176,7 +176,7 @@ def _since(entry: Entry) -> list[float | None]:
 
 
 def _elapsed(steps: Sequence[HistoryEvent]) -> list[float]:
-    """Return the seconds since the first step. A journal may measure leases on another clock."""
+    """Return the seconds since the first step. A journal may measure leases by another clock."""
     return [step.at - steps[0].at for step in steps]
 
 
@@ -314,7 +314,7 @@ LEASES: dict[str, Scenario] = {
         (LEASE - 1, renew()) * 30,
         Step(claim(2), R.BUSY),
     ),
-    "an expired request is in doubt for the next claim": (
+    "a claim puts an expired request in doubt": (
         (claim(), mark(), 10 * MAX_AGE, Step(claim(2), R.IN_DOUBT), Step(claim(3), R.IN_DOUBT)),
     ),
     "a request does not expire before its lease": (
@@ -325,7 +325,7 @@ LEASES: dict[str, Scenario] = {
         (claim(), Step(take_over(), R.BUSY), LEASE, take_over()),
         mark(epoch=2),
     ),
-    "a worker of an earlier intent has no claim on the next one": (
+    "a worker of an earlier intent has no claim on the next intent": (
         (claim(), LEASE, take_over(), release(None, epoch=2), claim(2)),
         _lost(renew(), mark(), release(None), take_over()),
         mark(number=2),
@@ -361,7 +361,7 @@ SETTLING: dict[str, Scenario] = {
         Step(claim(2), R.CREATED),
     ),
     **{
-        f"another order is a conflict while the key is {state.value}": (
+        f"a claim for another order is rejected while the key is {state.value}": (
             way,
             Step(claim(2, fingerprint="another"), None if state is KeyState.FREE else R.CONFLICT),
         )
@@ -371,7 +371,7 @@ SETTLING: dict[str, Scenario] = {
         (claim(), mark(), LEASE, expire(), WINDOW + SETTLE_AFTER - LEASE - SHORTLY),
         (Step(refute(), R.TOO_EARLY), SHORTLY, refute(pending_undos=undos("hold"))),
     ),
-    "a sender that reports its doubt shortens the wait": (
+    "a sender's report shortens the wait before a refutation": (
         (claim(), mark(), 5.0, doubt(), SETTLE_AFTER - SHORTLY),
         (Step(refute(), R.TOO_EARLY), SHORTLY, refute()),
     ),
