@@ -325,7 +325,7 @@ def _stored_undo(undo: PendingUndo, seal: Seal | None, place: RecordId | None) -
 
 
 def _intent(intent: OrderIntent, seal: Seal | None, place: RecordId | None) -> _StoredIntent:
-    name, order = intent.beneficiary, msgspec.Raw(intent.order.to_json())
+    name, order = intent.beneficiary, msgspec.Raw(converter.encode(intent.order))
     beneficiary = None if name is None else (name.first, name.last, name.middle)
     stored = _StoredIntent(
         id=intent.id,
