@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from tests.fuzz.targets import READ_INTO, SECRET, TARGETS
 from tests.sandbox.wire_client import order_body
 from tests.support import samples
-from transfer_async.sandbox import Sandbox, validation
+from transfer_async.sandbox import Sandbox, wire
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, WHO_AM_I_PATH, Call
 
 _STATUSES = (200, 201, 204, 302, 400, 401, 403, 408, 422, 425, 429, 451, 500, 503, 599, 0, 65535)
@@ -44,9 +44,7 @@ def replies() -> list[bytes]:
 def _of_the_sandbox() -> list[bytes]:
     sandbox = Sandbox(token="t", now=lambda: datetime(2024, 5, 6, 12, tzinfo=UTC))
     headers = {"Authorization": "Bearer t", "Content-Type": "application/json"}
-    created = Call(
-        method="POST", path=CREATE_ORDER_PATH, headers=headers, body=validation.write(order_body())
-    )
+    created = Call(method="POST", path=CREATE_ORDER_PATH, headers=headers, body=wire.write(order_body()))
     asked = Call(method="GET", path=WHO_AM_I_PATH, headers=headers)
     refused = Call(method="POST", path=CREATE_ORDER_PATH, headers=headers, body=b"{}")
     return [sandbox._service.answer(call).body for call in (created, asked, refused)]

@@ -49,6 +49,7 @@ from transfer_async.journal.transitions import (
     Resolve,
     Suspect,
     TakeOver,
+    is_waiting,
 )
 
 # --- time ---------------------------------------------------------------------------------------
@@ -885,7 +886,7 @@ class World:
 
     def _r_idle(self, state: State, at: int) -> Iterator[Step]:
         entry = self.entry(state)
-        if entry is None or not state_machine.is_waiting(entry, NOW):
+        if entry is None or not is_waiting(entry, NOW):
             return
         looked = replace(state, actors=put(state.actors, at, Actor("pay", earlier=leases_of(entry))))
         if entry.state is KeyState.CLAIMED:
@@ -1056,7 +1057,7 @@ class World:
             if not state.holds[state.actors[at].intent] and not state.excused[at]:
                 raise Broken(f"order {at} exists or may exist, and its funds are not held")
         self._check_holds(state, entry)
-        if entry.state in AT_WORK and entry.lease_until <= NOW and not state_machine.is_waiting(entry, NOW):
+        if entry.state in AT_WORK and entry.lease_until <= NOW and not is_waiting(entry, NOW):
             raise Broken("a key that nobody works on is not found by a recovery")
         self._check_told(state, entry)
 

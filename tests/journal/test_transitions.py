@@ -28,7 +28,7 @@ from transfer_async.journal.model import (
     TransitionResult,
     Unread,
 )
-from transfer_async.journal.transitions import Move, history_step, is_told
+from transfer_async.journal.transitions import Move, due_at, history_step, is_ended, is_told, is_waiting
 from transfer_async.testing.assertions import make_new_order
 
 LIST = Path(__file__).with_name("transitions.txt")
@@ -369,9 +369,9 @@ def situation_lines(name: str) -> Iterator[str]:
     entry = SITUATIONS[name]
     yield f"=== {name}"
     if entry is not None:
-        waits = [f"{later:.0f}" for later in LATER if state_machine.is_waiting(entry, START + later)]
-        ended = ", ended" if state_machine.is_ended(entry) else ""
-        due = state_machine.due_at(entry)
+        waits = [f"{later:.0f}" for later in LATER if is_waiting(entry, START + later)]
+        ended = ", ended" if is_ended(entry) else ""
+        due = due_at(entry)
         yield f"    {difference(None, entry, START)}"
         yield f"    (work is due: {clock(due, START)}; waits after: {', '.join(waits) or 'no time'}{ended})"
     names: dict[str, list[str]] = {}  # by what becomes of the entry

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from tests.sandbox.wire_client import order_body
 from tests.support.cases import each
-from transfer_async.sandbox import CreateOrder, validation
-from transfer_async.sandbox.validation import amounts_agree, parse
+from transfer_async.sandbox import CreateOrder, wire
+from transfer_async.sandbox.wire import amounts_agree, parse
 
 
 def parsed(body: object) -> tuple[CreateOrder | None, dict[str, list[str]]]:
-    return parse(validation.read(validation.write(body)))
+    return parse(wire.read(wire.write(body)))
 
 
 def changed(path: str, value: object) -> dict[str, Any]:

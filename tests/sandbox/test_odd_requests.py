@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import each
-from transfer_async.sandbox import Sandbox, validation
+from transfer_async.sandbox import Sandbox, wire
 
 from .test_service import create, make_service
 from .wire_client import WHO_AM_I, WireClient, connected, order_body
@@ -44,13 +44,13 @@ def with_changes(changes: dict[str, Any]) -> bytes:
     for path in sorted(changes, key="external_order".__eq__):  # last: nothing more fits inside it then
         parent, _, name = path.rpartition(".")
         (body["external_order"] if parent else body)[name] = changes[path]
-    return validation.write(body)
+    return wire.write(body)
 
 
 ODD_BODIES = (
     st.binary(max_size=300)
     | st.dictionaries(st.sampled_from(FIELDS[::-1]), ODD_VALUES, min_size=1, max_size=3).map(with_changes)
-    | ODD_VALUES.map(validation.write)
+    | ODD_VALUES.map(wire.write)
     | st.integers(0, 400).map(lambda cut: json.dumps(order_body()).encode()[:cut])
 )
 

@@ -15,10 +15,9 @@ from transfer_async.sandbox import (
     Accounts,
     CurrencyAccount,
     Order,
-    rendering,
-    validation,
+    wire,
 )
-from transfer_async.sandbox.validation import parse
+from transfer_async.sandbox.wire import parse
 
 from .wire_client import names, order_body
 
@@ -35,16 +34,16 @@ WHO_AM_I_FIELDS = names("""
 
 @each("account", DEFAULT_ACCOUNTS)
 def test_a_user_object_has_every_field_of_the_specification(account: Account):
-    assert set(rendering.user_object(account)) == set(samples.user_json())
+    assert set(wire.user_object(account)) == set(samples.user_json())
 
 
 def test_who_am_i_has_the_specified_subset():
-    assert set(rendering.who_am_i_object(ACCOUNTS.bank)) == WHO_AM_I_FIELDS
+    assert set(wire.who_am_i_object(ACCOUNTS.bank)) == WHO_AM_I_FIELDS
 
 
 @each("account", DEFAULT_ACCOUNTS)
 def test_times_are_timestamps_or_null(account: Account):
-    user = rendering.user_object(account)
+    user = wire.user_object(account)
     times = {name: value for name, value in user.items() if name == "dob" or name.endswith("_at")}
 
     assert len(times) == 9
@@ -53,7 +52,7 @@ def test_times_are_timestamps_or_null(account: Account):
 
 @each("account", DEFAULT_ACCOUNTS)
 def test_flags_are_integers_and_not_booleans(account: Account):
-    user = rendering.user_object(account)
+    user = wire.user_object(account)
     flags = [user[name] for name in ("is_active", "can_post_offers", "can_accept_offers")]
 
     assert all(type(flag) is int for flag in flags)
@@ -63,12 +62,12 @@ def test_flags_are_integers_and_not_booleans(account: Account):
 def test_derived_details_are_stable_and_differ_between_people():
     ada, ben = ACCOUNTS["ada.eze@example.com"], ACCOUNTS["ben.okri@example.com"]
 
-    assert rendering.user_object(ada) == rendering.user_object(ada)
-    assert rendering.user_object(ada)["dob"] != rendering.user_object(ben)["dob"]
+    assert wire.user_object(ada) == wire.user_object(ada)
+    assert wire.user_object(ada)["dob"] != wire.user_object(ben)["dob"]
 
 
 def test_a_currency_object_shows_limits_and_payment_types():
-    currency = rendering.user_object(ACCOUNTS["ben.okri@example.com"])["currencies"][0]
+    currency = wire.user_object(ACCOUNTS["ben.okri@example.com"])["currencies"][0]
 
     assert set(currency) == set(samples.currency_json())
     assert currency["currency_name"] == "us dollar"
@@ -78,7 +77,7 @@ def test_a_currency_object_shows_limits_and_payment_types():
 def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
     held = CurrencyAccount(code="XYZ")
     account = Account(username="x@example.com", firstname="X", lastname="Y", currencies=(held,))
-    currency = rendering.user_object(account)["currencies"][0]
+    currency = wire.user_object(account)["currencies"][0]
 
     assert (currency["currency_name"], currency["symbol"], currency["flag"]) == ("xyz", "XYZ", "xyz.png")
 
@@ -88,7 +87,7 @@ def test_a_currency_of_an_unknown_code_is_shown_by_its_code():
 
 @pytest.fixture
 def order() -> Order:
-    request, _ = parse(validation.read(validation.write(order_body())))
+    request, _ = parse(wire.read(wire.write(order_body())))
     assert request is not None
     return Order(
         id="tx-abc123",
@@ -149,7 +148,7 @@ def test_the_external_order_has_the_banks_data(fields: dict[str, Any]):
 def test_an_order_as_json_keeps_all_digits_of_the_request(order: Order):
     document = json.loads(order.to_json(), parse_float=str)
 
-    assert order.to_json() == validation.write(order.to_object())
+    assert order.to_json() == wire.write(order.to_object())
     assert document["poster_amount"] == "155025.00"
     assert document["matcher_amount"] == "100.00"
     assert document["exchange_rate"] == "1550.25"

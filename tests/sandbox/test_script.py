@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from transfer_async.sandbox import EVERY_PATH, CloseBeforeReading, Faults, RequestRecord, Status, validation
+from transfer_async.sandbox import EVERY_PATH, CloseBeforeReading, Faults, RequestRecord, Status, wire
 from transfer_async.sandbox.faults import Waiting
 
 from .wire_client import CREATE, WHO_AM_I, order_body
@@ -22,7 +22,7 @@ def record(path: str = CREATE, body: bytes | None = None) -> RequestRecord:
         path=path,
         headers={},
         received_at=datetime(2024, 5, 6, tzinfo=UTC),
-        body=validation.write(order_body()) if body is None else body,
+        body=wire.write(order_body()) if body is None else body,
     )
 
 
@@ -59,7 +59,7 @@ def test_faults_apply_to_order_creation_by_default(faults: Faults):
 
 def test_a_fault_may_apply_to_one_poster(faults: Faults):
     faults.add(Status(500), username="ada.eze@example.com")
-    other = record(body=validation.write(order_body(poster_username="tunde.bello@example.com")))
+    other = record(body=wire.write(order_body(poster_username="tunde.bello@example.com")))
 
     assert take(faults, other) is None
     assert take(faults) == Status(500)
@@ -69,10 +69,10 @@ def test_a_fault_may_apply_to_one_poster(faults: Faults):
 @pytest.mark.parametrize("sent", ["155025.00", Decimal("155025")])
 def test_a_fault_may_apply_to_one_amount_compared_as_a_number(faults: Faults, amount: Any, sent: Any):
     faults.add(Status(500), amount=amount)
-    other = record(body=validation.write(order_body(poster_amount="155025.01")))
+    other = record(body=wire.write(order_body(poster_amount="155025.01")))
 
     assert take(faults, other) is None
-    assert take(faults, record(body=validation.write(order_body(poster_amount=sent)))) == Status(500)
+    assert take(faults, record(body=wire.write(order_body(poster_amount=sent)))) == Status(500)
 
 
 @pytest.mark.parametrize(

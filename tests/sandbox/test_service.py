@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.cases import each
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, validation
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CurrencyAccount, wire
 from transfer_async.sandbox.service import Call, Reply, Service
 
 from .wire_client import CREATE, WHO_AM_I, order_body
@@ -25,7 +25,7 @@ def service() -> Service:
 
 
 def create(service: Service, body: object, **headers: str) -> Reply:
-    raw = body if isinstance(body, bytes | None) else validation.write(body)
+    raw = body if isinstance(body, bytes | None) else wire.write(body)
     return service.answer(Call(method="POST", path=CREATE, headers=HEADERS | as_headers(headers), body=raw))
 
 
@@ -73,9 +73,7 @@ def test_the_same_order_sent_twice_is_two_orders(service: Service):
 @each(("method", "path"), [("POST", CREATE), ("GET", WHO_AM_I)])
 def test_a_wrong_token_is_unauthorized(service: Service, method: str, path: str, authorization: str):
     headers = HEADERS | {"Authorization": authorization}
-    reply = service.answer(
-        Call(method=method, path=path, headers=headers, body=validation.write(order_body()))
-    )
+    reply = service.answer(Call(method=method, path=path, headers=headers, body=wire.write(order_body())))
 
     assert (reply.status, json.loads(reply.body)) == (401, {"message": "Unauthorized"})
     assert not service.orders

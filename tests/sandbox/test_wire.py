@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import each
-from transfer_async.sandbox import validation
+from transfer_async.sandbox import wire
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6))
 def test_a_written_number_is_read_back_with_all_digits(number: Decimal):
-    assert str(validation.read(validation.write(number))) == str(number)
+    assert str(wire.read(wire.write(number))) == str(number)
 
 
 @each(
@@ -39,12 +39,12 @@ def test_a_written_number_is_read_back_with_all_digits(number: Decimal):
     ],
 )
 def test_invalid_json_is_refused_with_a_reason(body: bytes, reason: str):
-    with pytest.raises(validation.BadJson, match=reason):
-        validation.read(body)
+    with pytest.raises(wire.BadJson, match=reason):
+        wire.read(body)
 
 
 def test_complete_surrogate_pairs_are_text():
-    assert validation.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
+    assert wire.read(b'{"a": ["\\ud83d\\ude00", null]}') == {"a": ["\N{GRINNING FACE}", None]}
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_complete_surrogate_pairs_are_text():
     ],
 )
 def test_timestamps_are_utc_with_milliseconds(moment: datetime, text: str):
-    assert validation.timestamp(moment) == text
+    assert wire.timestamp(moment) == text

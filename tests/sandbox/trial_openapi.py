@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi import checks as openapi
 
 from tests.sandbox.wire_client import CREATE, order_body
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, validation
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Sandbox, wire
 from transfer_async.sandbox.accounts import CURRENCY_LIMITS, default_payment_types
 from transfer_async.sandbox.control import DOCUMENT
 from transfer_async.testing import RunningSandbox
@@ -166,9 +166,9 @@ def test_a_valid_order_is_created_as_sent(service: Service, size: int):
 
 
 def created_as_sent(service: Service, order: dict[str, Any]) -> None:
-    body = validation.write(order)
+    body = wire.write(order)
     response = service.create(body)
-    answer = validation.read(response.content)
+    answer = wire.read(response.content)
     sent = ("poster_currency", "poster_payment_method_type", "matcher_currency", "matcher_country")
 
     assert response.status_code == 200, response.text
@@ -187,5 +187,5 @@ def test_the_documents_example_creates_an_order(service: Service):
     before = len(service.sandbox.orders)
 
     assert fits("NewOrder", example["value"])
-    assert service.create(validation.write(example["value"])).status_code == 200
+    assert service.create(wire.write(example["value"])).status_code == 200
     assert len(service.sandbox.orders) == before + 1

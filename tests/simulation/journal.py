@@ -8,7 +8,7 @@ from tests.simulation.loop import OUTSIDE, PROCESS
 from transfer_async.journal import state_machine
 from transfer_async.journal.model import FOUR_EYES, Entry, HistoryEvent, KeyState, TransitionResult
 from transfer_async.journal.protocol import Journal
-from transfer_async.journal.transitions import Claim, MarkSending, Move
+from transfer_async.journal.transitions import Claim, MarkSending, Move, is_waiting
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -118,7 +118,7 @@ class WorkerJournal(Journal):
     async def work(self, scope: str, *, limit: int, after: str = "") -> list[tuple[str, Entry]]:
         await self._reading()
         now, entries = self.world.database.now(), self.world.database.entries
-        found = [one for one in entries.items() if one[0] > after and state_machine.is_waiting(one[1], now)]
+        found = [one for one in entries.items() if one[0] > after and is_waiting(one[1], now)]
         return sorted(found, key=lambda one: one[0])[:limit]
 
     async def count_in_doubt(self, scope: str) -> int:

@@ -53,7 +53,7 @@ from transfer_async.sandbox import (
     Status,
     StatusAfterProcessing,
     TruncatedBody,
-    rendering,
+    wire,
 )
 from transfer_async.sandbox.service import CREATE_ORDER_PATH
 
@@ -254,7 +254,7 @@ class BackOffice:
         return Order.from_json(self._sandbox.orders[order_id].to_json())
 
 
-def _is_of(recorded: rendering.Order, order: NewOrder) -> bool:
+def _is_of(recorded: wire.Order, order: NewOrder) -> bool:
     request = recorded.request
     return (
         ascii_lower(request.poster_username) == ascii_lower(order.poster_username)

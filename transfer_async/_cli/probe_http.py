@@ -40,7 +40,7 @@ from transfer_async._models.responses import User
 from transfer_async._support.clock import Clock
 from transfer_async.sandbox import SeenAnswer, profile
 from transfer_async.sandbox.profile import IGNORED_HEADERS, BodyKind, OrderSeen, time_step
-from transfer_async.sandbox.validation import decimal_of
+from transfer_async.sandbox.wire import decimal_of
 
 MAX_BODY = 1 << 20  # maximum bytes read from a response's body; the client has the same limit
 BUSY = (429, 503)  # statuses after which the probe repeats the request later

@@ -46,7 +46,7 @@ from transfer_async._models.errors import CauseKind, KeyBusy, TransferError, is_
 from transfer_async._models.requests import NewOrder, fingerprint
 from transfer_async.journal.model import AT_WORK, Entry, KeyState
 from transfer_async.journal.protocol import Journal
-from transfer_async.sandbox import SeenAnswer, SeenLimits, profile, validation
+from transfer_async.sandbox import SeenAnswer, SeenLimits, profile, wire
 
 try:
     import fcntl
@@ -131,7 +131,7 @@ class PlannedOrder:
 
     def body(self, document: profile.Document) -> bytes:
         """Return the body to send in place of the client's body."""
-        return validation.write(document) if self.special is None else self.special.made(document)
+        return wire.write(document) if self.special is None else self.special.made(document)
 
 
 def key_of(name: str, attempt: int = 1) -> str:
@@ -571,7 +571,7 @@ class Relay:
         return hmac.compare_digest(given, f"Bearer {self._service.token}".encode())
 
     async def _forward(self, planned: PlannedOrder, body: bytes, attempt_id: Mapping[str, str]) -> Response:
-        request = self._service.request("POST", CREATE_ORDER, body=planned.body(validation.read(body)))
+        request = self._service.request("POST", CREATE_ORDER, body=planned.body(wire.read(body)))
         request = evolve(request, headers={**request.headers, **attempt_id})
         self._answer, self.response = SeenAnswer(order="unknown"), Response()
         response, seconds = await self._service.exchange(request, cut=planned.case.is_cut)

@@ -290,8 +290,6 @@ async def _run_hooks(context: ClientCore, call: OrderCall, claimed: ClaimedKey, 
             continue
         if to_be_kept:
             await _keep(context, work, claimed)
-        if expired := too_late(context.clock, work):
-            raise expired
         await _run_hook(context, call, claimed, hook)
         to_be_kept = hook.name in context.undoable or work.receipts[hook.name] is not None
 
@@ -307,6 +305,8 @@ async def _first_headers(context: ClientCore, call: OrderCall) -> CIMultiDict[st
 
 
 async def _run_hook(context: ClientCore, call: OrderCall, claimed: ClaimedKey, hook: PreflightHook) -> None:
+    if expired := too_late(context.clock, call.work):
+        raise expired
     began = context.clock.now()
     limit: asyncio.Timeout | None = None
     try:

@@ -52,7 +52,7 @@ from transfer_async.journal.rows import (
     step_values,
 )
 from transfer_async.journal.sqlite import SQLiteJournal
-from transfer_async.journal.state_machine import decide, due_at, is_ended, is_waiting
+from transfer_async.journal.state_machine import decide
 from transfer_async.journal.transitions import (
     AcquireLease,
     AddPendingUndos,
@@ -72,8 +72,11 @@ from transfer_async.journal.transitions import (
     Resolve,
     Suspect,
     TakeOver,
+    due_at,
     history_step,
+    is_ended,
     is_told,
+    is_waiting,
 )
 
 __all__ = [

@@ -61,6 +61,7 @@ from transfer_async.journal.transitions import (
     Resolve,
     TakeOver,
     history_step,
+    is_ended,
     is_told,
 )
 
@@ -548,7 +549,7 @@ class WriteCache:
 
     def keep(self, place: RecordId, token: str, entry: Entry) -> None:
         """Cache a committed entry, unless its key has ended: such entries are rarely needed again."""
-        if state_machine.is_ended(entry):
+        if is_ended(entry):
             self._entries.pop(place, None)
             return
         self._entries[place] = (token, entry)

@@ -27,7 +27,9 @@ from transfer_async.journal.transitions import (
     Refute,
     Resolve,
     history_step,
+    is_ended,
     is_told,
+    is_waiting,
 )
 
 HISTORY = 100
@@ -112,7 +114,7 @@ class MemoryJournal:
             self._ids[place[0], entry.order_id] = place[1]
             if len(self._ids) > self._max_keys:
                 self._ids.popitem(last=False)
-        ended = state_machine.is_ended(entry)
+        ended = is_ended(entry)
         if ended and place not in self._ended and not _may_be_used_again(before, entry, move):
             self._forget(place)
             return
@@ -178,7 +180,7 @@ class MemoryJournal:
 
     def _page(self, found: Iterable[tuple[str, Entry]], limit: int, after: str) -> list[tuple[str, Entry]]:
         now = self._clock.now()
-        waiting = (item for item in found if item[0] > after and state_machine.is_waiting(item[1], now))
+        waiting = (item for item in found if item[0] > after and is_waiting(item[1], now))
         return heapq.nsmallest(limit, waiting, key=lambda item: item[0])
 
     async def in_doubt(self, scope: str) -> list[tuple[str, Entry]]:

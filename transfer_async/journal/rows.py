@@ -24,7 +24,6 @@ from transfer_async._converters import converter
 from transfer_async._models.errors import Cause, JournalFailed, TransferError
 from transfer_async._models.requests import NewOrder, OrderIntent, PersonName, fingerprint
 from transfer_async._support.util import FrozenStruct, MutableStruct
-from transfer_async.journal import state_machine
 from transfer_async.journal.encryption import (
     MARK,
     DoesNotOpen,
@@ -49,6 +48,7 @@ from transfer_async.journal.model import (
     Unread,
     Watcher,
 )
+from transfer_async.journal.transitions import due_at, is_ended
 
 log: logging.Logger = logging.getLogger("transfer_async")
 
@@ -194,8 +194,8 @@ def row_of(
         state=entry.state.value,
         token=token,
         order_id=entry.order_id,
-        due_at=state_machine.due_at(entry),
-        ended_at=now if state_machine.is_ended(entry) else None,
+        due_at=due_at(entry),
+        ended_at=now if is_ended(entry) else None,
         body=_encode(_body(entry, seal, place)),
         intent=None if intent is None else _encode(_intent(intent, seal, place)),
         reply=reply if seal is None or reply is None else sealed_reply(seal, reply, entry.order_id, place),
@@ -332,7 +332,7 @@ def _stored_undo(undo: PendingUndo, seal: Seal | None, place: RecordId | None) -
 
 
 def _intent(intent: OrderIntent, seal: Seal | None, place: RecordId | None) -> _StoredIntent:
-    name, order = intent.beneficiary, msgspec.Raw(intent.order.to_json())
+    name, order = intent.beneficiary, msgspec.Raw(converter.encode(intent.order))
     beneficiary = None if name is None else (name.first, name.last, name.middle)
     stored = _StoredIntent(
         id=intent.id,

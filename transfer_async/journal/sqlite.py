@@ -250,7 +250,7 @@ class SQLiteJournal(DurableJournal):
         return await self._ask(lambda file: file.query(sql, *values))
 
     async def _page(self, scope: str, body: str, *, limit: int, after: str) -> list[tuple[str, EntryRow]]:
-        # A lease that ends later than `BELIEVED` allows counts as expired: see `state_machine.is_waiting`.
+        # A lease that ends later than `BELIEVED` allows counts as expired: see `is_waiting`.
         now = self._now()
         return await self._rows(_WORK, scope, after, now, now + BELIEVED, body, body, limit)
 

@@ -48,7 +48,6 @@ from transfer_async._support.util import FrozenStruct
 from transfer_async.journal.model import (
     AT_WORK,
     BELIEVED,
-    ENDED,
     LONGEST_LEASE,
     Entry,
     KeyState,
@@ -211,30 +210,3 @@ def _on_this_clock(entry: Entry, now: float) -> Entry:
         )
         changes["pending_undos"] = tuple(undos)
     return replace(entry, **changes) if changes else entry
-
-
-# --- waiting and ended keys ---------------------------------------------------------------------
-
-
-def is_waiting(entry: Entry, now: float) -> bool:
-    """Return whether something remains to be done for an entry that no worker has leased."""
-    due = due_at(entry)
-    return due is not None and not now < due <= now + BELIEVED
-
-
-def due_at(entry: Entry) -> float | None:
-    """Return when work on the entry becomes due: 0 if it is due now, None if no work is left."""
-    if entry.pending_notifications or (entry.proposal is not None and entry.state is S.CREATED):
-        return 0.0
-    is_bound = entry.state in AT_WORK
-    if not entry.pending_undos:
-        return entry.lease_until if is_bound else None
-    first = min(undo.lease_until for undo in entry.pending_undos)
-    return min(first, entry.lease_until) if is_bound else first
-
-
-def is_ended(entry: Entry) -> bool:
-    """Return whether no work is left for an entry, so that it may be deleted."""
-    if entry.proposal is not None or entry.four_eyes is not None:
-        return False
-    return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)

@@ -17,7 +17,9 @@ from transfer_async._models.requests import OrderIntent, fingerprint
 from transfer_async.journal.model import (
     ABANDONED_CAUSE,
     AT_WORK,
+    BELIEVED,
     BLANK,
+    ENDED,
     REFUTED,
     SUSPECTED,
     Decision,
@@ -956,3 +958,30 @@ def _reason(entry: Entry, move: Move) -> str | None:
     if isinstance(move, Create) and is_late(entry):
         return CREATED_LATE
     return getattr(move, "reason", None)
+
+
+# --- waiting and ended keys ---------------------------------------------------------------------
+
+
+def is_waiting(entry: Entry, now: float) -> bool:
+    """Return whether there is work to do for an entry and no worker holds a lease on it."""
+    due = due_at(entry)
+    return due is not None and not now < due <= now + BELIEVED
+
+
+def due_at(entry: Entry) -> float | None:
+    """Return when work on the entry becomes due: 0 if it is due now, None if there is none."""
+    if entry.pending_notifications or (entry.proposal is not None and entry.state is KeyState.CREATED):
+        return 0.0
+    is_bound = entry.state in AT_WORK
+    if not entry.pending_undos:
+        return entry.lease_until if is_bound else None
+    first = min(undo.lease_until for undo in entry.pending_undos)
+    return min(first, entry.lease_until) if is_bound else first
+
+
+def is_ended(entry: Entry) -> bool:
+    """Return whether no work is left for an entry, so that it may be deleted."""
+    if entry.proposal is not None or entry.four_eyes is not None:
+        return False
+    return entry.state in ENDED and not (entry.pending_undos or entry.pending_notifications)

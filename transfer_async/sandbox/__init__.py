@@ -52,10 +52,9 @@ from transfer_async.sandbox.profile import (
     ServiceProfile,
     load_profile,
 )
-from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.server import Sandbox
 from transfer_async.sandbox.service import Fault, RequestRecord
-from transfer_async.sandbox.validation import CreateOrder
+from transfer_async.sandbox.wire import CreateOrder, Order
 
 __all__ = [
     "DEFAULT_ACCOUNTS",

@@ -34,9 +34,8 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 import msgspec
 
-from transfer_async.sandbox import rendering, validation
+from transfer_async.sandbox import wire
 from transfer_async.sandbox.faults import FAULTS, Faults, Rule, Status, StatusAfterProcessing
-from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.service import (
     CREATE_ORDER_PATH,
     Call,
@@ -48,6 +47,7 @@ from transfer_async.sandbox.service import (
     read_json,
     refuse_head,
 )
+from transfer_async.sandbox.wire import Order
 
 PREFIX = "/sandbox/"
 USERS = "/sandbox/users/"
@@ -61,14 +61,14 @@ def _openapi() -> bytes:
     document = msgspec.json.decode(Path(__file__).with_name("openapi.json").read_bytes())
     schemas = document["components"]["schemas"]
     for name, inside in (("NewOrder", ""), ("NewExternalOrder", "external_order")):
-        known = validation.request_schema(inside)
+        known = wire.request_schema(inside)
         properties = known["properties"] | schemas[name].get("properties", {})
         schemas[name] |= {"required": [*properties], "properties": properties}
-    shown = {name: schemas["User"]["properties"][name] for name in rendering.WHO_AM_I_FIELDS}
+    shown = {name: schemas["User"]["properties"][name] for name in wire.WHO_AM_I_FIELDS}
     schemas["WhoAmI"] |= {"required": [*shown], "properties": shown}
     body = document["paths"][CREATE_ORDER_PATH]["post"]["requestBody"]["content"]["application/json"]
-    body["examples"]["order"]["value"] = validation.EXAMPLE
-    return msgspec.json.format(validation.write(document), indent=2) + b"\n"
+    body["examples"]["order"]["value"] = wire.EXAMPLE
+    return msgspec.json.format(wire.write(document), indent=2) + b"\n"
 
 
 # Read on import, because reading a file would block the event loop that answers requests.
@@ -145,7 +145,7 @@ class Control:
         account = self._service.accounts.get(call.path.removeprefix(USERS))
         if account is None:
             return message(404, "No such user.")
-        return _ok(rendering.user_object(account))
+        return _ok(wire.user_object(account))
 
     def _order(self, call: Call) -> Reply:
         order = self._service.orders.get(call.path.removeprefix(ORDERS))
@@ -205,21 +205,21 @@ def make_fault(name: str, options: Mapping[str, Any]) -> Fault:
 
 
 def _ok(value: object) -> Reply:
-    return Reply(status=200, body=validation.write(value))
+    return Reply(status=200, body=wire.write(value))
 
 
-def _summary(order: Order) -> validation.JsonObject:
+def _summary(order: Order) -> wire.JsonObject:
     return {
         "id": order.id,
         "poster_username": order.poster_username,
         "poster_amount": order.poster_amount,
         "poster_currency": order.request.poster_currency,
         "is_matched": int(order.is_matched),
-        "posted_at": validation.timestamp(order.posted_at),
+        "posted_at": wire.timestamp(order.posted_at),
     }
 
 
-def _show_fault(fault: Fault) -> validation.JsonObject:
+def _show_fault(fault: Fault) -> wire.JsonObject:
     options = {name: repr(getattr(fault, name)) for name in attrs.fields_dict(type(fault))}
     return {"fault": fault.name, "options": options}
 
@@ -265,7 +265,7 @@ def _depth(text: str) -> int:
     return max(accumulate((sign in "[{") - (sign in "]}") for sign in text), default=0)
 
 
-def _show(rule: Rule) -> validation.JsonObject:
+def _show(rule: Rule) -> wire.JsonObject:
     settings = {name: getattr(rule, name) for name in attrs.fields_dict(Rule) if name != "fault"}
     return _show_fault(rule.fault) | settings
 

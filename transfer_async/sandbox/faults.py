@@ -19,10 +19,10 @@ from weakref import WeakKeyDictionary
 
 from attrs import define, evolve, field, frozen
 
-from transfer_async.sandbox import validation
+from transfer_async.sandbox import wire
 from transfer_async.sandbox.accounts import Account, Chance
-from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, Exchange, Fault, Reply, RequestRecord
+from transfer_async.sandbox.wire import Order
 
 _BLOCK = b"x" * (1 << 16)
 
@@ -268,7 +268,7 @@ class WrongTypes(Fault):
     async def __call__(self, exchange: Exchange) -> None:
         reply = exchange.process()
         if reply.order is not None:
-            reply = evolve(reply, body=validation.write(reply.order.to_object() | dict(self.changes)))
+            reply = evolve(reply, body=wire.write(reply.order.to_object() | dict(self.changes)))
         await exchange.send(reply)
 
 

@@ -26,7 +26,7 @@ from transfer_async.sandbox.service import (
     read_json,
     unprocessable,
 )
-from transfer_async.sandbox.validation import (
+from transfer_async.sandbox.wire import (
     EXAMPLE,
     FIELDS,
     BadJson,

@@ -18,7 +18,6 @@ from transfer_async.sandbox.accounts import DEFAULT_ACCOUNTS, Account, Accounts
 from transfer_async.sandbox.control import USER_PATH, Control
 from transfer_async.sandbox.faults import Faults, Waiting
 from transfer_async.sandbox.profile import ImitatingService, ServiceProfile, keep_alive_of
-from transfer_async.sandbox.rendering import Order
 from transfer_async.sandbox.service import (
     CREATE_ORDER_PATH,
     Call,
@@ -29,6 +28,7 @@ from transfer_async.sandbox.service import (
     Service,
     message,
 )
+from transfer_async.sandbox.wire import Order
 
 Sleep = Callable[[float], Awaitable[object]]
 

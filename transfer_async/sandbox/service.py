@@ -23,10 +23,9 @@ from typing import ClassVar, cast
 from aiohttp import web
 from attrs import define, evolve, field, frozen
 
-from transfer_async.sandbox import accounts, rendering, validation
+from transfer_async.sandbox import accounts, wire
 from transfer_async.sandbox.accounts import Account, Accounts, Chance, CurrencyAccount
-from transfer_async.sandbox.rendering import Order
-from transfer_async.sandbox.validation import CreateOrder, Problems, parse
+from transfer_async.sandbox.wire import CreateOrder, Order, Problems, parse
 
 CREATE_ORDER_PATH = "/api/api/v1/order/create"
 WHO_AM_I_PATH = "/api/api/v1/user/who-am-i"
@@ -65,7 +64,7 @@ class Reply:
 
 def message(status: int, text: str, **more: object) -> Reply:
     """Build the response `{"message": text}`, as in the specification's section 7."""
-    return Reply(status=status, body=validation.write({"message": text, **more}))
+    return Reply(status=status, body=wire.write({"message": text, **more}))
 
 
 class Service:
@@ -140,7 +139,7 @@ class Service:
         return "tx-" + "".join(self._random.choices(_ID_ALPHABET, k=20))
 
     def _who_am_i(self, _: Call) -> Reply:
-        return Reply(status=200, body=validation.write(rendering.who_am_i_object(self.accounts.bank)))
+        return Reply(status=200, body=wire.write(wire.who_am_i_object(self.accounts.bank)))
 
     def _create_order(self, call: Call) -> Reply:
         document = read_json(call)
@@ -180,8 +179,8 @@ def read_json(call: Call) -> object:
     if _media_type(call.headers.get("Content-Type", "")) != "application/json":
         return message(415, "The Content-Type must be application/json.")
     try:
-        return validation.read(call.body)
-    except validation.BadJson as error:
+        return wire.read(call.body)
+    except wire.BadJson as error:
         return message(400, str(error))
 
 
@@ -316,8 +315,8 @@ class RequestRecord:
     def field_of_body(self, name: str) -> object:
         """Return one field of the JSON body, or `None` if the field is missing or the body is not JSON."""
         try:
-            document = validation.read(self.body)
-        except validation.BadJson:
+            document = wire.read(self.body)
+        except wire.BadJson:
             return None
         return document.get(name) if isinstance(document, dict) else None
 

@@ -19,10 +19,9 @@ from transfer_async.testing.assertions import (
     make_order,
     make_user,
 )
-from transfer_async.testing.fake_client import AnyClient, FakeClient
+from transfer_async.testing.fake_client import EACH_FAULT, AnyClient, FakeClient, RunningSandbox
 from transfer_async.testing.hook_rules import BrokenRule, HookReport, HookRule
 from transfer_async.testing.hook_trials import verify_hooks
-from transfer_async.testing.sandbox_fixture import EACH_FAULT, RunningSandbox
 
 __all__ = [
     "EACH_FAULT",

@@ -30,14 +30,14 @@ from transfer_async._pipeline.call import fresh_id
 from transfer_async._pipeline.hooks import FundsHold
 from transfer_async._support.clock import Clock, Duration, duration
 from transfer_async.journal.model import Entry
-from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CreateOrder, rendering, validation
+from transfer_async.sandbox import DEFAULT_ACCOUNTS, Account, Accounts, CreateOrder, wire
 
 
 class HasOrders(Protocol):
     """An object that has orders: a `Sandbox`, or the ``sandbox`` of a `FakeClient`."""
 
     @property
-    def orders(self) -> Mapping[str, rendering.Order]:
+    def orders(self) -> Mapping[str, wire.Order]:
         """The existing orders by id."""
 
 
@@ -291,7 +291,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
         UnreadableOrder: the changes make the response invalid.
     """
     new = new or make_new_order()
-    order = rendering.Order(
+    order = wire.Order(
         id=f"tx-{fresh_id()[:20]}",
         number=1,
         request=_as_received(new),
@@ -302,7 +302,7 @@ def make_order(new: NewOrder | None = None, **changes: Any) -> Order:
         posted_at=_POSTED_AT,
         updated_at=_POSTED_AT,
     )
-    return Order.from_json(validation.write(order.to_object() | changes))
+    return Order.from_json(wire.write(order.to_object() | changes))
 
 
 def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
@@ -312,7 +312,7 @@ def make_user(username: str = "ben.okri@example.com", **changes: Any) -> User:
         username: an e-mail address.
         changes: fields of the response, by their names in section 2.2 of the specification.
     """
-    return User.from_json(validation.write(rendering.user_object(_person(username)) | changes))
+    return User.from_json(wire.write(wire.user_object(_person(username)) | changes))
 
 
 def _person(username: str) -> Account:

@@ -83,7 +83,7 @@ class _Plugin:
         marker = metafunc.definition.get_closest_marker(_MARKER)
         if marker is None:
             return
-        from transfer_async.testing.sandbox_fixture import named_faults
+        from transfer_async.testing.fake_client import named_faults
 
         try:
             faults = named_faults(marker.args)

@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 
 from transfer_async.sandbox import Sandbox, SeenAnswer, ServiceProfile
 from transfer_async.sandbox.service import CREATE_ORDER_PATH, Call, Reply, message
-from transfer_async.sandbox.validation import BadJson, parse, read
+from transfer_async.sandbox.wire import BadJson, parse, read
 
 HTML = {"Content-Type": "text/html"}
 
