@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     if name in PROGRAMS:
         return import_module(f"benchmarks.programs.{PROGRAMS[name][0]}").main(rest) or 0
     print("usage: python -m benchmarks NAME ...\n")
-    print("\n".join(f"  {one:8} {what}" for one, (_, what) in PROGRAMS.items()))
+    print("\n".join(f"  {program:8} {purpose}" for program, (_, purpose) in PROGRAMS.items()))
     return 0 if name in ("-h", "--help") else USAGE
 
 

@@ -17,7 +17,7 @@ from decimal import Decimal
 
 import nats
 from nats.aio.msg import Msg
-from nats.errors import TimeoutError as NothingThere
+from nats.errors import TimeoutError as NatsTimeout
 
 from benchmarks.contenders.ours import place, release
 from transfer_async import FundsHold, NewExternalOrder, NewOrder, TransferClient
@@ -46,12 +46,12 @@ async def run(options: argparse.Namespace) -> None:
             fields = command["order"]
             external = NewExternalOrder(**fields.pop("external_order"))
             order = await client.create_order(NewOrder(**fields, external_order=external), key=command["key"])
-            told = {"key": command["key"], "outcome": "created", "order_id": order.id}
-            await broker.publish(OUTCOMES, json.dumps(told).encode())
+            outcome = {"key": command["key"], "outcome": "created", "order_id": order.id}
+            await broker.publish(OUTCOMES, json.dumps(outcome).encode())
             await message.ack()
 
         while True:
-            with contextlib.suppress(NothingThere):
+            with contextlib.suppress(NatsTimeout):
                 messages = await commands.fetch(options.concurrency, timeout=1)
                 await asyncio.gather(*map(handle, messages))
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from attrs import define
 
-from benchmarks.contenders import Terms
-from benchmarks.measuring.workload import Answers, new_orders
+from benchmarks.contenders import ContenderSettings
+from benchmarks.measuring.workload import Responses, new_orders
 from transfer_async import (
     FundsHold,
     MemoryJournal,
@@ -51,17 +51,19 @@ class Check:
 class Ours:
     """The contender of this module."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+    def __init__(self, settings: ContenderSettings) -> None:
+        self._terms = settings
         self._keys = itertools.count()
-        self._orders = new_orders(1 if terms.stubbed else 500)
+        self._orders = new_orders(1 if settings.stub_transport else 500)
         hooks: list[PreflightHook] = [
-            *(Check(f"check-{number}") for number in range(1, terms.hooks)),
+            *(Check(f"check-{number}") for number in range(1, settings.hooks)),
             FundsHold(place, release),
         ]
-        self.client = TransferClient(terms.base_url, terms.token, hooks=hooks, **_options(terms))
-        if terms.stubbed:
-            StubbedTransport(self._orders[0]).take_the_place(self.client)
+        self.client = TransferClient(
+            settings.base_url, settings.token, hooks=hooks, **_client_options(settings)
+        )
+        if settings.stub_transport:
+            StubTransport(self._orders[0]).install(self.client)
 
     async def __aenter__(self) -> Self:
         await self.client.__aenter__()
@@ -73,35 +75,35 @@ class Ours:
     async def create(self, number: int) -> Order:
         """See `Contender.create`."""
         order = self._orders[number % len(self._orders)]
-        key = f"payment-{next(self._keys)}" if self._terms.keys else None
+        key = f"payment-{next(self._keys)}" if self._terms.caller_keys else None
         return await self.client.create_order(order, key=key)
 
 
-def _options(terms: Terms) -> dict[str, Any]:
+def _client_options(settings: ContenderSettings) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if terms.connections:
-        options["max_connections"] = terms.connections
-    if terms.bound:
-        options["journal"] = MemoryJournal(max_keys=terms.bound)
-    if terms.patience:
+    if settings.connections:
+        options["max_connections"] = settings.connections
+    if settings.max_keys:
+        options["journal"] = MemoryJournal(max_keys=settings.max_keys)
+    if settings.timeout:
         names = ("connect", "sock_connect", "sock_read", "total")
-        options["timeouts"] = Timeouts(**dict.fromkeys(names, terms.patience))
-        options |= {"retry": RetryPolicy(deadline=terms.patience), "lease": 2 * terms.patience}
+        options["timeouts"] = Timeouts(**dict.fromkeys(names, settings.timeout))
+        options |= {"retry": RetryPolicy(deadline=settings.timeout), "lease": 2 * settings.timeout}
     return options
 
 
 # --- without a network ----------------------------------------------------------------------------
 
 
-def answer_to(order: NewOrder) -> bytes:
+def response_to(order: NewOrder) -> bytes:
     """The service's response."""
-    return Answers().answer(json.loads(order.to_json(), parse_float=str))
+    return Responses().respond(json.loads(order.to_json(), parse_float=str))
 
 
 _numbers = itertools.count()
 
 
-class StubbedTransport:
+class StubTransport:
     """A transport that responds at once, with a new order id each time.
 
     Args:
@@ -109,10 +111,10 @@ class StubbedTransport:
     """
 
     def __init__(self, order: NewOrder) -> None:
-        answer = answer_to(order)
+        answer = response_to(order)
         self._pieces = answer.split(Order.from_json(answer).id.encode())
 
-    def take_the_place(self, client: TransferClient) -> None:
+    def install(self, client: TransferClient) -> None:
         """Replace the transport of ``client``."""
         client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
 

@@ -24,35 +24,35 @@ from transfer_async.journal.transitions import Move
 MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
 JOURNALS = (MEMORY, SQLITE, POSTGRES)
 
-IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
 """File systems in memory, on which a commit costs nothing and protects nothing."""
 
-SERVER = {"shared_buffers": "128MB"}
+POSTGRES_SETTINGS = {"shared_buffers": "128MB"}
 """PostgreSQL's own defaults; the tests use a smaller server."""
 
 
-class Workshop:
+class JournalFactory:
     """Creates journals in a directory on a real disk and, if there is one, on a PostgreSQL server.
 
     Args:
         directory: a directory on that disk.
         server: a running server, or None.
-        wanted: the names of the journals.
+        requested: the names of the journals.
     """
 
     def __init__(
-        self, directory: Path, server: postgres.PostgresServer | None, wanted: Collection[str] = JOURNALS
+        self, directory: Path, server: postgres.PostgresServer | None, requested: Collection[str] = JOURNALS
     ) -> None:
         self.directory = directory
-        self._wanted = wanted
+        self._requested = requested
         self.server = server
         self._numbers = itertools.count()
 
     @property
     def names(self) -> list[str]:
         """The requested journals that are available; always the one in memory, to compare with."""
-        had = [SQLITE, *([POSTGRES] if self.server is not None else [])]
-        return [MEMORY, *(name for name in had if name in self._wanted)]
+        available = [SQLITE, *([POSTGRES] if self.server is not None else [])]
+        return [MEMORY, *(name for name in available if name in self._requested)]
 
     def journal(self, name: str) -> Journal:
         """Create a new, empty journal; the caller closes it."""
@@ -78,7 +78,7 @@ class Workshop:
 
     def about(self) -> dict[str, Any]:
         """Return the conditions of the measurement."""
-        version = "none" if self.server is None else _one_line(self.server.log)
+        version = "none" if self.server is None else _postgres_version(self.server.log)
         return {
             "python": platform.python_version(),
             "processors": os.cpu_count(),
@@ -90,28 +90,28 @@ class Workshop:
 
 
 @contextmanager
-def workshop(wanted: Collection[str] = JOURNALS) -> Iterator[Workshop]:
+def journal_factory(requested: Collection[str] = JOURNALS) -> Iterator[JournalFactory]:
     """Open a workshop; remove everything in it at the end."""
     with ExitStack() as stack:
-        base = disk()
+        base = disk_directory()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="journals-", dir=base)))
-        if POSTGRES not in wanted or not postgres.is_installed():
-            yield Workshop(directory, None, wanted)
+        if POSTGRES not in requested or not postgres.is_installed():
+            yield JournalFactory(directory, None, requested)
             return
-        usual, tempfile.tempdir = tempfile.tempdir, str(base)  # the server's files are made there too
-        stack.callback(setattr, tempfile, "tempdir", usual)
-        server = stack.enter_context(postgres.postgres_server(extra=SERVER))
-        yield Workshop(directory, server, wanted)
+        previous, tempfile.tempdir = tempfile.tempdir, str(base)  # the server's files are made there too
+        stack.callback(setattr, tempfile, "tempdir", previous)
+        server = stack.enter_context(postgres.postgres_server(extra=POSTGRES_SETTINGS))
+        yield JournalFactory(directory, server, requested)
 
 
-def disk() -> Path:
+def disk_directory() -> Path:
     """Return a directory for temporary files that is not in memory.
 
     Raises:
         RuntimeError: there is no such directory.
     """
     for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108 - only looked at
-        if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in IN_MEMORY:
+        if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in MEMORY_FILE_SYSTEMS:
             return place
     raise RuntimeError("every place for temporary files is in memory: run this from a directory on a disk")
 
@@ -129,32 +129,32 @@ def file_system(path: Path) -> str:
     return found[1]
 
 
-def fsync_time(directory: Path, *, times: int = 50) -> float:
+def fsync_time(directory: Path, *, repetitions: int = 50) -> float:
     """Return the median seconds to write a page to the disk; no commit can be faster."""
-    taken = []
+    durations = []
     with tempfile.NamedTemporaryFile(dir=directory) as file:
-        for _ in range(times):
+        for _ in range(repetitions):
             began = time.perf_counter()
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
-            taken.append(time.perf_counter() - began)
-    return median(taken)
+            durations.append(time.perf_counter() - began)
+    return median(durations)
 
 
-def _one_line(log: str) -> str:
+def _postgres_version(log: str) -> str:
     """Return the version from a server's first log line: ``... starting PostgreSQL 16.2 on ...``."""
     return log.partition("starting PostgreSQL ")[2].partition(" ")[0] or "unknown"
 
 
-class StopwatchJournal:
+class TimedJournal:
     """A journal that delegates to another and adds up the waiting time of each key."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._seconds: dict[str, float] = {}
 
-    def take(self, *percents: float) -> list[float]:
+    def percentiles(self, *percents: float) -> list[float]:
         """Return the percentiles of the seconds of all keys since the last call."""
         seconds, self._seconds = self._seconds, {}
         return [percentile(seconds.values(), percent) for percent in percents]

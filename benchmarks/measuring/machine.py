@@ -21,7 +21,7 @@ PACKAGES = (
 """The packages whose versions are reported: dependencies first, then contenders."""
 
 
-def cores() -> tuple[int | None, int | None]:
+def pick_cores() -> tuple[int | None, int | None]:
     """A core for the contender and another for the service; None if processes cannot be pinned."""
     if not hasattr(os, "sched_setaffinity"):
         return None, None
@@ -35,7 +35,7 @@ def pin(core: int | None) -> None:
         os.sched_setaffinity(0, {core})
 
 
-def descriptors() -> int:
+def raise_file_limit() -> int:
     """Raise this process's limit of open files as far as allowed, and return it."""
     try:
         import resource  # Windows has none
@@ -47,7 +47,7 @@ def descriptors() -> int:
     return wanted
 
 
-def memory() -> int:
+def rss() -> int:
     """Return the resident bytes of this process, or their maximum if the system reports no more."""
     status = Path("/proc/self/statm")
     if status.exists():
@@ -58,10 +58,10 @@ def memory() -> int:
     return size if sys.platform == "darwin" else size * 1024
 
 
-def settled_memory() -> int:
+def rss_after_gc() -> int:
     """Return the same after a garbage collection."""
     gc.collect()
-    return memory()
+    return rss()
 
 
 def about() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def about() -> dict[str, Any]:
         "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
         "changed": bool(_git("status", "--porcelain", "--", "transfer_async", "benchmarks")),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, {_processor()}",
-        "pinned": cores()[0] is not None,
+        "pinned": pick_cores()[0] is not None,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
     }
@@ -85,16 +85,16 @@ def _version(name: str) -> str:
 
 
 def _processor() -> str:
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or "unknown processor")
 
 
-def _git(*words: str) -> str:
+def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - words of our own
-            (shutil.which("git") or "git", *words),
+        completed = subprocess.run(  # noqa: S603 - words of our own
+            (shutil.which("git") or "git", *arguments),
             cwd=ROOT,
             capture_output=True,
             encoding="utf-8",
@@ -103,4 +103,4 @@ def _git(*words: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip()
+    return completed.stdout.strip()

@@ -20,14 +20,14 @@ class Goal:
     Args:
         what: what is measured.
         against: what it is compared with.
-        wanted: a sign and a limit.
+        target: a sign and a limit.
         measured: a ratio within one run.
         note: a remark.
     """
 
     what: str
     against: str
-    wanted: str
+    target: str
     measured: float | None
     note: str = ""
 
@@ -36,14 +36,14 @@ class Goal:
         """Whether the goal is met."""
         if self.measured is None:
             return None
-        sign, _, limit = self.wanted.partition(" ")
+        sign, _, limit = self.target.partition(" ")
         return _SIGNS[sign](self.measured, float(limit))
 
     def row(self) -> tuple[str, ...]:
         """Return its row in the table of goals."""
-        seen = "-" if self.measured is None else f"{self.measured:.3g}"
-        word = {True: "met", False: "NOT MET", None: "not measured"}[self.met]
-        return self.what, self.against, self.wanted, seen, word, self.note
+        measured_text = "-" if self.measured is None else f"{self.measured:.3g}"
+        verdict = {True: "met", False: "NOT MET", None: "not measured"}[self.met]
+        return self.what, self.against, self.target, measured_text, verdict, self.note
 
 
 @frozen
@@ -57,12 +57,12 @@ class Table:
 
     def text(self) -> str:
         """The table in Markdown."""
-        laid = table(self.head, self.rows)
-        return "\n\n".join(filter(None, (self.title + ":", laid, self.note)))
+        text_table = table(self.head, self.rows)
+        return "\n\n".join(filter(None, (self.title + ":", text_table, self.note)))
 
 
 @frozen
-class Findings:
+class AreaResult:
     """The result of one area.
 
     Args:
@@ -85,13 +85,13 @@ class Findings:
         """Return the result for the JSON file."""
         goals = [
             {
-                "what": one.what,
-                "against": one.against,
-                "goal": one.wanted,
-                "measured": one.measured,
-                "met": one.met,
+                "what": goal.what,
+                "against": goal.against,
+                "goal": goal.target,
+                "measured": goal.measured,
+                "met": goal.met,
             }
-            for one in self.goals
+            for goal in self.goals
         ]
         return {
             "area": self.area,
@@ -107,11 +107,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     marks = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    laid = [
+    text_table = [
         [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(cells)]
         for cells in (list(zip(line, widths, strict=True)) for line in (lines[0], marks, *lines[1:]))
     ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in laid)
+    return "\n".join(f"| {' | '.join(line)} |" for line in text_table)
 
 
 def goals_table(goals: Sequence[Goal]) -> str:
@@ -124,7 +124,7 @@ def goals_table(goals: Sequence[Goal]) -> str:
 Points = Sequence[tuple[float, float]]
 
 _NINES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
-_MARKS = "osD^vPX*"
+_MARKERS = "osD^vPX*"
 
 
 def can_plot() -> bool:
@@ -173,7 +173,7 @@ def plot_against_load(
     """
 
     def draw(axes: Any) -> None:
-        for mark, (name, points) in zip(_MARKS * 9, lines.items(), strict=False):
+        for mark, (name, points) in zip(_MARKERS * 9, lines.items(), strict=False):
             axes.plot(*zip(*points, strict=True), marker=mark, label=name)
         loads = sorted({load for points in lines.values() for load, _ in points})
         if guide is not None:

@@ -34,13 +34,13 @@ TIME = "2024-05-06T10:20:30.123Z"
 
 def order_fields(seed: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the fields of orders without end, with the names of the specification (4.1)."""
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     while True:
-        recipient, currency, country, naira = draw.choice(CORRIDORS)
-        amount = Decimal(draw.randint(1_000, 500_000)).scaleb(-2)
-        rate = Decimal(naira * 100 + draw.randint(-2_000, 2_000)).scaleb(-2)
+        recipient, currency, country, naira = rng.choice(CORRIDORS)
+        amount = Decimal(rng.randint(1_000, 500_000)).scaleb(-2)
+        rate = Decimal(naira * 100 + rng.randint(-2_000, 2_000)).scaleb(-2)
         yield {
-            "poster_username": draw.choice(POSTERS),
+            "poster_username": rng.choice(POSTERS),
             "poster_recipient_username": recipient,
             "poster_currency": "NGN",
             "poster_country": "NG",
@@ -51,8 +51,8 @@ def order_fields(seed: int = 0) -> Iterator[dict[str, Any]]:
             "matcher_amount": str(amount),
             "exchange_rate": str(rate),
             "external_order": {
-                "current_account_balance": str(Decimal(draw.randint(10**9, 10**11)).scaleb(-2)),
-                "transaction_fee": Decimal(draw.randint(0, 50_000)).scaleb(-2),
+                "current_account_balance": str(Decimal(rng.randint(10**9, 10**11)).scaleb(-2)),
+                "transaction_fee": Decimal(rng.randint(0, 50_000)).scaleb(-2),
                 "transaction_fee_currency": "NGN",
             },
         }
@@ -84,10 +84,12 @@ _FROM_REQUEST = (
     "transaction_fee_currency",
 )
 _NUMBERS = {"poster_amount", "matcher_amount", "exchange_rate", "current_account_balance", "transaction_fee"}
-_ODD = 0x9E3779B97F4A7C15  # times any odd number, 64-bit numbers come out unique, and far from each other
+_MULTIPLIER = (
+    0x9E3779B97F4A7C15  # times any odd number, 64-bit numbers come out unique, and far from each other
+)
 
 
-class Answers:
+class Responses:
     """The service's responses to create-order requests: a new order each, about 8.6 KB.
 
     Args:
@@ -98,17 +100,17 @@ class Answers:
         self._prefix = f"tx-{seed & 0xFFFF:04x}"
         self._numbers = itertools.count(1)
         text = re.sub(r'"@(\w+)#"', r"@\1@", json.dumps(_order(), separators=(",", ":")))
-        *self._pieces, self._end = re.split(r"@(\w+)@", text)
+        *self._pieces, self._tail = re.split(r"@(\w+)@", text)
 
-    def answer(self, request: Mapping[str, Any]) -> bytes:
+    def respond(self, request: Mapping[str, Any]) -> bytes:
         """Return the response to a request's JSON object, with the request's amounts and names."""
         values = {**request, **request["external_order"]}
-        values["order_id"] = f"{self._prefix}{next(self._numbers) * _ODD % 2**64:016x}"
+        values["order_id"] = f"{self._prefix}{next(self._numbers) * _MULTIPLIER % 2**64:016x}"
         pieces = iter(self._pieces)
         parts = [
             part for text, name in zip(pieces, pieces, strict=True) for part in (text, str(values[name]))
         ]
-        return "".join((*parts, self._end)).encode()
+        return "".join((*parts, self._tail)).encode()
 
 
 def who_am_i() -> bytes:
@@ -116,14 +118,14 @@ def who_am_i() -> bytes:
     return json.dumps(_user("api@lagoon-bank.example.com", "Lagoon", "Bank", role="bank")).encode()
 
 
-def _mark(name: str) -> str:
+def _placeholder(name: str) -> str:
     """Return a placeholder for a value of the request: as a number, or within a string."""
     return f"@{name}#" if name in _NUMBERS else f"@{name}@"
 
 
 def _order() -> dict[str, Any]:
     """The order object (2.1) with every field, and placeholders for values of the request."""
-    sides = {name: _mark(name) for name in _FROM_REQUEST[2:10]}
+    sides = {name: _placeholder(name) for name in _FROM_REQUEST[2:10]}
     poster = _user("@poster_username@", "Ada", "Eze", middle="Ngozi")
     bank = _user("api@lagoon-bank.example.com", "Lagoon", "Bank", role="bank")
     flags = ("is_matched", "is_confirmed", "is_completed", "is_accepted", "is_cancelled")
@@ -133,7 +135,7 @@ def _order() -> dict[str, Any]:
     return {
         "id": "@order_id@",
         "user_id": "6f1d8f2e-3a55-5a0e-9d0c-6f0f3d9a1b01",
-        "poster_fee": _mark("transaction_fee"),
+        "poster_fee": _placeholder("transaction_fee"),
         **sides,
         "posters_beneficiary_user_id": "6f1d8f2e-3a55-5a0e-9d0c-6f0f3d9a1b02",
         "matcher_payment_method_type": "paypal_payment",
@@ -170,7 +172,7 @@ def _external_order(bank: dict[str, Any]) -> dict[str, Any]:
         "id": 41,
         "created_by": bank["id"],
         "order_id": "@order_id@",
-        **{name: _mark(name) for name in _FROM_REQUEST[10:]},
+        **{name: _placeholder(name) for name in _FROM_REQUEST[10:]},
         "created_at": TIME,
         "updated_at": TIME,
         "createdBy": bank,
@@ -267,9 +269,9 @@ def even(rate: float, *, seed: int = 0) -> Iterator[float]:  # noqa: ARG001 - as
 
 def poisson(rate: float, *, seed: int = 0) -> Iterator[float]:
     """Yield the times of a Poisson process, as of many independent customers; the same for a seed."""
-    draw, moment = random.Random(f"arrivals:{seed}"), 0.0
+    rng, moment = random.Random(f"arrivals:{seed}"), 0.0
     while True:
-        moment += draw.expovariate(rate)
+        moment += rng.expovariate(rate)
         yield moment
 
 

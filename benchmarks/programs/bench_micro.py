@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measuring import machine
-from benchmarks.measuring.reports import Findings, Goal, Table
-from benchmarks.measuring.samples import Effort, median_of, ratio, taken_in_turn
+from benchmarks.measuring.reports import AreaResult, Goal, Table
+from benchmarks.measuring.samples import RunSize, interleave_blocking, median_of, ratio
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from decimal import Decimal
 
-from benchmarks.contenders.ours import answer_to
+from benchmarks.contenders.ours import response_to
 from benchmarks.measuring.workload import new_orders, order_fields
 from transfer_async import Order
 from transfer_async._converters import converter
@@ -44,22 +44,22 @@ _NOTE = (
 )
 
 
-def measure_decode(effort: Effort) -> Findings:
+def measure_decode(size: RunSize) -> AreaResult:
     """Measure all cases in interleaved rounds."""
     left_out: list[str] = []
-    found = measured(NAMES, effort.few, left_out)
+    samples = measure_cases(NAMES, size.slow_rounds, left_out)
     goals = []
     for name, what in GOALS.items():
         share, note = None, "not installed"
-        if {name, PYDANTIC, EXACT} <= found.keys():
-            share = ratio(found[name], found[EXACT], float)
-            note = f"{ratio(found[name], found[PYDANTIC], float):.2f} of pydantic that loses digits"
+        if {name, PYDANTIC, EXACT} <= samples.keys():
+            share = ratio(samples[name], samples[EXACT], float)
+            note = f"{ratio(samples[name], samples[PYDANTIC], float):.2f} of pydantic that loses digits"
         goals.append(Goal(what, "pydantic 2 that keeps every digit", "<= 0.8", share, note))
-    rows = [(name, f"{median_of(rounds, float) * 1e6:,.1f}") for name, rounds in found.items()]
+    rows = [(name, f"{median_of(rounds, float) * 1e6:,.1f}") for name, rounds in samples.items()]
     title = "Bytes and models, an order of 8.6 KB"
     tables = [Table(title, ("case", "µs"), rows, _NOTE)] if rows else []
-    figures = {f"{name}, µs": median_of(rounds, float) * 1e6 for name, rounds in found.items()}
-    return Findings("decode", goals, tables, figures, left_out)
+    figures = {f"{name}, µs": median_of(rounds, float) * 1e6 for name, rounds in samples.items()}
+    return AreaResult("decode", goals, tables, figures, left_out)
 
 
 # --- running a case with pyperf -------------------------------------------------------------------
@@ -70,16 +70,16 @@ TIMEOUT = 60.0
 """Seconds, at most, for one turn."""
 
 
-def measured(cases: Iterable[str], rounds: int, left_out: list[str]) -> dict[str, list[float]]:
+def measure_cases(cases: Iterable[str], rounds: int, left_out: list[str]) -> dict[str, list[float]]:
     """The seconds of each case, a median for each round; who cannot be had is left out."""
     with tempfile.TemporaryDirectory(prefix="micro-") as directory:
-        turns = {}
+        samplers = {}
         for case in cases:
             if missing := _missing(case):
                 left_out.append(f"{case}: {missing} is not installed")
             else:
-                turns[case] = partial(_turn, case, Path(directory))
-        return taken_in_turn(turns, rounds=rounds) if turns else {}
+                samplers[case] = partial(_sample, case, Path(directory))
+        return interleave_blocking(samplers, rounds=rounds) if samplers else {}
 
 
 def _missing(case: str) -> str | None:
@@ -88,12 +88,12 @@ def _missing(case: str) -> str | None:
     return next((name for name in needed if importlib.util.find_spec(name) is None), None)
 
 
-def _turn(case: str, directory: Path) -> float:
+def _sample(case: str, directory: Path) -> float:
     import pyperf  # type: ignore[import-untyped] # in the group `bench`
 
     file = directory / "turn.json"
     file.unlink(missing_ok=True)
-    core, _ = machine.cores()
+    core, _ = machine.pick_cores()
     command = [sys.executable, "-m", "benchmarks.programs.bench_micro", case, "--quiet", f"--output={file}"]
     command += [] if core is None else [f"--affinity={core}"]
     done = subprocess.run(  # noqa: S603 - a module of ours
@@ -108,12 +108,14 @@ def main() -> None:
     """Measure one case; the arguments are pyperf's, after the case's name."""
     import pyperf
 
-    def tell_workers(command: list[str], options: argparse.Namespace) -> None:
+    def add_case_argument(command: list[str], options: argparse.Namespace) -> None:
         command.append(options.case)
 
     arguments: dict[str, Any] = {"processes": 1, "values": VALUES, "warmups": 1, "loops": LOOPS}
     runner = pyperf.Runner(
-        **arguments, program_args=("-m", "benchmarks.programs.bench_micro"), add_cmdline_args=tell_workers
+        **arguments,
+        program_args=("-m", "benchmarks.programs.bench_micro"),
+        add_cmdline_args=add_case_argument,
     )
     runner.argparser.add_argument("case")
     case = runner.parse_args().case
@@ -125,7 +127,7 @@ def main() -> None:
 Case = Callable[[], object]
 
 ORDER = new_orders(1)[0]
-ANSWER = answer_to(ORDER)
+ANSWER = response_to(ORDER)
 FIELDS: dict[str, Any] = next(order_fields())
 
 
@@ -194,19 +196,19 @@ CASES: dict[str, Callable[[], Case]] = {
 IMPORTS = ("pass", "import aiohttp", "import aiohttp, transfer_async")
 """What a process of its own does, and nothing else."""
 
-STARTS = 8
+STARTS_PER_ROUND = 8
 """Of each, for one round elsewhere: a start is short, and the machine's speed drifts from one to the next."""
 
 EXTRAS = ("asyncpg", "rapidfuzz", "rich", "typer", "faststream", "opentelemetry", "pydantic", "pytest")
 """What a caller that wants none of it must not pay for."""
 
-_LOOK = "import json, sys, transfer_async; print(json.dumps([*sys.modules]))"
+_LIST_MODULES = "import json, sys, transfer_async; print(json.dumps([*sys.modules]))"
 
 
 def extras_imported() -> list[str]:
     """The extras that are imported with the package, wanted or not."""
     done = subprocess.run(  # noqa: S603 - a line of ours
-        [sys.executable, "-c", _LOOK], cwd=machine.ROOT, capture_output=True, timeout=60, check=True
+        [sys.executable, "-c", _LIST_MODULES], cwd=machine.ROOT, capture_output=True, timeout=60, check=True
     )
     modules = json.loads(done.stdout)
     return [name for name in EXTRAS if name in modules]
@@ -218,19 +220,19 @@ def _seconds(line: str) -> float:
     return time.perf_counter() - began
 
 
-def measure_imports(effort: Effort) -> Findings:
+def measure_imports(size: RunSize) -> AreaResult:
     """Measure whole processes in turn; their differences are the imports."""
     extras = extras_imported()
     none = Goal("extras imported with `transfer_async`", "none", "<= 0", len(extras), ", ".join(extras))
     starts = {line: partial(_seconds, line) for line in IMPORTS}
-    found = taken_in_turn(starts, rounds=STARTS * effort.rounds)
-    rounds = list(zip(*found.values(), strict=True))
+    samples = interleave_blocking(starts, rounds=STARTS_PER_ROUND * size.rounds)
+    rounds = list(zip(*samples.values(), strict=True))
     own = 1e3 * median_of(rounds, lambda round_: round_[1] - round_[0])
     ours = 1e3 * median_of(rounds, lambda round_: round_[2] - round_[1])
     share = median_of(rounds, lambda round_: (round_[2] - round_[1]) / (round_[1] - round_[0]))
     what, against = "import of `transfer_async` on top of aiohttp", "aiohttp's own import"
     rows = [("aiohttp", f"{own:.1f}"), ("transfer_async, on top of it", f"{ours:.1f}")]
-    return Findings(
+    return AreaResult(
         "import",
         [Goal(what, against, "<= 0.4", share), none],
         [Table("Imports", ("what", "ms"), rows)],

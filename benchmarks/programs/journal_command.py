@@ -28,13 +28,13 @@ from benchmarks.measuring.journals import (
     MEMORY,
     POSTGRES,
     SQLITE,
-    StopwatchJournal,
-    Workshop,
-    workshop,
+    JournalFactory,
+    TimedJournal,
+    journal_factory,
 )
 from benchmarks.measuring.reports import table
-from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
-from benchmarks.measuring.services import KINDS, RunningService, ServiceKind, run_service
+from benchmarks.measuring.samples import Sample, drive, interleave, median_of, ratio
+from benchmarks.measuring.services import SERVICE_KINDS, RunningService, ServiceKind, run_service
 from benchmarks.measuring.workload import new_orders
 from benchmarks.programs import journal_growth
 from benchmarks.programs.journal_growth import Growth
@@ -42,8 +42,8 @@ from transfer_async import FundsHold, TransferClient
 from transfer_async._models.requests import OrderIntent
 from transfer_async.journal import Journal
 
-LEVELS = (1, 16, 64, 256)
-GOAL_LEVEL = 64
+CONCURRENCY_LEVELS = (1, 16, 64, 256)
+GOAL_CONCURRENCY = 64
 GOALS = {SQLITE: 0.65, POSTGRES: 0.42}
 """The share of `MemoryJournal`'s orders a second, at 64 at once, that a durable journal is to keep."""
 
@@ -59,7 +59,7 @@ class Speed:
     """Orders a second with one journal.
 
     Args:
-        at_once: how many orders were under way at any time.
+        concurrency: how many orders were under way at any time.
         journal: with which.
         rate: the median of all rounds.
         low: of the slowest round.
@@ -68,7 +68,7 @@ class Speed:
         cpu_cost: seconds of the client's processor time for an order, the journal's thread included.
     """
 
-    at_once: int
+    concurrency: int
     journal: str
     rate: float
     low: float
@@ -78,7 +78,7 @@ class Speed:
 
 
 @attrs.frozen
-class Wait:
+class JournalWait:
     """Seconds that an order waited for its journal, all its moves together; medians of all rounds."""
 
     journal: str
@@ -91,7 +91,7 @@ class JournalGoal:
     """What was to be reached, and what was seen."""
 
     name: str
-    seen: float
+    measured: float
     goal: str
     met: bool
 
@@ -99,7 +99,7 @@ class JournalGoal:
 # --- orders a second ----------------------------------------------------------------------------
 
 
-class BusyClient:
+class OrderCreator:
     """A bank's worker with one journal: it creates orders as fast as it can.
 
     Args:
@@ -113,14 +113,14 @@ class BusyClient:
         self._orders = new_orders(orders)
         self._keys = itertools.count()
 
-    async def work(self, count: int, at_once: int) -> Sample:
+    async def create_orders(self, count: int, concurrency: int) -> Sample:
         """Create so many orders."""
 
         async def create(number: int) -> None:
             order = self._orders[number % len(self._orders)]
             await self._client.create_order(order, key=f"{self._name}-{next(self._keys)}")
 
-        return await drive(create, count=count, at_once=at_once, seconds=SAMPLE_SECONDS)
+        return await drive(create, count=count, concurrency=concurrency, seconds=SAMPLE_SECONDS)
 
 
 async def _place(intent: OrderIntent) -> str:
@@ -132,75 +132,77 @@ async def _release(_intent: OrderIntent, _receipt: str | None) -> None:
 
 
 @asynccontextmanager
-async def desk(remote: RunningService, journal: Journal, name: str) -> AsyncIterator[BusyClient]:
+async def open_creator(remote: RunningService, journal: Journal, name: str) -> AsyncIterator[OrderCreator]:
     """Open a journal and a client with it; close both."""
     hooks = [FundsHold(_place, _release)]
     async with journal, TransferClient(remote.base_url, remote.token, hooks=hooks, journal=journal) as client:
-        yield BusyClient(client, name, 500)
+        yield OrderCreator(client, name, 500)
 
 
-async def speeds(shop: Workshop, options: Options) -> list[Speed]:
+async def measure_speeds(factory: JournalFactory, options: Options) -> list[Speed]:
     """Measure all levels; each with a service and with journals of its own."""
-    found = []
-    for at_once in options.at_once:
-        share = {1: 8, 16: 2}.get(at_once, 1)  # the slower ones need fewer to be told apart
-        count = max(at_once, options.orders // share)
-        with run_service(options.server, seed=at_once) as remote:
+    results = []
+    for concurrency in options.concurrency:
+        divisor = {1: 8, 16: 2}.get(concurrency, 1)  # the slower ones need fewer to be told apart
+        count = max(concurrency, options.orders // divisor)
+        with run_service(options.server, seed=concurrency) as remote:
             async with AsyncExitStack() as stack:
-                desks = {
-                    name: await stack.enter_async_context(desk(remote, shop.journal(name), name))
-                    for name in shop.names
+                creators = {
+                    name: await stack.enter_async_context(open_creator(remote, factory.journal(name), name))
+                    for name in factory.names
                 }
-                await interleaved(_turns(desks, max(at_once, count // 10), at_once), rounds=1)
-                rounds = await interleaved(_turns(desks, count, at_once), rounds=options.rounds)
-        found += [_speed(at_once, name, rounds) for name in rounds]
-    return found
+                await interleave(_samplers(creators, max(concurrency, count // 10), concurrency), rounds=1)
+                rounds = await interleave(_samplers(creators, count, concurrency), rounds=options.rounds)
+        results += [_speed(concurrency, name, rounds) for name in rounds]
+    return results
 
 
-def _turns(
-    desks: dict[str, BusyClient], count: int, at_once: int
+def _samplers(
+    creators: dict[str, OrderCreator], count: int, concurrency: int
 ) -> dict[str, Callable[[], Awaitable[Sample]]]:
-    return {name: partial(one.work, count, at_once) for name, one in desks.items()}
+    return {name: partial(row.create_orders, count, concurrency) for name, row in creators.items()}
 
 
-def _speed(at_once: int, name: str, rounds: dict[str, list[Sample]]) -> Speed:
+def _speed(concurrency: int, name: str, rounds: dict[str, list[Sample]]) -> Speed:
     samples = rounds[name]
-    rates = [one.rate for one in samples]
+    rates = [row.rate for row in samples]
     return Speed(
-        at_once=at_once,
+        concurrency=concurrency,
         journal=name,
-        rate=median_of(samples, lambda one: one.rate),
+        rate=median_of(samples, lambda sample: sample.rate),
         low=min(rates),
         high=max(rates),
-        ratio=ratio(samples, rounds[MEMORY], lambda one: one.rate),
-        cpu_cost=median_of(samples, lambda one: one.cpu_cost),
+        ratio=ratio(samples, rounds[MEMORY], lambda sample: sample.rate),
+        cpu_cost=median_of(samples, lambda sample: sample.cpu_cost),
     )
 
 
 # --- the journal's part of an order -------------------------------------------------------------
 
 
-async def waits(shop: Workshop, options: Options) -> list[Wait]:
-    """Measure how long orders wait for each journal, `GOAL_LEVEL` at once."""
-    count = max(GOAL_LEVEL, options.orders // 2)
+async def measure_waits(factory: JournalFactory, options: Options) -> list[JournalWait]:
+    """Measure how long orders wait for each journal, `GOAL_CONCURRENCY` at once."""
+    count = max(GOAL_CONCURRENCY, options.orders // 2)
     with run_service(options.server, seed=1000) as remote:
         async with AsyncExitStack() as stack:
-            turns: dict[str, Callable[[], Awaitable[Wait]]] = {}
-            for name in shop.names:
-                timed = StopwatchJournal(shop.journal(name))
-                worker = await stack.enter_async_context(desk(remote, cast("Journal", timed), name))
-                turns[name] = partial(_wait, worker, timed, count)
-            await interleaved(turns, rounds=1)
-            rounds = await interleaved(turns, rounds=options.rounds)
+            samplers: dict[str, Callable[[], Awaitable[JournalWait]]] = {}
+            for name in factory.names:
+                timed = TimedJournal(factory.journal(name))
+                creator = await stack.enter_async_context(open_creator(remote, cast("Journal", timed), name))
+                samplers[name] = partial(_wait, creator, timed, count)
+            await interleave(samplers, rounds=1)
+            rounds = await interleave(samplers, rounds=options.rounds)
     return [
-        Wait(name, median_of(found, lambda one: one.p50), median_of(found, lambda one: one.p99))
-        for name, found in rounds.items()
+        JournalWait(
+            name, median_of(results, lambda sample: sample.p50), median_of(results, lambda sample: sample.p99)
+        )
+        for name, results in rounds.items()
     ]
 
 
-async def _wait(worker: BusyClient, timed: StopwatchJournal, count: int) -> Wait:
-    await worker.work(count, GOAL_LEVEL)
-    return Wait("", *timed.take(50, 99))
+async def _wait(creator: OrderCreator, timed: TimedJournal, count: int) -> JournalWait:
+    await creator.create_orders(count, GOAL_CONCURRENCY)
+    return JournalWait("", *timed.percentiles(50, 99))
 
 
 # --- the report ---------------------------------------------------------------------------------
@@ -212,37 +214,37 @@ class JournalReport:
 
     about: dict[str, Any]
     speeds: list[Speed]
-    waits: list[Wait]
+    waits: list[JournalWait]
     growths: list[Growth]
     seconds: float
 
     @property
     def goals(self) -> list[JournalGoal]:
         """What was to be reached."""
-        found = [
+        results = [
             JournalGoal(
-                name=f"{one.journal}, {GOAL_LEVEL} at once: share of {MEMORY}'s orders a second",
-                seen=one.ratio,
-                goal=f">= {GOALS[one.journal]:.2f}",
-                met=one.ratio >= GOALS[one.journal],
+                name=f"{row.journal}, {GOAL_CONCURRENCY} at once: share of {MEMORY}'s orders a second",
+                measured=row.ratio,
+                goal=f">= {GOALS[row.journal]:.2f}",
+                met=row.ratio >= GOALS[row.journal],
             )
-            for one in self.speeds
-            if one.at_once == GOAL_LEVEL and one.journal in GOALS
+            for row in self.speeds
+            if row.concurrency == GOAL_CONCURRENCY and row.journal in GOALS
         ]
-        return found + [
+        return results + [
             JournalGoal(
-                name=f"{one.journal}: a key among {one.many:,} for one among {one.few:,}, {one.kind}",
-                seen=one.ratio,
+                name=f"{row.journal}: a key among {row.many:,} for one among {row.few:,}, {row.kind}",
+                measured=row.ratio,
                 goal=f"<= {GROWTH_GOAL:.2f}",
-                met=one.ratio <= GROWTH_GOAL,
+                met=row.ratio <= GROWTH_GOAL,
             )
-            for one in self.growths
+            for row in self.growths
         ]
 
     def as_json(self) -> str:
         """The figures, in seconds and orders a second."""
         return json.dumps(
-            {**attrs.asdict(self), "goals": [attrs.asdict(one) for one in self.goals]}, indent=2
+            {**attrs.asdict(self), "goals": [attrs.asdict(row) for row in self.goals]}, indent=2
         )
 
     def as_text(self) -> str:
@@ -250,16 +252,18 @@ class JournalReport:
         parts = [
             "Conditions: " + ", ".join(f"{name} {value}" for name, value in self.about.items()),
             _speed_table(self.speeds),
-            f"The time that an order waits for its journal (claim, mark and create), {GOAL_LEVEL} at once:",
+            f"Time an order waits for its journal (claim, mark, create), concurrency {GOAL_CONCURRENCY}:",
             table(
                 ("journal", "p50, ms", "p99, ms"),
-                [(one.journal, _ms(one.p50), _ms(one.p99)) for one in self.waits],
+                [(row.journal, _ms(row.p50), _ms(row.p99)) for row in self.waits],
             ),
-            _ABOUT_GROWTH.format(at_once=journal_growth.AT_ONCE, size=len(journal_growth.SMALL_REPLY)),
+            _ABOUT_GROWTH.format(
+                concurrency=journal_growth.CONCURRENCY, size=len(journal_growth.SMALL_REPLY)
+            ),
             _growth_table(self.growths),
             table(
                 ("goal", "wanted", "seen", ""),
-                [(one.name, one.goal, f"{one.seen:.2f}", _met(one)) for one in self.goals],
+                [(row.name, row.goal, f"{row.measured:.2f}", _verdict(row)) for row in self.goals],
             ),
             f"The measurement took {self.seconds:.0f} s.",
         ]
@@ -273,7 +277,7 @@ _ABOUT_GROWTH = (
 )
 
 
-def _met(goal: JournalGoal) -> str:
+def _verdict(goal: JournalGoal) -> str:
     return "met" if goal.met else "not met"
 
 
@@ -287,15 +291,15 @@ def _speed_table(speeds: list[Speed]) -> str:
         head,
         [
             (
-                one.journal,
-                one.at_once,
-                f"{one.rate:,.0f}",
-                f"{one.low:,.0f}",
-                f"{one.high:,.0f}",
-                f"{one.ratio:.2f}",
-                f"{one.cpu_cost * 1e6:,.0f}",
+                row.journal,
+                row.concurrency,
+                f"{row.rate:,.0f}",
+                f"{row.low:,.0f}",
+                f"{row.high:,.0f}",
+                f"{row.ratio:.2f}",
+                f"{row.cpu_cost * 1e6:,.0f}",
             )
-            for one in speeds
+            for row in speeds
         ],
     )
 
@@ -306,17 +310,17 @@ def _growth_table(growths: list[Growth]) -> str:
         head,
         [
             (
-                one.journal,
-                one.kind,
-                f"{one.few:,}",
-                f"{one.few_cost * 1e6:,.0f}",
-                f"{one.many:,}",
-                f"{one.many_cost * 1e6:,.0f}",
-                f"{one.ratio:.2f}",
-                f"{one.total_ratio:.2f}",
-                f"{one.cpu_ratio:.2f}",
+                row.journal,
+                row.kind,
+                f"{row.few:,}",
+                f"{row.few_cost * 1e6:,.0f}",
+                f"{row.many:,}",
+                f"{row.many_cost * 1e6:,.0f}",
+                f"{row.ratio:.2f}",
+                f"{row.total_ratio:.2f}",
+                f"{row.cpu_ratio:.2f}",
             )
-            for one in growths
+            for row in growths
         ],
     )
 
@@ -326,40 +330,44 @@ def _growth_table(growths: list[Growth]) -> str:
 
 @attrs.frozen
 class Options:
-    """What was asked for; see `parser`."""
+    """What was asked for; see `make_parser`."""
 
     rounds: int
     orders: int
     growth: int
-    at_once: list[int]
+    concurrency: list[int]
     server: ServiceKind
     json: Path | None
     journals: list[str]
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Read the command line."""
-    made = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.add_argument("--rounds", type=_count, default=5, help="rounds (5)")
-    made.add_argument("--orders", type=_count, default=2000, help="orders for each journal in a round (2000)")
-    made.add_argument("--growth", type=int, default=1_000_000, help="keys in the large journal; 0 skips it")
-    made.add_argument("--at-once", type=_count, nargs="+", default=LEVELS, help="concurrent orders")
-    made.add_argument(
+    parser = argparse.ArgumentParser(prog="python -m benchmarks journal", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--rounds", type=_count, default=5, help="rounds (5)")
+    parser.add_argument(
+        "--orders", type=_count, default=2000, help="orders for each journal in a round (2000)"
+    )
+    parser.add_argument("--growth", type=int, default=1_000_000, help="keys in the large journal; 0 skips it")
+    parser.add_argument(
+        "--concurrency", type=_count, nargs="+", default=CONCURRENCY_LEVELS, help="concurrent orders"
+    )
+    parser.add_argument(
         "--server",
-        choices=KINDS,
+        choices=SERVICE_KINDS,
         default="sandbox",
         help="the kind of service, see measuring/services.py",
     )
-    made.add_argument(
+    parser.add_argument(
         "--journals",
         nargs="+",
         choices=JOURNALS,
         default=JOURNALS,
         help="the journals; memory is always included",
     )
-    made.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
-    return made
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
+    return parser
 
 
 def _count(text: str) -> int:
@@ -371,24 +379,26 @@ def _count(text: str) -> int:
 async def run(options: Options) -> JournalReport:
     """Measure all there is to measure."""
     began = time.perf_counter()
-    with workshop(options.journals) as shop:
-        about = {**shop.about(), "server": options.server, "rounds": options.rounds}
-        tell = partial(print, file=sys.stderr, flush=True)
-        tell("orders a second ...")
-        fast = await speeds(shop, options)
-        tell("the journal's part ...")
-        slow = await waits(shop, options)
-        grown: list[Growth] = []
-        for name in shop.names[1:] if options.growth > 0 else []:
-            tell(f"growth of a {name} ...")
-            rounds, keys = 2 * options.rounds - 1, max(journal_growth.AT_ONCE, options.orders // 4)
-            grown += await journal_growth.measure(shop, name, many=options.growth, rounds=rounds, keys=keys)
-    return JournalReport(about, fast, slow, grown, time.perf_counter() - began)
+    with journal_factory(options.journals) as factory:
+        about = {**factory.about(), "server": options.server, "rounds": options.rounds}
+        log = partial(print, file=sys.stderr, flush=True)
+        log("orders a second ...")
+        speeds = await measure_speeds(factory, options)
+        log("the journal's part ...")
+        waits = await measure_waits(factory, options)
+        growths: list[Growth] = []
+        for name in factory.names[1:] if options.growth > 0 else []:
+            log(f"growth of a {name} ...")
+            rounds, keys = 2 * options.rounds - 1, max(journal_growth.CONCURRENCY, options.orders // 4)
+            growths += await journal_growth.measure(
+                factory, name, many=options.growth, rounds=rounds, keys=keys
+            )
+    return JournalReport(about, speeds, waits, growths, time.perf_counter() - began)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the tables."""
-    options = Options(**vars(parser().parse_args(arguments)))
+    options = Options(**vars(make_parser().parse_args(arguments)))
     report = asyncio.run(run(options))
     print(report.as_text())
     if options.json is not None:

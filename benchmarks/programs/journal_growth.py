@@ -21,23 +21,23 @@ from typing import Any, Literal, get_args
 
 from attrs import frozen
 
-from benchmarks.measuring.journals import POSTGRES, SQLITE, Workshop
-from benchmarks.measuring.samples import Sample, drive, interleaved, median_of, ratio
-from benchmarks.measuring.workload import Answers, new_orders
+from benchmarks.measuring.journals import POSTGRES, SQLITE, JournalFactory
+from benchmarks.measuring.samples import Sample, drive, interleave, median_of, ratio
+from benchmarks.measuring.workload import Responses, new_orders
 from transfer_async._models.requests import NewOrder, OrderIntent, fingerprint
 from transfer_async.journal import Journal, PostgresJournal, SQLiteJournal
 from transfer_async.journal.transitions import Claim, Create, MarkSending, Move
 
 SCOPE = "https://service.example.com"
 SMALL_REPLY = b"%-300b" % b'{"id":"tx-made-up"}'
-FEW = 1_000
-AT_ONCE = 64
+SMALL_JOURNAL_KEYS = 1_000
+CONCURRENCY = 64
 FILL_TIMEOUT = 600.0
 """Seconds, at most, for one statement that fills a database."""
 
 
-Kind = Literal["in order", "random"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KeyOrder = Literal["in order", "random"]
+KEY_ORDERS: tuple[KeyOrder, ...] = get_args(KeyOrder)
 """Of new keys."""
 
 
@@ -59,7 +59,7 @@ class Growth:
     """
 
     journal: str
-    kind: Kind
+    kind: KeyOrder
     few: int
     many: int
     few_cost: float
@@ -70,75 +70,83 @@ class Growth:
     fill_seconds: float
 
 
-async def measure(shop: Workshop, name: str, *, many: int, rounds: int, keys: int) -> list[Growth]:
+async def measure(factory: JournalFactory, name: str, *, many: int, rounds: int, keys: int) -> list[Growth]:
     """Fill a large and a small journal, and let new keys pass through both in turn.
 
     Args:
-        shop: where they are made.
+        factory: where they are made.
         name: of the back end.
         many: how many keys the large one holds.
         rounds: how many turns each has.
         keys: how many new keys in a turn.
     """
     began = time.perf_counter()
-    sizes = {"few": min(FEW, many), "many": many}
-    journals = {size: await FILLED[name](shop, count) for size, count in sizes.items()}
+    sizes = {"few": min(SMALL_JOURNAL_KEYS, many), "many": many}
+    journals = {size: await FILLERS[name](factory, count) for size, count in sizes.items()}
     filled = time.perf_counter() - began
-    turns = {
-        f"{size} {kind}": partial(_turn, journal, kind, keys)
-        for kind in KINDS
+    samplers = {
+        f"{size} {kind}": partial(_sample, journal, kind, keys)
+        for kind in KEY_ORDERS
         for size, journal in journals.items()
     }
     async with journals["few"], journals["many"]:
-        await interleaved(turns, rounds=2)  # to fill the caches
-        found = await interleaved(turns, rounds=rounds)
-    return [_growth(journal=name, kind=kind, sizes=sizes, found=found, fill_seconds=filled) for kind in KINDS]
+        await interleave(samplers, rounds=2)  # to fill the caches
+        samples = await interleave(samplers, rounds=rounds)
+    return [
+        _growth(journal=name, kind=kind, sizes=sizes, samples=samples, fill_seconds=filled)
+        for kind in KEY_ORDERS
+    ]
 
 
 def _growth(
-    *, journal: str, kind: Kind, sizes: dict[str, int], found: dict[str, list[Sample]], fill_seconds: float
+    *,
+    journal: str,
+    kind: KeyOrder,
+    sizes: dict[str, int],
+    samples: dict[str, list[Sample]],
+    fill_seconds: float,
 ) -> Growth:
-    few, many = found[f"few {kind}"], found[f"many {kind}"]
+    few, many = samples[f"few {kind}"], samples[f"many {kind}"]
     return Growth(
         journal=journal,
         kind=kind,
         few=sizes["few"],
         many=sizes["many"],
-        few_cost=median_of(few, lambda one: one.cost),
-        many_cost=median_of(many, lambda one: one.cost),
-        ratio=ratio(many, few, lambda one: one.cost),
-        total_ratio=sum(one.seconds for one in many) / sum(one.seconds for one in few),
-        cpu_ratio=ratio(many, few, lambda one: one.cpu_cost),
+        few_cost=median_of(few, lambda sample: sample.cost),
+        many_cost=median_of(many, lambda sample: sample.cost),
+        ratio=ratio(many, few, lambda sample: sample.cost),
+        total_ratio=sum(sample.seconds for sample in many) / sum(sample.seconds for sample in few),
+        cpu_ratio=ratio(many, few, lambda sample: sample.cpu_cost),
         fill_seconds=fill_seconds,
     )
 
 
-async def _turn(journal: Journal, kind: Kind, keys: int) -> Sample:
-    answers = Answers()
-    lives = [
-        _life(_new_key(kind), order, reply=answers.answer(json.loads(order.to_json())))
+async def _sample(journal: Journal, kind: KeyOrder, keys: int) -> Sample:
+    responses = Responses()
+    prepared = [
+        _transitions_of(_new_key(kind), order, reply=responses.respond(json.loads(order.to_json())))
         for order in new_orders(keys)
     ]
 
-    async def live(number: int) -> None:
-        key, moves = lives[number]
-        for move in moves:
+    async def run_transitions(number: int) -> None:
+        key, transitions = prepared[number]
+        for move in transitions:
             verdict = await journal.move(SCOPE, key, move)
             if verdict is None or verdict.denial is not None:
                 raise RuntimeError(f"the journal denied {type(move).__name__}: {verdict and verdict.denial}")
 
-    return await drive(live, count=keys, at_once=AT_ONCE)
+    return await drive(run_transitions, count=keys, concurrency=CONCURRENCY)
 
 
 _numbers = itertools.count()
 
 
-def _new_key(kind: Kind) -> str:
+def _new_key(kind: KeyOrder) -> str:
     """A key that no journal has yet; those in order come behind all random ones."""
     return f"payment-{uuid.uuid4().hex}" if kind == "random" else f"payment-of-day-{next(_numbers):024}"
 
 
-def _life(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, ...]]:
+def _transitions_of(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, ...]]:
     """A new key, and the moves that are made of it."""
     attempt, intent_id = uuid.uuid4().hex, uuid.uuid4().hex
     intent = OrderIntent(id=intent_id, key=key, order=order, beneficiary=None, held=None, send_before=None)
@@ -164,13 +172,13 @@ def _life(key: str, order: NewOrder, *, reply: bytes) -> tuple[str, tuple[Move, 
 async def _first_key(journal: Journal) -> None:
     """Let the journal make its tables, and one key as it writes it, to be the model of all others."""
     async with journal:
-        key, moves = _life(_new_key("random"), new_orders(1)[0], reply=SMALL_REPLY)
-        for move in moves:
+        key, transitions = _transitions_of(_new_key("random"), new_orders(1)[0], reply=SMALL_REPLY)
+        for move in transitions:
             await journal.move(SCOPE, key, move)
 
 
-async def _filled_file(shop: Workshop, count: int) -> Journal:
-    path = shop.path()
+async def _filled_file(factory: JournalFactory, count: int) -> Journal:
+    path = factory.path()
     await _first_key(SQLiteJournal(path))
     await asyncio.to_thread(_fill_file, path, count)
     return SQLiteJournal(path)
@@ -211,18 +219,18 @@ _FILL_FILE = (
 )
 
 
-async def _filled_database(shop: Workshop, count: int) -> Journal:
+async def _filled_database(factory: JournalFactory, count: int) -> Journal:
     import asyncpg  # only where there is a PostgreSQL to be measured
 
-    schema = shop.schema()
-    await _first_key(PostgresJournal(shop.dsn, schema=schema))
-    connection: Any = await asyncpg.connect(shop.dsn, command_timeout=FILL_TIMEOUT)
+    schema = factory.schema()
+    await _first_key(PostgresJournal(factory.dsn, schema=schema))
+    connection: Any = await asyncpg.connect(factory.dsn, command_timeout=FILL_TIMEOUT)
     try:
-        for statement in itertools.chain(_FILL_DATABASE, _AT_REST):
+        for statement in itertools.chain(_FILL_DATABASE, _VACUUM):
             await connection.execute(statement.format(schema=schema, count=count))
     finally:
         await connection.close()
-    return PostgresJournal(shop.dsn, schema=schema)
+    return PostgresJournal(factory.dsn, schema=schema)
 
 
 _FILL_DATABASE = (
@@ -241,9 +249,9 @@ _FILL_DATABASE = (
     FROM {schema}.keys_2 k, {schema}.history h
     WHERE k.id > 1 AND h.key_id = 1 ORDER BY k.id, h.id""",
 )
-_AT_REST = ("VACUUM ANALYZE {schema}.keys", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")
+_VACUUM = ("VACUUM ANALYZE {schema}.keys", "VACUUM ANALYZE {schema}.history", "CHECKPOINT")
 
-FILLED: dict[str, Callable[[Workshop, int], Awaitable[Journal]]] = {
+FILLERS: dict[str, Callable[[JournalFactory, int], Awaitable[Journal]]] = {
     SQLITE: _filled_file,
     POSTGRES: _filled_database,
 }

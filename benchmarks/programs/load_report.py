@@ -13,7 +13,7 @@ from typing import Any, Literal
 from attrs import asdict, frozen
 
 from benchmarks.measuring.reports import can_plot, plot_against_load, plot_percentiles, table
-from benchmarks.programs.load_driver import KINDS, PERCENTILES, LoadTally, StepLimits
+from benchmarks.programs.load_driver import OUTCOME_NAMES, PERCENTILES, StepLimits, StepStats
 from benchmarks.programs.load_target import Comparison
 from transfer_async import NewOrder
 
@@ -52,7 +52,7 @@ class LoadPlan:
 
 
 @frozen
-class LoadFindings:
+class LoadResult:
     """What a run found.
 
     Args:
@@ -61,14 +61,14 @@ class LoadFindings:
         was_stopped: somebody did not wait for the end.
     """
 
-    steps: dict[float, LoadTally]
+    steps: dict[float, StepStats]
     comparison: Comparison | None
     was_stopped: bool
 
 
 # --- the report -----------------------------------------------------------------------------------
 
-LATE = 0.01
+MAX_START_DELAY = 0.01
 """Seconds by which 1 % of the orders may start late before the page says that the driver was too slow."""
 
 
@@ -77,22 +77,28 @@ class LoadReport:
     """Tells what a plan found."""
 
     plan: LoadPlan
-    found: LoadFindings
+    result: LoadResult
 
     def text(self) -> str:
         """Say it in Markdown."""
-        parts = [self._about(), self._speeds(), self._endings(), *self._remarks(), self._comparison()]
+        parts = [
+            self._about(),
+            self._latency_table(),
+            self._outcome_table(),
+            *self._remarks(),
+            self._comparison(),
+        ]
         return "\n\n".join(part for part in parts if part)
 
     def figures(self) -> dict[str, Any]:
         """Say it in numbers; the histograms are in the form that other HDR libraries read."""
-        comparison = self.found.comparison
+        comparison = self.result.comparison
         return {
-            "about": self._setting(),
+            "about": self._conditions(),
             "loop": self.plan.loop,
-            "steps": [{"load": load, **_figures(tally)} for load, tally in self.found.steps.items()],
+            "steps": [{"load": load, **_figures(stats)} for load, stats in self.result.steps.items()],
             "comparison": None if comparison is None else {**asdict(comparison), "agrees": comparison.agrees},
-            "was_stopped": self.found.was_stopped,
+            "was_stopped": self.result.was_stopped,
         }
 
     def write(self, directory: Path) -> list[Path]:
@@ -112,12 +118,12 @@ class LoadReport:
 
     # --- the page -------------------------------------------------------------------------------
 
-    def _setting(self) -> dict[str, Any]:
+    def _conditions(self) -> dict[str, Any]:
         plan = self.plan
         where = "our own sandbox, in a process of its own" if plan.url is None else "a service of yours"
         return {
             "service": where,
-            "journal": _kind_of(plan.journal),
+            "journal": _journal_type(plan.journal),
             "faults": list(plan.faults),
             "arrivals": plan.schedule if plan.loop == "open" else "when a place is free",
             "seed": plan.seed,
@@ -129,82 +135,87 @@ class LoadReport:
         }
 
     def _about(self) -> str:
-        said = {**self._setting(), "faults": ", ".join(self.plan.faults) or "none"}
-        told = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in said.items())
+        conditions = {**self._conditions(), "faults": ", ".join(self.plan.faults) or "none"}
+        details = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in conditions.items())
         loop = {
             "open": "Open loop: an order starts at its planned time, and latency counts from then.",
             "closed": "Closed loop: a fixed number of concurrent orders; the next starts when one ends.",
         }
-        return f"{loop[self.plan.loop]}\n\n{told}."
+        return f"{loop[self.plan.loop]}\n\n{details}."
 
-    def _speeds(self) -> str:
-        head = ["load", "orders", "created/s", *map(_name_of, PERCENTILES), "CPU/order"]
+    def _latency_table(self) -> str:
+        head = ["load", "orders", "created/s", *map(_percentile_name, PERCENTILES), "CPU/order"]
         rows = [
             [
                 self.plan.title(load),
-                tally.done,
-                f"{tally.rate:.1f}",
-                *(f"{tally.latency.at(percent) * 1e3:.1f} ms" for percent in PERCENTILES),
-                f"{tally.cpu_each * 1e6:.0f} µs",
+                stats.completed,
+                f"{stats.rate:.1f}",
+                *(f"{stats.latency.percentile(percent) * 1e3:.1f} ms" for percent in PERCENTILES),
+                f"{stats.cpu_per_order * 1e6:.0f} µs",
             ]
-            for load, tally in self.found.steps.items()
+            for load, stats in self.result.steps.items()
         ]
         return table(head, rows)
 
-    def _endings(self) -> str:
-        kinds = [*KINDS.values(), *(["broken"] if self._total("broken") else []), "cut off"]
+    def _outcome_table(self) -> str:
+        kinds = [*OUTCOME_NAMES.values(), *(["broken"] if self._total("broken") else []), "cut off"]
         rows = [
             [
                 self.plan.title(load),
-                *(tally.kinds[kind] for kind in kinds[:-1]),
-                tally.begun - tally.done,
-                ", ".join(f"{count} {error}" for error, count in tally.errors.most_common()) or "-",
+                *(stats.kinds[kind] for kind in kinds[:-1]),
+                stats.started - stats.completed,
+                ", ".join(f"{count} {error}" for error, count in stats.errors.most_common()) or "-",
             ]
-            for load, tally in self.found.steps.items()
+            for load, stats in self.result.steps.items()
         ]
         return table(["load", *kinds, "errors"], rows)
 
     def _total(self, kind: str) -> int:
-        return sum(tally.kinds[kind] for tally in self.found.steps.values())
+        return sum(stats.kinds[kind] for stats in self.result.steps.values())
 
     def _remarks(self) -> Iterator[str]:
-        if self.found.was_stopped:
+        if self.result.was_stopped:
             yield "Stopped by Ctrl-C before its end."
-        for load, tally in self.found.steps.items():
-            late = tally.late.at(99)
-            if self.plan.loop == "open" and late > LATE:
+        for load, stats in self.result.steps.items():
+            start_delay = stats.start_delay.percentile(99)
+            if self.plan.loop == "open" and start_delay > MAX_START_DELAY:
                 yield (
-                    f"At {self.plan.title(load)} 1 % of the orders started {late * 1e3:.0f} ms late or more: "
-                    "this process was too slow, so the figures show the driver's limit."
+                    f"At {self.plan.title(load)}, 1 % of the orders started "
+                    f"at least {start_delay * 1e3:.0f} ms late: "
+                    "the load driver was too slow, so the figures show its limit, not the service's."
                 )
 
     def _comparison(self) -> str:
-        one = self.found.comparison
-        if one is None:
+        comparison = self.result.comparison
+        if comparison is None:
             return "The service's own record was not asked: compare it yourself."
-        verdict = "The client and the sandbox agree" if one.agrees else "THE CLIENT AND THE SANDBOX DISAGREE"
+        verdict = (
+            "The client and the sandbox agree" if comparison.agrees else "THE CLIENT AND THE SANDBOX DISAGREE"
+        )
         return (
-            f"{verdict}, the warm-up included: duplicates {one.duplicates}, created and missing "
-            f"{one.missing}, refused or not sent but found {one.unexpected}, never requested {one.strange}. "
-            f"{one.existing} orders exist; {one.doubts} ended unknown, and {one.doubts_there} of those do."
+            f"{verdict} (including the warm-up): duplicates {comparison.duplicates}; reported as created but "
+            f"missing {comparison.missing}; reported as refused or not sent but found "
+            f"{comparison.unexpected}; never requested {comparison.unrequested}. "
+            f"{comparison.existing} orders exist. "
+            f"{comparison.doubts} outcomes are unknown; {comparison.doubts_existing} of these orders exist."
         )
 
     # --- the plots ------------------------------------------------------------------------------
 
     def _draw(self, directory: Path) -> Iterator[Path]:
-        steps = {load: tally for load, tally in sorted(self.found.steps.items()) if tally.done}
+        steps = {load: stats for load, stats in sorted(self.result.steps.items()) if stats.completed}
         if not steps:
             return
         is_open = self.plan.loop == "open"
         x = "load (orders wanted a second)" if is_open else "load (orders at once)"
         yield plot_percentiles(
             directory / "latency.png",
-            {self.plan.title(load): tally.latency.at for load, tally in steps.items()},
+            {self.plan.title(load): stats.latency.percentile for load, stats in steps.items()},
             title="How long an order takes",
         )
         yield plot_against_load(
             directory / "throughput.png",
-            {"created": [(load, tally.rate) for load, tally in steps.items()]},
+            {"created": [(load, stats.rate) for load, stats in steps.items()]},
             title="How many orders go through",
             x=x,
             y="orders created a second",
@@ -212,33 +223,33 @@ class LoadReport:
         )
         yield plot_against_load(
             directory / "cost.png",
-            {"client": [(load, tally.cpu_each * 1e6) for load, tally in steps.items()]},
+            {"client": [(load, stats.cpu_per_order * 1e6) for load, stats in steps.items()]},
             title="What an order costs the client's process",
             x=x,
             y="processor time an order (µs)",
         )
 
 
-def _kind_of(journal: str) -> str:
+def _journal_type(journal: str) -> str:
     """Name a journal, without its address: that may hold a password."""
     if journal == "memory":
         return journal
     return "PostgreSQL" if "://" in journal else "SQLite"
 
 
-def _name_of(percent: float) -> str:
+def _percentile_name(percent: float) -> str:
     return {50.0: "median", 100.0: "slowest"}.get(percent, f"{percent:g} %")
 
 
-def _figures(tally: LoadTally) -> dict[str, Any]:
+def _figures(stats: StepStats) -> dict[str, Any]:
     return {
-        "begun": tally.begun,
-        "seconds": tally.seconds,
-        "created_a_second": tally.rate,
-        "kinds": dict(tally.kinds),
-        "errors": dict(tally.errors),
-        "latency_ms": {f"{percent:g}": tally.latency.at(percent) * 1e3 for percent in PERCENTILES},
-        "late_ms": {f"{percent:g}": tally.late.at(percent) * 1e3 for percent in PERCENTILES},
-        "cpu_us": tally.cpu_each * 1e6,
-        "latency_histogram": tally.latency.packed(),
+        "begun": stats.started,
+        "seconds": stats.seconds,
+        "created_a_second": stats.rate,
+        "kinds": dict(stats.kinds),
+        "errors": dict(stats.errors),
+        "latency_ms": {f"{percent:g}": stats.latency.percentile(percent) * 1e3 for percent in PERCENTILES},
+        "late_ms": {f"{percent:g}": stats.start_delay.percentile(percent) * 1e3 for percent in PERCENTILES},
+        "cpu_us": stats.cpu_per_order * 1e6,
+        "latency_histogram": stats.latency.encoded(),
     }

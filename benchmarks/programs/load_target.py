@@ -15,7 +15,7 @@ import aiohttp
 from attrs import define, field, frozen
 from yarl import URL
 
-from benchmarks.programs.load_driver import CREATED, OrderEnding, ending_of
+from benchmarks.programs.load_driver import CREATED, OrderResult, result_of
 from transfer_async import MemoryJournal, NewOrder, TransferClient
 from transfer_async._cli.demo_bank import usd_order
 from transfer_async._cli.servers import is_loopback
@@ -23,27 +23,27 @@ from transfer_async._http import urls
 from transfer_async._models import requests
 from transfer_async.journal import Journal, journal_at
 
-MOST_ORDERS = 1_000_000
+MAX_ORDERS = 1_000_000
 """In one run."""
 
 _CENT = Decimal("0.01")
-_LEAST = Decimal("10.00")
+_MIN_AMOUNT = Decimal("10.00")
 
 
-class Foreign(ValueError):
+class HostNotAllowed(ValueError):
     """The host is not this machine, and the load is not confirmed."""
 
 
-def checked_host(url: str, *, owned: bool) -> str:
+def check_host(url: str, *, owned: bool) -> str:
     """Give ``url`` back, if its host may be put under load.
 
     Raises:
-        Foreign: it is not loopback, and not said to be the caller's own.
+        HostNotAllowed: it is not loopback, and not said to be the caller's own.
         ValueError: no client would take it.
     """
     host = URL(url).host or ""
     if not (owned or is_loopback(host)):
-        raise Foreign(
+        raise HostNotAllowed(
             f"--url: {host or url} is not this machine's loopback. A load on somebody else's service is an "
             "attack; --i-own-this-host confirms that it is yours and that its operators know"
         )
@@ -54,17 +54,17 @@ def checked_host(url: str, *, owned: bool) -> str:
     return url
 
 
-def made_order(number: int) -> NewOrder:
+def order_for(number: int) -> NewOrder:
     """Make an order between two of the sandbox's made-up people; no two have the same amount."""
-    return usd_order("tunde.bello", "ben.okri", _LEAST + number * _CENT)
+    return usd_order("tunde.bello", "ben.okri", _MIN_AMOUNT + number * _CENT)
 
 
-def made_amount(number: int) -> Decimal:
-    """Say what amount the poster of `made_order` sends."""
-    return requests.product(_LEAST + number * _CENT, "1550.25", places=2)
+def amount_for(number: int) -> Decimal:
+    """Say what amount the poster of `order_for` sends."""
+    return requests.product(_MIN_AMOUNT + number * _CENT, "1550.25", places=2)
 
 
-def order_from(path: Path) -> Callable[[int], NewOrder]:
+def order_from_file(path: Path) -> Callable[[int], NewOrder]:
     """Read the one order that is sent again and again, each time as another wish, from a JSON file.
 
     Raises:
@@ -84,7 +84,7 @@ def journal_for(address: str) -> Journal:
         ValueError: it means none.
     """
     try:
-        return MemoryJournal(max_keys=MOST_ORDERS) if address == "memory" else journal_at(address)
+        return MemoryJournal(max_keys=MAX_ORDERS) if address == "memory" else journal_at(address)
     except ValueError as error:
         raise ValueError(f"--journal: {error}") from None
 
@@ -100,21 +100,21 @@ class Sender:
 
     order: Callable[[int], NewOrder]
     client: TransferClient | None = None
-    endings: dict[int, str] = field(factory=dict)
+    outcomes: dict[int, str] = field(factory=dict)
     _run: str = field(init=False, factory=lambda: secrets.token_hex(4))
 
-    async def send(self, number: int) -> OrderEnding:
+    async def send(self, number: int) -> OrderResult:
         """Send one order, and say how it ended; never raises, unless it is cancelled."""
         assert self.client is not None  # noqa: S101 - the driver sets it
-        self.endings[number] = "unknown"  # until something better is known
+        self.outcomes[number] = "unknown"  # until something better is known
         try:
             key = f"load-{self._run}-{number}"
             await self.client.create_order(self.order(number), key=key, held=f"hold-{number}")
-            ending = CREATED
+            result = CREATED
         except Exception as error:  # noqa: BLE001 - it is counted
-            ending = ending_of(error)
-        self.endings[number] = ending.kind
-        return ending
+            result = result_of(error)
+        self.outcomes[number] = result.kind
+        return result
 
 
 @frozen
@@ -127,8 +127,8 @@ class Comparison:
         missing: orders reported as created that do not exist.
         unexpected: orders reported as not existing that exist.
         doubts: unknown outcomes.
-        doubts_there: unknown outcomes whose order exists.
-        strange: orders that were never requested.
+        doubts_existing: unknown outcomes whose order exists.
+        unrequested: orders that were never requested.
     """
 
     existing: int
@@ -136,52 +136,56 @@ class Comparison:
     missing: int
     unexpected: int
     doubts: int
-    doubts_there: int
-    strange: int
+    doubts_existing: int
+    unrequested: int
 
     @property
     def agrees(self) -> bool:
         """Whether every outcome is true."""
-        return not (self.duplicates or self.missing or self.unexpected or self.strange)
+        return not (self.duplicates or self.missing or self.unexpected or self.unrequested)
 
 
-def compared(endings: dict[int, str], amounts: Counter[Decimal]) -> Comparison:
-    """Hold how the orders of `made_order` ended against the amounts that are on record."""
-    wished = {number: made_amount(number) for number in endings}
-    there = {number for number, amount in wished.items() if amount in amounts}
-    said = {
-        kind: {number for number, one in endings.items() if one == kind} for kind in set(endings.values())
+def compare_outcomes(outcomes: dict[int, str], amounts: Counter[Decimal]) -> Comparison:
+    """Hold how the orders of `order_for` ended against the amounts that are on record."""
+    requested = {number: amount_for(number) for number in outcomes}
+    existing_numbers = {number for number, amount in requested.items() if amount in amounts}
+    by_outcome = {
+        kind: {number for number, outcome in outcomes.items() if outcome == kind}
+        for kind in set(outcomes.values())
     }
-    created, unknown = said.get("created", set()), said.get("unknown", set()) | said.get("broken", set())
+    created, unknown = (
+        by_outcome.get("created", set()),
+        by_outcome.get("unknown", set()) | by_outcome.get("broken", set()),
+    )
     return Comparison(
         existing=amounts.total(),
         duplicates=amounts.total() - len(amounts),
-        missing=len(created - there),
-        unexpected=len(there - created - unknown),
+        missing=len(created - existing_numbers),
+        unexpected=len(existing_numbers - created - unknown),
         doubts=len(unknown),
-        doubts_there=len(unknown & there),
-        strange=len(amounts.keys() - set(wished.values())),
+        doubts_existing=len(unknown & existing_numbers),
+        unrequested=len(amounts.keys() - set(requested.values())),
     )
 
 
-async def recorded(base_url: str, token: str) -> Counter[Decimal]:
+async def fetch_amounts(base_url: str, token: str) -> Counter[Decimal]:
     """Ask our own sandbox for the amounts of all the orders that it has."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=120)) as session,
-        session.get(f"{base_url}/sandbox/orders") as answer,
+        session.get(f"{base_url}/sandbox/orders") as response,
     ):
-        answer.raise_for_status()
-        orders: list[dict[str, Any]] = json.loads(await answer.read(), parse_float=Decimal)["orders"]
+        response.raise_for_status()
+        orders: list[dict[str, Any]] = json.loads(await response.read(), parse_float=Decimal)["orders"]
     return Counter(Decimal(order["poster_amount"]) for order in orders)
 
 
-async def settled(ask: Callable[[], Awaitable[Counter[Decimal]]]) -> Counter[Decimal]:
+async def wait_until_stable(fetch: Callable[[], Awaitable[Counter[Decimal]]]) -> Counter[Decimal]:
     """Ask until two answers are the same: a request that was given up may still take effect."""
-    before = await ask()
+    before = await fetch()
     for _ in range(20):
         await asyncio.sleep(0.1)
-        if (now := await ask()) == before:
+        if (now := await fetch()) == before:
             break
         before = now
     return before

@@ -50,51 +50,51 @@ class Loop(VirtualLoop):
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def run_out(self) -> None:
+    def run_until_idle(self) -> None:
         """Run until nothing is left to do."""
         while not self.run():
             pass
 
 
 @frozen(kw_only=True)
-class Weather:
+class OutageSchedule:
     """What happens to the service, and when; all in seconds.
 
     Args:
         capacity: orders a second that it can create when it is well.
-        well: for so long at first.
-        slow: then for so long at ``slowness`` of its capacity.
-        slowness: see ``slow``.
-        out: then for so long it takes no order at all; after that it is well again.
+        healthy: for so long at first.
+        slow: then for so long at ``slow_capacity`` of its capacity.
+        slow_capacity: see ``slow``.
+        outage: then for so long it takes no order at all; after that it is well again.
         failure: how it turns orders away, then and whenever its queue is full.
         queue: of how many seconds' work; what comes on top is turned away.
-        turning_away: what it costs to answer 429, in orders; to refuse a connection costs nothing.
+        rejection_cost: what it costs to answer 429, in orders; to refuse a connection costs nothing.
     """
 
     capacity: float
-    well: float = 60.0
+    healthy: float = 60.0
     slow: float = 60.0
-    slowness: float = 0.5
-    out: float = 600.0
+    slow_capacity: float = 0.5
+    outage: float = 600.0
     failure: Failure = "429"
     queue: float = 1.0
-    turning_away: float = 0.02
+    rejection_cost: float = 0.02
 
     @property
-    def fails_at(self) -> float:
+    def outage_start(self) -> float:
         """When the full outage begins."""
-        return self.well + self.slow
+        return self.healthy + self.slow
 
     @property
-    def ends_at(self) -> float:
+    def outage_end(self) -> float:
         """When it is over."""
-        return self.fails_at + self.out
+        return self.outage_start + self.outage
 
     def capacity_at(self, now: float) -> float:
         """Orders a second; 0 while it is out."""
-        if self.fails_at <= now < self.ends_at:
+        if self.outage_start <= now < self.outage_end:
             return 0.0
-        return self.capacity * (self.slowness if self.well <= now < self.fails_at else 1.0)
+        return self.capacity * (self.slow_capacity if self.healthy <= now < self.outage_start else 1.0)
 
 
 @define
@@ -102,15 +102,15 @@ class SimulatedService:
     """Takes orders, one after the other, or turns them away.
 
     Args:
-        weather: what happens to it.
+        schedule: what happens to it.
         loop: its time, which began at 1000.
         requests: that reached it or tried to, by minute.
     """
 
-    weather: Weather
+    schedule: OutageSchedule
     loop: Loop
     requests: Counter[int] = field(factory=Counter)
-    during: int = 0
+    requests_in_outage: int = 0
     _free_at: float = 0.0
     _ids: Any = field(factory=itertools.count)
 
@@ -118,29 +118,29 @@ class SimulatedService:
         """Seconds since the beginning."""
         return self.loop.time() - 1000.0
 
-    def wait_of(self) -> float | None:
+    def admit(self) -> float | None:
         """Take one request: the seconds until its order exists, or None if it is turned away."""
-        weather, now = self.weather, self.now()
+        schedule, now = self.schedule, self.now()
         self.requests[int(now // 60)] += 1
-        self.during += weather.fails_at <= now < weather.ends_at
-        capacity = weather.capacity_at(now)
+        self.requests_in_outage += schedule.outage_start <= now < schedule.outage_end
+        capacity = schedule.capacity_at(now)
         if not capacity:
             return None
         start = max(self._free_at, now)
-        if start - now < weather.queue:
+        if start - now < schedule.queue:
             self._free_at = start + 1.0 / capacity
             return self._free_at - now
-        if weather.failure == "429":
+        if schedule.failure == "429":
             # Also to say no is work; but what it cannot even say no to is dropped before it costs anything.
-            self._free_at = min(start + weather.turning_away / capacity, now + 2.0 * weather.queue)
+            self._free_at = min(start + schedule.rejection_cost / capacity, now + 2.0 * schedule.queue)
         return None
 
-    def answer(self, order: bytes) -> bytes:
-        """Give the answer that an order exists; ``order`` is `reply_to` what was sent."""
+    def respond(self, order: bytes) -> bytes:
+        """Give the answer that an order exists; ``order`` is `response_template` what was sent."""
         return order.replace(b"HERE", b"tx-%d" % next(self._ids))
 
 
-def reply_to(order: NewOrder) -> bytes:
+def response_template(order: NewOrder) -> bytes:
     """Make the service's answer to an order, with HERE in the place of its id."""
     names = ("poster_currency", "matcher_currency", "poster_amount", "matcher_amount", "exchange_rate")
     fields: dict[str, Any] = {
@@ -160,13 +160,13 @@ def reply_to(order: NewOrder) -> bytes:
     return json.dumps(fields).encode()
 
 
-class _Wire:
+class _FakeWriter:
     """What aiohttp would write to."""
 
     protocol = None
 
     @property
-    def transport(self) -> _Wire:
+    def transport(self) -> _FakeWriter:
         return self
 
     def is_closing(self) -> bool:
@@ -200,17 +200,17 @@ class OutageTransport:
     async def post_order(self, body: GuardedBody, *, headers: Any, left: float) -> ExchangeResult:
         """Send one request; see the original."""
         del headers, left  # no answer takes as long as that
-        wait = self._service.wait_of()
-        if wait is None and self._service.weather.failure == "refused":
+        wait = self._service.admit()
+        if wait is None and self._service.schedule.failure == "refused":
             body.spent = True
             return ExchangeResult(sent=False, error=ConnectionRefusedError())
-        await body.take(_Wire(), None)
+        await body.take(_FakeWriter(), None)
         await asyncio.sleep(LATENCY + (wait or 0.0))
         if wait is None:
             return ExchangeResult(
                 sent=True, status=429, body=b'{"message": "Too Many Requests"}', intact=True
             )
-        return ExchangeResult(sent=True, status=200, body=self._service.answer(self._reply), intact=True)
+        return ExchangeResult(sent=True, status=200, body=self._service.respond(self._reply), intact=True)
 
 
 # --- the fleet ------------------------------------------------------------------------------------
@@ -218,71 +218,71 @@ class OutageTransport:
 NO_BUDGET = RetryBudget(capacity=10**9, cost=0, throttle_cost=0)
 """Every retry that the policy allows is paid for."""
 
-GOAL = 1.1
+MAX_AMPLIFICATION = 1.1
 """Requests for each order wanted, at most, over a full outage."""
 
-LEFT = 0.1
+RECOVERED_FRACTION = 0.1
 """The part of the backlog that is left when the fleet has recovered."""
 
-LOOK_EVERY = 5.0
+SAMPLE_INTERVAL = 5.0
 """Seconds between two counts of what is waited for."""
 
 _NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 
 
 @frozen(kw_only=True)
-class Setting:
+class Scenario:
     """One simulation.
 
     Args:
         clients: how many, each with its own journal and its own budget.
         rate: orders a second of the whole fleet.
-        weather: of the service.
+        schedule: of the service.
         budget: of each client.
-        pauses: seconds before an order is brought again, the first time and from then on.
-        watched: how long a recovery is waited for, in lengths of the outage.
+        retry_pauses: seconds before an order is brought again, the first time and from then on.
+        recovery_window: how long a recovery is waited for, in lengths of the outage.
         seed: of everything.
     """
 
     clients: int
     rate: float
-    weather: Weather
+    schedule: OutageSchedule
     budget: RetryBudget = field(factory=RetryBudget)
-    pauses: tuple[float, float] = (30.0, 60.0)
-    watched: float = 1.5
+    retry_pauses: tuple[float, float] = (30.0, 60.0)
+    recovery_window: float = 1.5
     seed: int = 0
 
     @property
-    def patience(self) -> float:
+    def recovery_timeout(self) -> float:
         """Seconds after the outage's end for which a recovery is waited for."""
-        return self.watched * (self.weather.slow + self.weather.out)
+        return self.recovery_window * (self.schedule.slow + self.schedule.outage)
 
 
 @frozen(kw_only=True)
-class OutageFindings:
+class OutageResult:
     """What one simulation found.
 
     Args:
-        setting: which it was.
+        scenario: which it was.
         calls: of ``create_order`` during the full outage.
         requests: that were sent meanwhile.
-        by_minute: calls and requests of each minute from the beginning.
+        per_minute: calls and requests of each minute from the beginning.
         backlog: orders wanted before the outage's end that did not exist at that moment.
-        waiting: minutes, and how many orders were wanted and did not exist then.
+        backlog_over_time: minutes, and how many orders were wanted and did not exist then.
         recovered_after: seconds from the outage's end until a tenth of it was left; None if never.
-        other_work: of the service from the outage's end until then, in orders a second: new orders, and
+        other_load: of the service from the outage's end until then, in orders a second: new orders, and
             turning away the first request of each call. Where it never was, the new orders alone.
         doubts: orders in doubt.
     """
 
-    setting: Setting
+    scenario: Scenario
     calls: int
     requests: int
-    by_minute: tuple[tuple[int, int], ...]
+    per_minute: tuple[tuple[int, int], ...]
     backlog: int
-    waiting: tuple[tuple[float, int], ...]
+    backlog_over_time: tuple[tuple[float, int], ...]
     recovered_after: float | None
-    other_work: float
+    other_load: float
     doubts: int
 
     @property
@@ -291,147 +291,151 @@ class OutageFindings:
         return self.requests / self.calls if self.calls else 0.0
 
     @property
-    def amplifications(self) -> list[float]:
+    def amplification_per_minute(self) -> list[float]:
         """The same of each minute from the beginning."""
-        return [requests / calls if calls else 0.0 for calls, requests in self.by_minute]
+        return [requests / calls if calls else 0.0 for calls, requests in self.per_minute]
 
     @property
-    def calls_a_client(self) -> float:
+    def calls_per_client(self) -> float:
         """How many calls each client made during the full outage."""
-        return self.calls / self.setting.clients
+        return self.calls / self.scenario.clients
 
     @property
-    def met(self) -> tuple[bool, bool]:
+    def goals_met(self) -> tuple[bool, bool]:
         """Whether the goals are met: for amplification, and for recovery."""
-        in_time = self.recovered_after is not None and self.recovered_after <= self.due_after
-        return self.amplification <= GOAL, in_time
+        in_time = self.recovered_after is not None and self.recovered_after <= self.expected_recovery
+        return self.amplification <= MAX_AMPLIFICATION, in_time
 
     @property
-    def due_after(self) -> float:
+    def expected_recovery(self) -> float:
         """Seconds that the backlog needs: it, divided by the service's spare capacity."""
-        return self.backlog / (self.setting.weather.capacity - self.other_work)
+        return self.backlog / (self.scenario.schedule.capacity - self.other_load)
 
 
 class _Client(TransferClient):
     """A client of the simulated service."""
 
     def __init__(self, transport: OutageTransport, **settings: Any) -> None:
-        self._way = transport
+        self._simulated_transport = transport
         super().__init__("https://service.example", "made-up", **settings)
 
     def _transport_to(self, *_: Any, **__: Any) -> Any:
-        return self._way
+        return self._simulated_transport
 
 
 class Fleet:
     """The simulation while it runs.
 
     Args:
-        setting: decides everything.
+        scenario: decides everything.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting, self._weather = setting, setting.weather
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario, self._schedule = scenario, scenario.schedule
         self._loop = Loop()
-        self._service = SimulatedService(setting.weather, self._loop)
-        self._chance = random.Random(f"fleet:{setting.seed}")
+        self._service = SimulatedService(scenario.schedule, self._loop)
+        self._rng = random.Random(f"fleet:{scenario.seed}")
         (self._order,) = new_orders(1)
-        self._wanted: set[int] = set()  # and not there yet
-        self._backlog = self._during = self._doubts = 0
-        self._new = self._turned_away = 0  # between the outage's end and the recovery
+        self._missing: set[int] = set()  # and not there yet
+        self._backlog = self._calls_in_outage = self._doubts = 0
+        self._new_orders = self._rejected_calls = 0  # between the outage's end and the recovery
         self._calls: Counter[int] = Counter()
-        self._waiting: list[tuple[float, int]] = []
+        self._backlog_over_time: list[tuple[float, int]] = []
         self._recovered_at: float | None = None
 
-    def run(self) -> OutageFindings:
+    def run(self) -> OutageResult:
         """Run it to its end, in no time."""
-        self._clients = list(self._made())
-        self._loop.create_task(self._arrive())
-        self._loop.create_task(self._look())
-        self._loop.call_at(1000.0 + self._weather.ends_at, self._come_back)
-        self._loop.run_out()
-        ended, minutes = self._recovered_at, range(int(self._waiting[-1][0]))
-        after = None if ended is None else ended - self._weather.ends_at
-        return OutageFindings(
-            setting=self._setting,
-            calls=self._during,
-            requests=self._service.during,
-            by_minute=tuple((self._calls[minute], self._service.requests[minute]) for minute in minutes),
+        self._clients = list(self._create_clients())
+        self._loop.create_task(self._generate_orders())
+        self._loop.create_task(self._sample_backlog())
+        self._loop.call_at(1000.0 + self._schedule.outage_end, self._record_backlog)
+        self._loop.run_until_idle()
+        recovered_at, minutes = self._recovered_at, range(int(self._backlog_over_time[-1][0]))
+        after = None if recovered_at is None else recovered_at - self._schedule.outage_end
+        return OutageResult(
+            scenario=self._scenario,
+            calls=self._calls_in_outage,
+            requests=self._service.requests_in_outage,
+            per_minute=tuple((self._calls[minute], self._service.requests[minute]) for minute in minutes),
             backlog=self._backlog,
-            waiting=tuple(self._waiting),
+            backlog_over_time=tuple(self._backlog_over_time),
             recovered_after=after,
-            other_work=self._other_work(after),
+            other_load=self._other_load(after),
             doubts=self._doubts,
         )
 
-    def _made(self) -> Iterator[TransferClient]:
-        loop, reply = self._loop, reply_to(self._order)
+    def _create_clients(self) -> Iterator[TransferClient]:
+        loop, reply = self._loop, response_template(self._order)
         clock = Clock(
             now=loop.time,
             utc=lambda: _NOON + timedelta(seconds=loop.time()),
             sleep=asyncio.sleep,
-            chance=self._chance.random,
+            chance=self._rng.random,
         )
-        policy = RetryPolicy(budget=self._setting.budget)
-        for _ in range(self._setting.clients):
+        policy = RetryPolicy(budget=self._scenario.budget)
+        for _ in range(self._scenario.clients):
             yield _Client(OutageTransport(self._service, reply), retry=policy, clock=clock)
 
-    async def _arrive(self) -> None:
-        for number, moment in enumerate(poisson(self._setting.rate, seed=self._setting.seed)):
+    async def _generate_orders(self) -> None:
+        for number, moment in enumerate(poisson(self._scenario.rate, seed=self._scenario.seed)):
             await asyncio.sleep(moment - self._service.now())
-            if self._is_over():
+            if self._is_finished():
                 return
-            self._wanted.add(number)
-            self._new += self._is_recovering()
-            self._loop.create_task(self._want(number, self._chance.choice(self._clients)))
+            self._missing.add(number)
+            self._new_orders += self._is_recovering()
+            self._loop.create_task(self._request_until_created(number, self._rng.choice(self._clients)))
 
-    async def _want(self, number: int, client: TransferClient) -> None:
+    async def _request_until_created(self, number: int, client: TransferClient) -> None:
         """Bring one order, until it exists."""
-        pause, later = self._setting.pauses
+        pause, next_pause = self._scenario.retry_pauses
         while not await self._call(number, client):
-            await asyncio.sleep(pause * (0.5 + self._chance.random()))
-            if self._is_over():
+            await asyncio.sleep(pause * (0.5 + self._rng.random()))
+            if self._is_finished():
                 return
-            pause = later
-        self._wanted.discard(number)
-        if self._backlog and self._recovered_at is None and len(self._wanted) <= self._backlog * LEFT:
+            pause = next_pause
+        self._missing.discard(number)
+        if (
+            self._backlog
+            and self._recovered_at is None
+            and len(self._missing) <= self._backlog * RECOVERED_FRACTION
+        ):
             self._recovered_at = self._service.now()
 
     async def _call(self, number: int, client: TransferClient) -> bool:
         """Call once; false after a certain no."""
         now = self._service.now()
         self._calls[int(now // 60)] += 1
-        self._during += self._weather.fails_at <= now < self._weather.ends_at
+        self._calls_in_outage += self._schedule.outage_start <= now < self._schedule.outage_end
         try:
             await client.create_order(self._order, key=f"order-{number}", held="made-up")
         except TransferError as error:
             if error.outcome is not Outcome.UNKNOWN:
-                self._turned_away += self._is_recovering()
+                self._rejected_calls += self._is_recovering()
                 return False
             self._doubts += 1
         return True
 
-    async def _look(self) -> None:
-        while not self._is_over():
-            self._waiting.append((self._service.now() / 60, len(self._wanted)))
-            await asyncio.sleep(LOOK_EVERY)
-        self._waiting.append((self._service.now() / 60, len(self._wanted)))
+    async def _sample_backlog(self) -> None:
+        while not self._is_finished():
+            self._backlog_over_time.append((self._service.now() / 60, len(self._missing)))
+            await asyncio.sleep(SAMPLE_INTERVAL)
+        self._backlog_over_time.append((self._service.now() / 60, len(self._missing)))
 
     def _is_recovering(self) -> bool:
-        return self._recovered_at is None and self._service.now() >= self._weather.ends_at
+        return self._recovered_at is None and self._service.now() >= self._schedule.outage_end
 
-    def _other_work(self, after: float | None) -> float:
+    def _other_load(self, after: float | None) -> float:
         if not after:
-            return self._setting.rate
-        cost = self._weather.turning_away if self._weather.failure == "429" else 0.0
-        return (self._new + cost * self._turned_away) / after
+            return self._scenario.rate
+        cost = self._schedule.rejection_cost if self._schedule.failure == "429" else 0.0
+        return (self._new_orders + cost * self._rejected_calls) / after
 
-    def _come_back(self) -> None:
-        self._backlog = len(self._wanted)
+    def _record_backlog(self) -> None:
+        self._backlog = len(self._missing)
 
-    def _is_over(self) -> bool:
+    def _is_finished(self) -> bool:
         """Whether all that is to be seen was seen: the recovery and a minute more, or its failing."""
-        now, ended = self._service.now(), self._recovered_at
-        if ended is not None:
-            return now >= ended + 60.0
-        return now >= self._weather.ends_at + self._setting.patience
+        now, recovered_at = self._service.now(), self._recovered_at
+        if recovered_at is not None:
+            return now >= recovered_at + 60.0
+        return now >= self._schedule.outage_end + self._scenario.recovery_timeout

@@ -39,7 +39,7 @@ from tests.support.postgres import PostgresServer
 from transfer_async._converters.messages import OrderCommand
 from transfer_async.integrations.faststream.broker import broker_at
 
-PARTIES = {
+ROLES = {
     "worker": "workers",
     "nats-server": "broker",
     "postgres": "database",
@@ -55,7 +55,7 @@ BARE_LOOP = ("benchmarks.contenders.bare_worker",)
 
 
 @frozen
-class WorkersFindings:
+class WorkersResult:
     """One measurement: orders a second with so many workers, and CPU microseconds an order, by party."""
 
     workers: int
@@ -82,9 +82,7 @@ def hooks() -> list[Any]:
     return [FundsHold(place, release)]
 
 
-def measured(
-    *, workers: int, orders: int, concurrency: int, program: Sequence[str] = WORKER
-) -> WorkersFindings:
+def measure(*, workers: int, orders: int, concurrency: int, program: Sequence[str] = WORKER) -> WorkersResult:
     """Let ``workers`` carry out ``orders`` commands, each of its own key, on an empty journal."""
     with ExitStack() as stack:
         postgres = stack.enter_context(PostgresServer())
@@ -93,36 +91,36 @@ def measured(
         asyncio.run(_send(nats.address, orders))
         for _ in range(workers):
             stack.enter_context(_worker(program, nats.address, postgres.dsn, service, concurrency))
-        first, last = asyncio.run(_answered(nats.address, orders))
-    between = orders - 2 * (orders // 10)
-    cpu = {party: 1e6 * used / between for party, used in (last.cpu - first.cpu).items()}
-    busy = _share(last.machine, first.machine)
-    return WorkersFindings(workers, between / (last.at - first.at), cpu, busy)
+        first, last = asyncio.run(_wait_for_outcomes(nats.address, orders))
+    measured_orders = orders - 2 * (orders // 10)
+    cpu = {role: 1e6 * used / measured_orders for role, used in (last.cpu - first.cpu).items()}
+    busy = _busy_share(last.machine, first.machine)
+    return WorkersResult(workers, measured_orders / (last.at - first.at), cpu, busy)
 
 
 async def _send(address: str, orders: int) -> None:
-    line = broker_at(address)
-    await line.open()
+    connection = broker_at(address)
+    await connection.open()
     for number, order in enumerate(new_orders(orders)):
         command = OrderCommand(key=f"payment-{number}", order=order)
-        await line.order(command)
-    await line.close()
+        await connection.order(command)
+    await connection.close()
 
 
-async def _answered(address: str, orders: int) -> list[_Moment]:
+async def _wait_for_outcomes(address: str, orders: int) -> list[_Snapshot]:
     """The moments when the first tenth of the outcomes was there, and all but the last; waits for all."""
-    line: Any = broker_at(address)
-    await line.open()
-    manager = await line._manager()
-    reader = await manager.subscribe(line.settings.outcomes, ordered_consumer=True)
-    moments = []
+    connection: Any = broker_at(address)
+    await connection.open()
+    manager = await connection._manager()
+    reader = await manager.subscribe(connection.settings.outcomes, ordered_consumer=True)
+    snapshots = []
     for number in range(1, orders + 1):
         message = await reader.next_msg(timeout=60)
         assert json.loads(message.data)["outcome"] == "created"  # noqa: S101 - or the rate is another's
         if number in (orders // 10, orders - orders // 10):
-            moments.append(_Moment(message.metadata.timestamp.timestamp(), _cpu(), _machine()))
-    await line.close()
-    return moments
+            snapshots.append(_Snapshot(message.metadata.timestamp.timestamp(), _cpu(), _cpu_ticks()))
+    await connection.close()
+    return snapshots
 
 
 @contextmanager
@@ -145,7 +143,7 @@ def _worker(
 
 
 @frozen
-class _Moment:
+class _Snapshot:
     """What was used up to a moment: seconds of each party's processors, and the machine's ticks."""
 
     at: float
@@ -156,25 +154,25 @@ class _Moment:
 def _cpu() -> Counter[str]:
     """CPU seconds so far of every process beneath this one, by party."""
     parents: dict[int, int] = {}
-    found: dict[int, tuple[str, float]] = {}
+    results: dict[int, tuple[str, float]] = {}
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            words = (directory / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            fields = (directory / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             command = (directory / "cmdline").read_bytes().decode(errors="replace")
         except OSError:  # it has just ended
             continue
         pid = int(directory.name)
-        parents[pid] = int(words[1])
-        party = next((party for word, party in PARTIES.items() if word in command), "")
-        found[pid] = party, (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        parents[pid] = int(fields[1])
+        role = next((role for word, role in ROLES.items() if word in command), "")
+        results[pid] = role, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     used: Counter[str] = Counter()
-    for pid, (party, seconds) in found.items():
-        if party and _is_beneath(pid, parents):
-            used[party] += seconds
+    for pid, (role, seconds) in results.items():
+        if role and _is_descendant(pid, parents):
+            used[role] += seconds
     return used
 
 
-def _is_beneath(pid: int, parents: dict[int, int]) -> bool:
+def _is_descendant(pid: int, parents: dict[int, int]) -> bool:
     while pid > 1:
         pid = parents.get(pid, 0)
         if pid == os.getpid():
@@ -182,37 +180,37 @@ def _is_beneath(pid: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _machine() -> tuple[float, float]:
+def _cpu_ticks() -> tuple[float, float]:
     """Ticks of all cores so far: idle, and all."""
     ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:]]
     return float(ticks[3] + ticks[4]), float(sum(ticks[:8]))
 
 
-def _share(after: tuple[float, float], before: tuple[float, float]) -> float:
+def _busy_share(after: tuple[float, float], before: tuple[float, float]) -> float:
     return 1 - (after[0] - before[0]) / max(1.0, after[1] - before[1])
 
 
-def against_bare(rounds: int, *, orders: int, concurrency: int) -> dict[str, list[WorkersFindings]]:
+def compare_with_bare_loop(rounds: int, *, orders: int, concurrency: int) -> dict[str, list[WorkersResult]]:
     """Let one worker and a bare loop carry out the same, by turns."""
     programs = {"worker": WORKER, "bare loop": BARE_LOOP}
-    found: dict[str, list[WorkersFindings]] = {name: [] for name in programs}
+    results: dict[str, list[WorkersResult]] = {name: [] for name in programs}
     for _ in range(rounds):
         for name, program in programs.items():
-            one = measured(workers=1, orders=orders, concurrency=concurrency, program=program)
-            found[name].append(one)
-            print(_row(name, one), flush=True)
-    ours, theirs = (median(one.cpu["workers"] for one in each) for each in found.values())
-    mine, bare = (median(one.against_service for one in each) for each in found.values())
+            result = measure(workers=1, orders=orders, concurrency=concurrency, program=program)
+            results[name].append(result)
+            print(_row(name, result), flush=True)
+    ours, theirs = (median(result.cpu["workers"] for result in each) for each in results.values())
+    mine, bare = (median(result.against_service for result in each) for each in results.values())
     print(
         f"\nCPU of a worker's process for one order: {ours:.0f} us, {ours / theirs:.2f} times a bare loop's"
     )
     print(f"divided by the service's CPU: {mine:.2f} and {bare:.2f}, ratio {mine / bare:.2f}")
-    return found
+    return results
 
 
-def _row(name: str, one: WorkersFindings) -> str:
-    cpu = ", ".join(f"{one.cpu.get(party, 0):.0f} us" for party in PARTIES.values())
-    return f"| {name:>9} | {one.rate:15.0f} | {one.busy:19.0%} | {cpu}"
+def _row(name: str, result: WorkersResult) -> str:
+    cpu = ", ".join(f"{result.cpu.get(role, 0):.0f} us" for role in ROLES.values())
+    return f"| {name:>9} | {result.rate:15.0f} | {result.busy:19.0%} | {cpu}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -227,13 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
     size = {"orders": options.orders, "concurrency": options.concurrency}
-    print(
-        "|   workers | orders a second | the machine is busy | CPU an order: " + ", ".join(PARTIES.values())
-    )
-    found = against_bare(options.bare, **size) if options.bare else {"worker": []}
+    print("|   workers | orders a second | the machine is busy | CPU an order: " + ", ".join(ROLES.values()))
+    results = compare_with_bare_loop(options.bare, **size) if options.bare else {"worker": []}
     for workers in [] if options.bare else options.workers:
-        found["worker"].append(measured(workers=workers, **size))
-        print(_row(str(workers), found["worker"][-1]), flush=True)
+        results["worker"].append(measure(workers=workers, **size))
+        print(_row(str(workers), results["worker"][-1]), flush=True)
     if options.json:
-        figures = {name: [asdict(one) for one in each] for name, each in found.items()}
+        figures = {name: [asdict(result) for result in each] for name, each in results.items()}
         options.json.write_text(json.dumps(figures, indent=2), encoding="utf-8")

@@ -14,8 +14,8 @@ import json
 import sys
 from typing import Any
 
-from benchmarks.contenders import Terms
-from benchmarks.contenders.ours import Ours, StubbedTransport, answer_to
+from benchmarks.contenders import ContenderSettings
+from benchmarks.contenders.ours import Ours, StubTransport, response_to
 from benchmarks.measuring.samples import drive
 from benchmarks.measuring.workload import new_orders
 from transfer_async._converters import converter
@@ -24,16 +24,16 @@ from transfer_async._models.responses import Order
 from transfer_async._pipeline import create_order
 from transfer_async._pipeline.call import ClientCore, OrderCall
 
-AT_ONCE = 8
+CONCURRENCY = 8
 WARM_UP = 40
-COUNTED = 200
+COUNTED_ORDERS = 200
 
 
 async def work(*, orders: int, decodes: int) -> None:
     """Create so many orders, and read so many answers."""
-    async with Ours(Terms(stubbed=True)) as ours:
-        await drive(ours.create, count=orders, at_once=AT_ONCE)
-    answer = answer_to(new_orders(1)[0])
+    async with Ours(ContenderSettings(stub_transport=True)) as ours:
+        await drive(ours.create, count=orders, concurrency=CONCURRENCY)
+    answer = response_to(new_orders(1)[0])
     for _ in range(decodes):
         converter.read_answer(answer)
 
@@ -46,58 +46,58 @@ async def calls() -> float:
         nonlocal seen
         seen += event in ("call", "c_call")
 
-    async with Ours(Terms(stubbed=True)) as ours:
-        await drive(ours.create, count=WARM_UP, at_once=AT_ONCE)
+    async with Ours(ContenderSettings(stub_transport=True)) as ours:
+        await drive(ours.create, count=WARM_UP, concurrency=CONCURRENCY)
         sys.setprofile(count)
-        await drive(ours.create, count=COUNTED, at_once=AT_ONCE)
+        await drive(ours.create, count=COUNTED_ORDERS, concurrency=CONCURRENCY)
         sys.setprofile(None)
-    return seen / COUNTED
+    return seen / COUNTED_ORDERS
 
 
 async def blocks() -> float:
     """The blocks of memory that an order in flight holds, while its answer is still to come."""
-    async with Ours(Terms(stubbed=True)) as ours:
-        await drive(ours.create, count=WARM_UP, at_once=AT_ONCE)
-        gate = Gated(ours)
+    async with Ours(ContenderSettings(stub_transport=True)) as ours:
+        await drive(ours.create, count=WARM_UP, concurrency=CONCURRENCY)
+        gate = GatedTransport(ours)
         gc.collect()
         before = sys.getallocatedblocks()
-        tasks = [asyncio.ensure_future(ours.create(0)) for _ in range(COUNTED)]
-        await gate.all_there.wait()
+        tasks = [asyncio.ensure_future(ours.create(0)) for _ in range(COUNTED_ORDERS)]
+        await gate.all_sent.wait()
         gc.collect()
         held = sys.getallocatedblocks() - before
-        gate.opened.set()
+        gate.released.set()
         await asyncio.gather(*tasks)
-    return held / COUNTED
+    return held / COUNTED_ORDERS
 
 
-class Gated(StubbedTransport):
+class GatedTransport(StubTransport):
     """A stubbed transport that answers nobody before all have asked."""
 
     def __init__(self, ours: Ours) -> None:
         super().__init__(new_orders(1)[0])
-        self.all_there, self.opened = asyncio.Event(), asyncio.Event()
-        self._here = 0
-        self.take_the_place(ours.client)
+        self.all_sent, self.released = asyncio.Event(), asyncio.Event()
+        self._sent = 0
+        self.install(ours.client)
 
     async def post_order(self, *arguments: Any, **options: Any) -> ExchangeResult:
-        """See `StubbedTransport.post_order`."""
-        self._here += 1
-        if self._here == COUNTED:
-            self.all_there.set()
-        await self.opened.wait()
+        """See `StubTransport.post_order`."""
+        self._sent += 1
+        if self._sent == COUNTED_ORDERS:
+            self.all_sent.set()
+        await self.released.wait()
         return await super().post_order(*arguments, **options)
 
 
-def waste() -> None:
+def add_waste() -> None:
     """Make each call copy its intent, and keep that and twenty things more: the guard is to tell."""
     run = create_order.create_order
 
     async def wasteful(context: ClientCore, call: OrderCall) -> Order:
-        kept = [copy.deepcopy(call.work.intent), *(object() for _ in range(20))]
+        extra = [copy.deepcopy(call.work.intent), *(object() for _ in range(20))]
         try:
             return await run(context, call)
         finally:
-            kept.clear()
+            extra.clear()
 
     create_order.create_order = wasteful
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--waste", action="store_true")
     options = parser.parse_args()
     if options.waste:
-        waste()
+        add_waste()
     if options.count:
         print(json.dumps({"calls": asyncio.run(calls()), "blocks": asyncio.run(blocks())}))
     else:
