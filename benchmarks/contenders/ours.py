@@ -1,4 +1,4 @@
-"""`transfer_async` with its defaults: a hold that does nothing, a journal in memory, retries."""
+"""`transfer_async` with its defaults: a no-op hold, a journal in memory, and retries."""
 
 from __future__ import annotations
 
@@ -26,31 +26,28 @@ from transfer_async._http.write_guard import GuardedBody
 
 
 async def place(_intent: OrderIntent) -> str:
-    """Place a hold that costs nothing."""
+    """Place a hold without doing anything."""
     return "held"
 
 
 async def release(_intent: OrderIntent, _receipt: str | None) -> None:
-    """Release the hold."""
+    """Release a hold without doing anything."""
 
 
 @define
 class Check:
-    """A hook before the hold that does nothing and can be undone."""
+    """A no-op hook that can be undone."""
 
     name: str
 
     async def before(self, _intent: OrderIntent) -> str:
-        """Pass."""
         return "passed"
 
     async def undo(self, _intent: OrderIntent, _receipt: str | None) -> None:
-        """Nothing."""
+        pass
 
 
 class Ours:
-    """The contender of this module."""
-
     def __init__(self, settings: ContenderSettings) -> None:
         self._terms = settings
         self._keys = itertools.count()
@@ -73,7 +70,6 @@ class Ours:
         await self.client.close()
 
     async def create(self, number: int) -> Order:
-        """See `Contender.create`."""
         order = self._orders[number % len(self._orders)]
         key = f"payment-{next(self._keys)}" if self._terms.caller_keys else None
         return await self.client.create_order(order, key=key)
@@ -96,7 +92,7 @@ def _client_options(settings: ContenderSettings) -> dict[str, Any]:
 
 
 def response_to(order: NewOrder) -> bytes:
-    """The service's response."""
+    """Return the service's response to an order."""
     return Responses().respond(json.loads(order.to_json(), parse_float=str))
 
 
@@ -104,10 +100,12 @@ _numbers = itertools.count()
 
 
 class StubTransport:
-    """A transport that responds at once, with a new order id each time.
+    """A transport that responds immediately, with a new order id each time.
+
+    What remains to be measured is the client's own work.
 
     Args:
-        order: the only order that the client sends.
+        order: the only order that the client will send.
     """
 
     def __init__(self, order: NewOrder) -> None:
@@ -115,11 +113,10 @@ class StubTransport:
         self._pieces = answer.split(Order.from_json(answer).id.encode())
 
     def install(self, client: TransferClient) -> None:
-        """Replace the transport of ``client``."""
-        client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stand-in
+        """Install this transport in ``client``."""
+        client._context.transport.post_order = self.post_order  # type: ignore[method-assign] # a stub
 
     async def post_order(self, body: GuardedBody, **_: Any) -> ExchangeResult:
-        """See `transfer_async._http.transport.Transport.post_order`."""
         body.spent = body.handed_over = True
         order_id = b"tx-%020d" % next(_numbers)
         return ExchangeResult(sent=True, status=200, body=order_id.join(self._pieces), intact=True)

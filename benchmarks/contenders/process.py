@@ -1,4 +1,7 @@
-"""A contender in its own process: what it runs there, and how it is controlled from outside."""
+"""Run each contender in its own process.
+
+The benchmark starts a `ContenderProcess`. The process reads one JSON command per line from standard input,
+runs the method of `ContenderCommands` with that name, and prints the result as JSON."""
 
 from __future__ import annotations
 
@@ -23,29 +26,29 @@ from benchmarks.measuring.samples import Sample, drive
 from benchmarks.measuring.services import WARM_UP_REQUESTS
 
 TIMEOUT = 300.0
-"""The timeout for one reply, in seconds."""
+"""Seconds to wait for the result of a command."""
 
 
 class ContenderUnavailable(Exception):
-    """A contender that is not available, and the reason."""
+    """A package that the contender needs is not installed."""
 
 
 class ContenderProcess:
-    """A contender in a process of its own, on a core of its own.
+    """The benchmark's side of a contender's process.
 
     Args:
-        name: the contender's name.
+        name: the name of the contender.
         settings: its settings.
-        core: the core it runs on; None for any.
+        core: the CPU core to pin the process to; None for any.
 
     Raises:
-        ContenderUnavailable: a dependency is not installed.
+        ContenderUnavailable: a package that the contender needs is not installed.
     """
 
     def __init__(self, name: str, settings: ContenderSettings, *, core: int | None) -> None:
         options = json.dumps({**attrs.asdict(settings), "core": core})
         self.name = name
-        self._process = subprocess.Popen(  # noqa: S603 - a module of ours
+        self._process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "benchmarks.contenders.process", name, options],
             cwd=machine.ROOT,
             stdin=subprocess.PIPE,
@@ -62,7 +65,7 @@ class ContenderProcess:
             raise ContenderUnavailable(f"{name}: {why}")
 
     def call(self, command: str, *, timeout: float = TIMEOUT, **arguments: Any) -> Any:
-        """Run a method of `ContenderCommands` in the process.
+        """Run a method of `ContenderCommands` in the process and return its result.
 
         Raises:
             RuntimeError: the process ended or took too long.
@@ -73,7 +76,7 @@ class ContenderProcess:
         return self._read(timeout)
 
     def sample(self, *, concurrency: int, seconds: float) -> Sample:
-        """Create orders in the process."""
+        """Create orders for ``seconds``."""
         return Sample(**self.call("sample", concurrency=concurrency, seconds=seconds))
 
     def _read(self, timeout: float) -> Any:
@@ -86,11 +89,11 @@ class ContenderProcess:
             watch.cancel()
         if not line:
             self.end()
-            raise RuntimeError(f"{self.name}: its process ended, or took longer than {timeout:.0f} s")
+            raise RuntimeError(f"{self.name}: the process exited, or did not respond within {timeout:.0f} s")
         return json.loads(line)
 
     def end(self) -> None:
-        """End the process; may be called more than once."""
+        """Stop the process. Calling this again has no effect."""
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
         self._process.stdin.close()
         try:
@@ -111,7 +114,7 @@ class ContenderProcess:
 def contender_processes(
     names: Iterable[str], settings: ContenderSettings, left_out: list[str], *, core: int | None
 ) -> Iterator[dict[str, ContenderProcess]]:
-    """Start a process for each; add those that are not available to ``left_out``."""
+    """Start a process for each contender; add the unavailable ones to ``left_out``."""
     with ExitStack() as stack:
         results = {}
         for name in names:
@@ -129,31 +132,33 @@ POLL_INTERVAL = 0.02
 
 
 class ContenderCommands:
-    """The requests that a contender's process accepts.
+    """The commands that run in a contender's process.
 
     Args:
-        contender: the contender, opened.
+        contender: the open contender.
     """
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
 
-    async def sample(self, *, concurrency: int, seconds: float, count: int = UNLIMITED) -> dict[str, Any]:
-        """Create orders for so many seconds, after a warm-up that opens all connections."""
+    async def sample(self, *, concurrency: int, seconds: float) -> dict[str, Any]:
+        """Create orders for ``seconds``, after a warm-up that opens all connections."""
         await drive(self._contender.create, count=2 * concurrency, concurrency=concurrency)
         return attrs.asdict(
-            await drive(self._contender.create, count=count, concurrency=concurrency, seconds=seconds)
+            await drive(self._contender.create, count=UNLIMITED, concurrency=concurrency, seconds=seconds)
         )
 
     async def profile(self, *, concurrency: int, seconds: float) -> dict[str, Any]:
-        """Create orders as above, and sample where the time goes."""
+        """Create orders as `sample` does; return the CPU seconds by part of the program."""
         await drive(self._contender.create, count=2 * concurrency, concurrency=concurrency)
         with profile_cpu() as profile:
             await drive(self._contender.create, count=UNLIMITED, concurrency=concurrency, seconds=seconds)
         return profile
 
     async def memory_per_order(self, *, count: int) -> dict[str, Any]:
-        """Return the memory of so many orders in flight; the service responds only after it has all."""
+        """Return the memory per order with ``count`` orders in flight.
+
+        The service must hold its responses until all requests have arrived."""
         await drive(self._contender.create, count=WARM_UP_REQUESTS, concurrency=8)
         before = peak = machine.rss_after_gc()
         tasks = [asyncio.ensure_future(self._contender.create(number)) for number in range(count)]
@@ -166,7 +171,7 @@ class ContenderCommands:
     async def run_long(
         self, *, concurrency: int, orders_done: list[int], seconds: float
     ) -> list[dict[str, float]]:
-        """Return cost and memory after so many orders and after so many more; fewer if the time is up."""
+        """Return CPU cost and memory at each number of ``orders_done``, or fewer if the time is up."""
         results, created, end = [], 0, time.perf_counter() + seconds
         for number in orders_done:
             left = max(0.0, end - time.perf_counter())
@@ -189,7 +194,7 @@ class ContenderCommands:
 # that decodes. Waiting is not counted.
 
 PROFILE_INTERVAL = 0.00097
-"""The interval in seconds, chosen so that it coincides with no other period."""
+"""The sampling interval in seconds. It is not a multiple of other periods, such as 1 ms."""
 
 PROFILE_PARTS = {
     "transfer_async._converters": "decode and encode",
@@ -207,21 +212,21 @@ PROFILE_PARTS = {
     "yarl": "aiohttp itself",
     "benchmarks": "the benchmark",
 }
-"""The part that a module belongs to, by the longest matching prefix of its name."""
+"""The part of the program for each module; the longest matching prefix counts."""
 
 EVENT_LOOP = "event loop"
 
 
 @contextmanager
 def profile_cpu() -> Iterator[dict[str, float]]:
-    """Add up CPU seconds by part, of the main thread only."""
+    """Collect the CPU seconds of the main thread, by part of the program."""
     profile: dict[str, float] = {}
     before: float | None = None
 
     def on_signal(_number: int, frame: FrameType | None) -> None:
         nonlocal before
         part, now = _part_of(frame), time.process_time()
-        if before is not None:  # the first look only begins: what came before may have been anything
+        if before is not None:  # the time before the first sample is unknown
             profile[part] = profile.get(part, 0.0) + now - before
         before = now
 
@@ -246,7 +251,7 @@ def _part_of(frame: FrameType | None) -> str:
 
 
 def main() -> None:
-    """Run the contender of the first argument with the settings of the second, until the input ends."""
+    """Run the contender that the arguments name, until standard input is closed."""
     name, options = sys.argv[1], json.loads(sys.argv[2])
     machine.pin(options.pop("core"))
     machine.raise_file_limit()
@@ -272,7 +277,7 @@ async def _enter(name: str, settings: ContenderSettings) -> Contender:
     contender_class: type[Contender] = getattr(
         importlib.import_module(f"benchmarks.contenders.{module}"), kind
     )
-    return await contender_class(settings).__aenter__()  # some want a running loop when they are made
+    return await contender_class(settings).__aenter__()  # some constructors need a running loop
 
 
 def _send(message: object) -> None:

@@ -1,4 +1,4 @@
-"""Our models in pydantic, field by field: amounts as `Decimal`, times aware."""
+"""pydantic models with the same fields and types as ours: amounts are `Decimal`, times are timezone-aware."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _WIRE_NAMES = {
 
 
 def _model_of(cls: Any) -> type[BaseModel]:
-    """Return a pydantic model with the fields and types of an attrs class; references stay unresolved."""
+    """Return a pydantic model with the fields and types of an attrs class.
+
+    References to other models are resolved later, by ``model_rebuild``."""
     hints = typing.get_type_hints(cls)
     fields: dict[str, Any] = {
         field.name: (
@@ -33,17 +35,17 @@ def _model_of(cls: Any) -> type[BaseModel]:
             ),
         )
         for field in attrs.fields(cls)
-        if field.name != "unread"  # ours alone
+        if field.name != "unread"  # a private field of ours
     }
     return create_model(cls.__name__, **fields)
 
 
 def _type_of(hint: Any) -> Any:
-    """Return ``hint`` with each of our classes replaced by its pydantic model."""
+    """Replace each of our classes in a type hint with its pydantic model."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return typing.Union[tuple(_type_of(field) for field in typing.get_args(hint))]  # noqa: UP007 - of a tuple
+        return typing.Union[tuple(_type_of(field) for field in typing.get_args(hint))]  # noqa: UP007 - built from a tuple
     if typing.get_origin(hint) is tuple:
-        return tuple[_type_of(typing.get_args(hint)[0]), ...]  # type: ignore[misc] # made at run time
+        return tuple[_type_of(typing.get_args(hint)[0]), ...]  # type: ignore[misc] # built at run time
     if hint is datetime:
         return AwareDatetime
     return ForwardRef(hint.__name__) if isinstance(hint, type) and attrs.has(hint) else hint

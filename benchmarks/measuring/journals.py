@@ -1,4 +1,4 @@
-"""The journals to measure, each on a real disk, and facts about that disk."""
+"""Create journals on a real disk, and describe that disk."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MEMORY, SQLITE, POSTGRES = "MemoryJournal", "SQLiteJournal", "PostgresJournal"
 JOURNALS = (MEMORY, SQLITE, POSTGRES)
 
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs", "devtmpfs")
-"""File systems in memory, on which a commit costs nothing and protects nothing."""
+"""File systems in memory, where a commit costs nothing."""
 
 POSTGRES_SETTINGS = {"shared_buffers": "128MB"}
-"""PostgreSQL's own defaults; the tests use a smaller server."""
+"""PostgreSQL's default. The server of the tests has a smaller cache."""
 
 
 class JournalFactory:
-    """Creates journals in a directory on a real disk and, if there is one, on a PostgreSQL server.
+    """Creates journals in a directory on a real disk and, if possible, on a PostgreSQL server.
 
     Args:
-        directory: a directory on that disk.
+        directory: a directory on a real disk.
         server: a running server, or None.
-        requested: the names of the journals.
+        requested: the names of the journals to measure.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class JournalFactory:
 
     @property
     def names(self) -> list[str]:
-        """The requested journals that are available; always the one in memory, to compare with."""
+        """The requested journals that are available, and `MemoryJournal` as the baseline."""
         available = [SQLITE, *([POSTGRES] if self.server is not None else [])]
         return [MEMORY, *(name for name in available if name in self._requested)]
 
     def journal(self, name: str) -> Journal:
-        """Create a new, empty journal; the caller closes it."""
+        """Create an empty journal. The caller must close it."""
         if name == MEMORY:
             return MemoryJournal(max_keys=1_000_000)
         if name == SQLITE:
@@ -63,21 +63,21 @@ class JournalFactory:
         return PostgresJournal(self.dsn, schema=self.schema())
 
     def path(self) -> Path:
-        """Return a new path for a file."""
+        """Return an unused path for a journal file."""
         return self.directory / f"journal-{next(self._numbers)}.sqlite"
 
     @property
     def dsn(self) -> str:
-        """Return the address of the server's database."""
+        """The address of the PostgreSQL database."""
         assert self.server is not None  # noqa: S101 - see `names`
         return self.server.dsn
 
     def schema(self) -> str:
-        """Return the name of a new schema: each journal has its own."""
+        """Return an unused schema name."""
         return f"journal_{next(self._numbers)}"
 
     def about(self) -> dict[str, Any]:
-        """Return the conditions of the measurement."""
+        """Describe the conditions of the measurement."""
         version = "none" if self.server is None else _postgres_version(self.server.log)
         return {
             "python": platform.python_version(),
@@ -91,7 +91,7 @@ class JournalFactory:
 
 @contextmanager
 def journal_factory(requested: Collection[str] = JOURNALS) -> Iterator[JournalFactory]:
-    """Open a workshop; remove everything in it at the end."""
+    """Yield a factory; remove its journals at the end."""
     with ExitStack() as stack:
         base = disk_directory()
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="journals-", dir=base)))
@@ -105,19 +105,21 @@ def journal_factory(requested: Collection[str] = JOURNALS) -> Iterator[JournalFa
 
 
 def disk_directory() -> Path:
-    """Return a directory for temporary files that is not in memory.
+    """Return a directory for temporary files that is on a disk.
 
     Raises:
-        RuntimeError: there is no such directory.
+        RuntimeError: all of them are in memory.
     """
-    for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108 - only looked at
+    for place in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108 - nothing is created here
         if place.is_dir() and os.access(place, os.W_OK) and file_system(place) not in MEMORY_FILE_SYSTEMS:
             return place
-    raise RuntimeError("every place for temporary files is in memory: run this from a directory on a disk")
+    raise RuntimeError(
+        "all directories for temporary files are in memory: run this from a directory on a disk"
+    )
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system of ``path``, if the system reports it."""
+    """Return the type of the file system that contains ``path``, or ``unknown``."""
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return "unknown"
@@ -130,7 +132,7 @@ def file_system(path: Path) -> str:
 
 
 def fsync_time(directory: Path, *, repetitions: int = 50) -> float:
-    """Return the median seconds to write a page to the disk; no commit can be faster."""
+    """Return the median time to write and fsync a page, in seconds. No commit can be faster."""
     durations = []
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         for _ in range(repetitions):
@@ -143,24 +145,23 @@ def fsync_time(directory: Path, *, repetitions: int = 50) -> float:
 
 
 def _postgres_version(log: str) -> str:
-    """Return the version from a server's first log line: ``... starting PostgreSQL 16.2 on ...``."""
+    """Extract the version from the server's log: ``... starting PostgreSQL 16.2 on ...``."""
     return log.partition("starting PostgreSQL ")[2].partition(" ")[0] or "unknown"
 
 
 class TimedJournal:
-    """A journal that delegates to another and adds up the waiting time of each key."""
+    """Delegates to another journal and measures how long each key waits for it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._seconds: dict[str, float] = {}
 
     def percentiles(self, *percents: float) -> list[float]:
-        """Return the percentiles of the seconds of all keys since the last call."""
+        """Return percentiles of the waiting time per key, in seconds, and reset the times."""
         seconds, self._seconds = self._seconds, {}
         return [percentile(seconds.values(), percent) for percent in percents]
 
     async def move(self, scope: str, key: str, move: Move) -> TransitionResult | None:
-        """See `Journal.move`."""
         began = time.perf_counter()
         try:
             return await self._journal.move(scope, key, move)
@@ -175,5 +176,4 @@ class TimedJournal:
         await self._journal.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Delegate everything else."""
         return getattr(self._journal, name)

@@ -1,4 +1,4 @@
-"""Facts about the machine, and how to reserve a core."""
+"""The machine: its description, CPU cores, file limit and memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PACKAGES = (
     *("aiohttp", "attrs", "cattrs", "msgspec", "tenacity"),
     *("httpx", "pydantic", "modern-treasury", "stripe", "pyperf"),
 )
-"""The packages whose versions are reported: dependencies first, then contenders."""
+"""The packages whose versions reports contain: dependencies first, then contenders."""
 
 
 def pick_cores() -> tuple[int | None, int | None]:
-    """A core for the contender and another for the service; None if processes cannot be pinned."""
+    """Return a core for the contender and one for the service; None if processes cannot be pinned."""
     if not hasattr(os, "sched_setaffinity"):
         return None, None
     free = sorted(os.sched_getaffinity(0))
@@ -36,7 +36,7 @@ def pin(core: int | None) -> None:
 
 
 def raise_file_limit() -> int:
-    """Raise this process's limit of open files as far as allowed, and return it."""
+    """Raise this process's limit of open files as far as possible and return it."""
     try:
         import resource  # Windows has none
     except ImportError:
@@ -48,7 +48,7 @@ def raise_file_limit() -> int:
 
 
 def rss() -> int:
-    """Return the resident bytes of this process, or their maximum if the system reports no more."""
+    """Return the resident set size in bytes, or its maximum if that is all the system reports."""
     status = Path("/proc/self/statm")
     if status.exists():
         return int(status.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -59,13 +59,13 @@ def rss() -> int:
 
 
 def rss_after_gc() -> int:
-    """Return the same after a garbage collection."""
+    """Collect garbage, then return the resident set size."""
     gc.collect()
     return rss()
 
 
 def about() -> dict[str, Any]:
-    """Return the machine, the versions, the time and the commit."""
+    """Describe the machine, the versions, the time and the commit."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
@@ -93,7 +93,7 @@ def _processor() -> str:
 
 def _git(*arguments: str) -> str:
     try:
-        completed = subprocess.run(  # noqa: S603 - words of our own
+        completed = subprocess.run(  # noqa: S603 - our own arguments
             (shutil.which("git") or "git", *arguments),
             cwd=ROOT,
             capture_output=True,

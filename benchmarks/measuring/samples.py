@@ -1,7 +1,7 @@
-"""Measurements on a noisy machine.
+"""Sampling on a noisy machine.
 
-Contenders alternate within each round, in another order each time, so that noise affects all of them.
-Comparisons are made within a round. Reports show medians, not means.
+Each round takes one sample of each contender, in a different order each time, so that noise affects all of
+them. Ratios are computed within a round. Reports show medians, not means.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 @frozen
 class RunSize:
-    """The extent of the measurements.
+    """How much to measure.
 
     Args:
-        name: the name of this extent.
+        name: the name of this size.
         rounds: the number of rounds.
-        slow_rounds: the number of rounds if one takes long.
-        restarts: how often contenders with similar costs are restarted.
-        sample_seconds: the seconds of each contender in a round.
-        in_flight: the number of orders in flight when memory is measured.
-        concurrency_levels: the numbers of concurrent orders when the load grows.
-        orders_done: the numbers of orders after which a long-running process is measured.
-        max_keys: the number of keys that its journal keeps.
-        orders_per_sample: the number of orders for each journal in a round.
+        slow_rounds: the number of rounds of slow measurements.
+        restarts: how often to restart the contenders whose costs are similar.
+        sample_seconds: the duration of one sample.
+        in_flight: the number of orders in flight when measuring memory.
+        concurrency_levels: the numbers of concurrent orders to compare.
+        orders_done: the numbers of orders after which to measure a long-running process.
+        max_keys: the maximum number of keys in the journal of that process.
+        orders_per_sample: the number of orders in one sample of a journal.
     """
 
     name: str
@@ -76,12 +76,12 @@ FULL = RunSize(
 
 @frozen
 class Sample:
-    """One measurement of a repeated operation.
+    """One sample of a repeated operation.
 
     Args:
         count: the number of repetitions.
         seconds: the total duration.
-        cpu: the CPU seconds of this process, all threads together.
+        cpu: the CPU seconds of all threads of this process.
     """
 
     count: int
@@ -90,28 +90,28 @@ class Sample:
 
     @property
     def rate(self) -> float:
-        """How often a second."""
+        """Repetitions per second."""
         return self.count / self.seconds
 
     @property
     def cost(self) -> float:
-        """Seconds each."""
+        """Seconds per repetition."""
         return self.seconds / self.count
 
     @property
     def cpu_cost(self) -> float:
-        """Seconds of this process's processor time each."""
+        """CPU seconds per repetition."""
         return self.cpu / self.count
 
 
 async def drive(
     operation: Callable[[int], Awaitable[object]], *, count: int, concurrency: int, seconds: float = math.inf
 ) -> Sample:
-    """Run ``work(0)``, ``work(1)``, ... concurrently until all are done or the time is up.
+    """Run ``operation(0)``, ``operation(1)``, ... concurrently until all are done or the time is up.
 
     Args:
-        operation: the operation; the first error ends the measurement.
-        count: the largest number of calls; at least ``concurrency``.
+        operation: the operation to repeat. The first error ends the sample.
+        count: the maximum number of calls; at least ``concurrency``.
         concurrency: the number of concurrent calls.
         seconds: the time after which no call starts.
     """
@@ -126,7 +126,7 @@ async def drive(
             if time.perf_counter() > end:
                 return
 
-    gc.collect()  # garbage of earlier runs
+    gc.collect()  # collect the garbage of earlier samples
     began, cpu = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -137,7 +137,7 @@ async def drive(
 async def interleave(
     contenders: Mapping[str, Callable[[], Awaitable[T]]], *, rounds: int
 ) -> dict[str, list[T]]:
-    """Run every contender once in each round; each is first equally often."""
+    """Sample every contender once per round, and rotate which one is first."""
     results: dict[str, list[T]] = {name: [] for name in contenders}
     for name in _rotated(list(contenders), rounds):
         results[name].append(await contenders[name]())
@@ -145,7 +145,7 @@ async def interleave(
 
 
 def interleave_blocking(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> dict[str, list[T]]:
-    """As `interleave`, for blocking functions, such as other processes."""
+    """Same as `interleave`, for blocking functions such as calls to other processes."""
     results: dict[str, list[T]] = {name: [] for name in contenders}
     for name in _rotated(list(contenders), rounds):
         results[name].append(contenders[name]())
@@ -159,16 +159,16 @@ def _rotated(names: list[str], rounds: int) -> Iterator[str]:
 
 
 def median_of(samples: Iterable[T], value: Callable[[T], float]) -> float:
-    """Return the median of a value of the samples."""
+    """Return the median of ``value(sample)``."""
     return median(map(value, samples))
 
 
 def ratio(samples: Sequence[T], base: Sequence[T], value: Callable[[T], float]) -> float:
-    """Return the median over the rounds of the ratio of ``samples`` to ``base``."""
+    """Return the median of the ratios of ``samples`` to ``base``, each within its round."""
     return median(value(a) / value(b) for a, b in zip(samples, base, strict=True))
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Return the smallest value that so many percent of the values do not exceed."""
+    """Return a percentile, by the nearest-rank method."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

@@ -1,8 +1,8 @@
-"""The service in its own process, on loopback: the sandbox, or a faster raw service.
+"""Run the service in its own process, on loopback.
 
-``raw`` is a bare asyncio protocol. It reads the whole request and responds with a new order of the requested
-values; it checks and stores nothing. It answers every other POST with an order, too, for clients with other
-paths. ``sandbox`` is `transfer_async.sandbox.Sandbox`.
+``sandbox`` is `transfer_async.sandbox.Sandbox`. ``raw`` is faster: a bare asyncio protocol that reads the
+whole request and responds with a new order, without validating or storing anything. It also responds to any
+other POST with an order, for clients that use other paths.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ SERVICE_KINDS: tuple[ServiceKind, ...] = get_args(ServiceKind)
 
 CREATE_ORDER = f"POST {CREATE_ORDER_PATH} ".encode()
 WHO_AM_I = f"GET {WHO_AM_I_PATH} ".encode()
-TOKEN = "benchmark-token"  # noqa: S105 - of a server on loopback that checks nothing
+TOKEN = "benchmark-token"  # noqa: S105 - the raw service does not check it
 
 WARM_UP_REQUESTS = 64
-"""The number of requests that are answered before the others are held, so that a client can warm up."""
+"""The number of requests that are never held, so that a client can warm up."""
 
 HOLD_SECONDS = 0.3
-"""Seconds of pause after all requests have arrived, in which the memory is measured."""
+"""Seconds between the arrival of the last request and the responses, for measuring memory."""
 
 _HEAD = b"HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
-# --- for the measuring process ------------------------------------------------------------------
+# --- in the benchmark's process ------------------------------------------------------------------
 
 
 @frozen
@@ -60,7 +60,7 @@ def run_service(
     hold: int = 0,
     core: int | None = None,
 ) -> Iterator[RunningService]:
-    """Start the service, and stop it at the end or when this process ends.
+    """Start the service; stop it at the end, or when this process exits.
 
     Args:
         kind: ``sandbox`` or ``raw``.
@@ -68,7 +68,7 @@ def run_service(
         faults: the values of ``transfer-async sandbox --fault``; ``sandbox`` only.
         hold: hold all responses until this many requests have arrived, not counting the first
             `WARM_UP_REQUESTS`; 0 holds none; ``raw`` only.
-        core: the core to which it is pinned.
+        core: the CPU core to pin the process to.
 
     Raises:
         RuntimeError: the service did not start.
@@ -76,12 +76,12 @@ def run_service(
     command = [sys.executable, "-m", "benchmarks.measuring.services", kind, f"--seed={seed}"]
     command += [f"--hold={hold}", *(f"--fault={fault}" for fault in faults)]
     command += [] if core is None else [f"--core={core}"]
-    with subprocess.Popen(  # noqa: S603 - it is this very file
+    with subprocess.Popen(  # noqa: S603 - this module
         command, cwd=machine.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - they are pipes
         try:
-            line = process.stdout.readline()  # ends with the process at the latest
+            line = process.stdout.readline()  # returns at the latest when the process exits
             if not line:
                 raise RuntimeError(f"the {kind} service did not start")
             yield RunningService(**json.loads(line))
@@ -93,14 +93,14 @@ def run_service(
                 process.kill()
 
 
-# --- within its own process ---------------------------------------------------------------------
+# --- in the service's process ---------------------------------------------------------------------
 
 
 class Gate:
-    """Holds the responses until all expected requests have arrived.
+    """Holds the responses until the expected number of requests has arrived.
 
     Args:
-        hold: the number of requests; 0 holds nothing.
+        hold: the expected number of requests; 0 holds none.
     """
 
     def __init__(self, hold: int) -> None:
@@ -110,7 +110,7 @@ class Gate:
         self._loop = asyncio.get_running_loop()
 
     def respond(self, write: Callable[[], None]) -> None:
-        """Write a response now, or once all have arrived."""
+        """Write a response now, or once all expected requests have arrived."""
         self._received_count += 1
         if self._hold and self._received_count > WARM_UP_REQUESTS:
             self._pending.append(write)
@@ -134,7 +134,7 @@ class RawProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - always true for TCP
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -164,7 +164,7 @@ class RawProtocol(asyncio.Protocol):
             self._transport.write(response)
 
 
-_decode = msgspec.json.Decoder(float_hook=str).decode  # digits as they came
+_decode = msgspec.json.Decoder(float_hook=str).decode  # keep all digits
 _DEFAULT_ORDER = next(order_fields())
 
 
@@ -191,7 +191,7 @@ async def _serve_raw(seed: int, hold: int) -> None:
 
 
 async def _print_address_and_wait(base_url: str, token: str) -> None:
-    """Print the address, then wait until the standard input is closed."""
+    """Print the address as JSON, then wait until standard input is closed."""
     print(json.dumps({"base_url": base_url, "token": token}), flush=True)
     stdin = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
@@ -199,8 +199,8 @@ async def _print_address_and_wait(base_url: str, token: str) -> None:
 
 
 def main() -> None:
-    """Run the service until the standard input is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, the parent still sends requests
+    """Run the service until standard input is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, the load test still queries the sandbox
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("kind", choices=SERVICE_KINDS)
     parser.add_argument("--seed", type=int, default=0)
